@@ -1,0 +1,57 @@
+"""Adds the target in generation order to the batches of a language-pair dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fairseq.data import BaseWrapperDataset, LanguagePairDataset, data_utils
+from torch import Tensor
+
+from amlp_fairseq.ops.interleave import Interleaving
+
+
+class InterleavedPairDataset(BaseWrapperDataset):
+    """A language-pair dataset whose batches also carry the target in generation order.
+
+    ``target`` stays in reading order: scoring, ``T-`` lines and ``--eval-bleu`` read it. New or replaced keys,
+    L the longest target of the batch rounded up to whole steps:
+
+    - ``target_interleaved`` (B, L): the interleaved words, the end symbol, padding;
+    - ``net_input.prev_output_tokens`` (B, L): z start symbols, then the interleaved words shifted right by z.
+
+    Each sentence's decoder input fills its last step, whose slots may reach past the end symbol: when decoding, all
+    z inputs of a step exist, so the end must be learnt with all of them in sight (Eq. 4).
+
+    Args:
+        dataset: the dataset to wrap, padded on the right.
+        pattern: the order in which the target is generated.
+    """
+
+    def __init__(self, dataset: LanguagePairDataset, pattern: Interleaving) -> None:
+        super().__init__(dataset)
+        if dataset.left_pad_target:
+            raise ValueError("--left-pad-target True is not supported: generation order starts at the left")
+        self.pattern = pattern
+
+    def collater(self, samples: list[dict[str, Any]], pad_to_length: dict[str, int] | None = None) -> dict[str, Any]:
+        batch = self.dataset.collater(samples, pad_to_length)
+        if not batch or batch.get("target") is None:
+            return batch
+        pairs = [self._slots(row) for row in batch["target"]]
+        pad, multiple = self.dataset.tgt_dict.pad(), self.dataset.pad_to_multiple
+        batch["net_input"]["prev_output_tokens"], batch["target_interleaved"] = (
+            data_utils.collate_tokens(list(rows), pad, pad_to_multiple=multiple) for rows in zip(*pairs, strict=True)
+        )
+        return batch
+
+    def _slots(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Decoder input and target of one sentence in generation order, both ⌈(n+1)/z⌉·z long."""
+        pad, eos, z = self.dataset.tgt_dict.pad(), self.dataset.tgt_dict.eos(), self.pattern.words_per_step
+        target = target[target.ne(pad)]
+        if target.numel() == 0 or target[-1] != eos:
+            raise ValueError(f"a target must end in the end symbol {eos}, not {target.tolist()}")
+        words = self.pattern.interleave(target[:-1])
+        length = self.pattern.padded_length(len(target))
+        expected = torch.cat([words, target[-1:], target.new_full((length - len(target),), pad)])
+        return torch.cat([target.new_full((z,), eos), words[: length - z]]), expected

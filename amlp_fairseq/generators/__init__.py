@@ -1,0 +1,1 @@
+"""Searches for the best output of a model."""

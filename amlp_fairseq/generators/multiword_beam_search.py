@@ -1,0 +1,331 @@
+"""Beam search that writes z = h·c words per decoder call (Zhang et al. 2020, Algorithm 1), as a fairseq generator."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from amlp_fairseq.generators.ngram_blocking import NGramBlocker
+from amlp_fairseq.generators.search_steps import (
+    Combinations,
+    combine_words,
+    deduplicate_ngrams,
+    length_penalty,
+    restrict_end,
+)
+from amlp_fairseq.ops.interleave import Interleaving
+
+
+class MultiwordBeamSearch:
+    """Finds the hypotheses with the best score per length; for h = c = 1 the same as fairseq's SequenceGenerator.
+
+    Lengths are counted in words, the end symbol included in length penalties and excluded in limits. A hypothesis is
+    finished when any word of a step is the end symbol. All limits hold for each sentence by itself, so its output does
+    not depend on the batch. A source without words gives an empty hypothesis.
+
+    Args:
+        models: one model, or several whose probabilities are averaged.
+        tgt_dict: target dictionary.
+        pattern: h, c and the order of generation.
+        beam_size: B, hypotheses kept per sentence and returned at most.
+        max_len_a: with ``max_len_b``: at most ``a·S + b`` words for S source tokens, the end symbol included.
+        max_len_b: see ``max_len_a``.
+        min_len: fewest words. ``z`` or more forbids the end symbol in the first step, as the authors' search does.
+        normalize_scores: divide scores by the length penalty.
+        len_penalty: exponent α of the length penalty.
+        length_penalty_kind: one of ``search_steps.LENGTH_PENALTIES``.
+        unk_penalty: subtracted from the unknown word's log-probability.
+        temperature: divides the logits.
+        no_repeat_ngram_size: no n-gram of this size twice in an output; 0 for no such limit.
+        words_behind_end: ``ignore`` or ``count`` the log-probabilities of the words behind the end symbol in its
+            step; where they are counted they also count as length.
+        deduplicate_ngram_size: drop immediate repetitions of up to this many words from the outputs; 0 for none.
+        alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
+    """
+
+    def __init__(
+        self,
+        models: list[Any],
+        tgt_dict: Dictionary,
+        pattern: Interleaving,
+        *,
+        beam_size: int = 5,
+        max_len_a: float = 0.0,
+        max_len_b: int = 200,
+        min_len: int = 1,
+        normalize_scores: bool = True,
+        len_penalty: float = 1.0,
+        length_penalty_kind: str = "fairseq",
+        unk_penalty: float = 0.0,
+        temperature: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        words_behind_end: str = "ignore",
+        deduplicate_ngram_size: int = 0,
+        alignment: str | None = None,
+    ) -> None:
+        if beam_size < 1:
+            raise ValueError(f"--beam must be at least 1, not {beam_size}")
+        if temperature <= 0:
+            raise ValueError(f"--temperature must be greater than 0, not {temperature}")
+        self.models = models
+        self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
+        self.symbols_to_strip_from_output = {self.eos}
+        self.pattern = pattern
+        self.beam_size = min(beam_size, len(tgt_dict) - 1)  # padding is never chosen
+        self.max_len_a, self.max_len_b, self.min_len = max_len_a, max_len_b, min_len
+        self.normalize_scores = normalize_scores
+        self.len_penalty, self.length_penalty_kind = len_penalty, length_penalty_kind
+        self.unk_penalty, self.temperature = unk_penalty, temperature
+        self.blocker = NGramBlocker(no_repeat_ngram_size, pattern) if no_repeat_ngram_size > 0 else None
+        self.words_behind_end = words_behind_end
+        self.deduplicate_ngram_size = deduplicate_ngram_size
+        self.alignment = alignment
+        for model in models:
+            model.eval()
+
+    @torch.no_grad()
+    def generate(
+        self,
+        models: Any,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        **kwargs: Any,
+    ) -> list[list[dict[str, Any]]]:
+        """Translate a batch.
+
+        Args:
+            models: ignored, as in fairseq's SequenceGenerator: those given at construction are used.
+            sample: batch with ``net_input.src_tokens`` (B, S) and ``src_lengths`` (B,).
+
+        Returns:
+            for each sentence its hypotheses, best first: ``tokens`` in reading order with the end symbol,
+            ``score``, ``positional_scores``, ``attention`` (S, words) and ``alignment`` in the same order, ``steps``
+            the number of decoder calls.
+
+        Raises:
+            ValueError: for prefixes, constraints and other arguments that this search does not know.
+        """
+        unknown = [
+            name
+            for name, value in (("prefix_tokens", prefix_tokens), ("constraints", constraints))
+            if value is not None
+        ] + list(kwargs)
+        if unknown:
+            raise ValueError(f"the multi-word beam search does not support {', '.join(unknown)}")
+        source = sample["net_input"]["src_tokens"]
+        hypotheses: list[list[dict[str, Any]]] = [[] for _ in source]
+        has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1)
+        for row in (~has_words).nonzero().squeeze(1).tolist():
+            hypotheses[row] = [self._empty_hypothesis(source)]
+        sentences = has_words.nonzero().squeeze(1)
+        if sentences.numel() > 0:
+            _Search(self, sample["net_input"], sentences, hypotheses).run()
+        for row, found in enumerate(hypotheses):
+            if not found:
+                raise RuntimeError(
+                    f"sentence {row} of the batch has no hypothesis: the model gives no word a finite probability, "
+                    "or --min-len and --no-repeat-ngram-size leave none"
+                )
+            found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
+        return hypotheses
+
+    def _empty_hypothesis(self, source: Tensor) -> dict[str, Any]:
+        zeros = torch.zeros(1, device=source.device)
+        return {
+            "tokens": source.new_tensor([self.eos]),
+            "score": zeros[0],
+            "positional_scores": zeros,
+            "attention": None,
+            "alignment": [] if self.alignment else torch.empty(0),
+            "steps": 0,
+        }
+
+
+class _Search:
+    """The state of one batch's search: rows of B hypotheses for each sentence that is not finished.
+
+    Attributes:
+        sentences: index in the batch of each unfinished sentence, (b,).
+        source: their source tokens, (b, S).
+        tokens: z start symbols and the words so far in generation order, (b·B, z + T).
+        word_scores: log-probabilities of the words so far, (b·B, T).
+        scores: their sums, (b, B); -inf for a row that holds no hypothesis.
+    """
+
+    def __init__(
+        self,
+        options: MultiwordBeamSearch,
+        net_input: dict[str, Tensor],
+        sentences: Tensor,
+        hypotheses: list[list[dict]],
+    ) -> None:
+        self.options = options
+        self.hypotheses = hypotheses
+        self.sentences = sentences
+        self.source = source = net_input["src_tokens"][sentences]
+        inputs = {"src_tokens": source, "src_lengths": net_input["src_lengths"][sentences]}
+        beam = options.beam_size
+        rows = torch.arange(len(sentences), device=source.device).repeat_interleave(beam)
+        self.encoder_outs = [
+            model.encoder.reorder_encoder_out(model.encoder.forward_torchscript(inputs), rows)
+            for model in options.models
+        ]
+        self.states: list[dict[str, Any]] = [{} for _ in options.models]
+        longest = min(model.max_decoder_positions() for model in options.models) - 1
+        source_lengths = source.ne(options.pad).sum(dim=1)
+        self.max_lengths = (options.max_len_a * source_lengths + options.max_len_b).long().clamp(max=longest)
+        if options.min_len > int(self.max_lengths.min()):
+            raise ValueError(
+                f"--min-len {options.min_len} exceeds the {int(self.max_lengths.min())} words that --max-len-a, "
+                "--max-len-b and --max-target-positions allow for a sentence"
+            )
+        z = options.pattern.words_per_step
+        self.tokens = source.new_full((len(rows), z), options.eos)
+        self.word_scores = torch.zeros(len(rows), 0, device=source.device)
+        self.scores = torch.full((len(sentences), beam), -math.inf, device=source.device)
+        self.scores[:, 0] = 0  # the rows of a sentence are the same at first: only one may branch
+        self.attention: list[Tensor] = []
+
+    def run(self) -> None:
+        steps = 0
+        while self.sentences.numel() > 0:
+            combinations = self._expand(steps)
+            steps += 1
+            self._advance(combinations, steps)
+
+    def _expand(self, steps: int) -> Combinations:
+        """The best ways to continue each row."""
+        options = self.options
+        lprobs, attention = self._decode()
+        if options.alignment:
+            self.attention.append(attention)
+        lprobs.masked_fill_(lprobs.isnan(), -math.inf)
+        lprobs[..., options.pad] = -math.inf
+        lprobs[..., options.unk] -= options.unk_penalty
+        z, max_lengths = options.pattern.words_per_step, self.max_lengths.repeat_interleave(options.beam_size)
+        restrict_end(lprobs, steps * z, options.min_len, max_lengths, options.eos)
+        combine = partial(
+            combine_words, lprobs, 2 * options.beam_size, options.eos, options.pad, options.words_behind_end
+        )
+        blocker, words = options.blocker, self.tokens[:, z:]
+        if blocker is None:
+            return combine()
+        blocker.forbid_history(lprobs, words)
+        return combine(partial(blocker.forbid_within_step, words), most_forbidden=words.size(1) + z)
+
+    def _decode(self) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities of the next z slots, (b·B, z, V) float32, and attention over the source (b·B, z, S)."""
+        z = self.options.pattern.words_per_step
+        all_lprobs, attention = [], None
+        for model, encoder_out, state in zip(self.options.models, self.encoder_outs, self.states, strict=True):
+            logits, extra = model.decoder(self.tokens, encoder_out=encoder_out, incremental_state=state)
+            logits = logits[:, -z:] / self.options.temperature
+            all_lprobs.append(model.get_normalized_probs((logits, extra), log_probs=True, sample=None).float())
+            if self.options.alignment:
+                attention = extra["attn"][0] if attention is None else attention + extra["attn"][0]
+        if len(all_lprobs) == 1:
+            return all_lprobs[0], attention
+        return torch.logsumexp(torch.stack(all_lprobs), dim=0) - math.log(len(all_lprobs)), attention
+
+    def _advance(self, step: Combinations, steps: int) -> None:
+        """Collect finished hypotheses, keep the best unfinished ones, drop finished sentences."""
+        options, beam, z = self.options, self.options.beam_size, self.options.pattern.words_per_step
+        k = step.scores.size(1)
+        totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
+        ended = step.ends.view(-1, beam * k) < z
+        if options.blocker is not None and z > 1:
+            self._drop_repeating_seams(totals, ended, step, steps)
+
+        # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
+        best_scores, best = totals.topk(min(beam, totals.size(1)), dim=1)
+        finishing = ended.gather(1, best) & best_scores.isfinite()
+        for sentence, rank in finishing.nonzero().tolist():
+            self._finish(sentence, int(best[sentence, rank]), step, steps)
+
+        scores, alive = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
+        unfinished = torch.tensor(
+            [len(self.hypotheses[sentence]) < beam for sentence in self.sentences.tolist()], device=scores.device
+        )
+        keep = (unfinished & scores.isfinite().any(dim=1)).nonzero().squeeze(1)
+        chosen = (alive + torch.arange(len(alive), device=alive.device).unsqueeze(1) * beam * k)[keep].flatten()
+        self.scores = scores[keep]
+        self.sentences, self.source, self.max_lengths = self.sentences[keep], self.source[keep], self.max_lengths[keep]
+        self._reorder(chosen // k)
+        self.tokens = torch.cat([self.tokens, step.words.flatten(0, 1)[chosen]], dim=1)
+        self.word_scores = torch.cat([self.word_scores, step.word_scores.flatten(0, 1)[chosen]], dim=1)
+
+    def _reorder(self, rows: Tensor) -> None:
+        if len(rows) == len(self.tokens) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
+            return
+        self.tokens, self.word_scores = self.tokens[rows], self.word_scores[rows]
+        self.attention = [table[rows] for table in self.attention]
+        if rows.numel() == 0:
+            return
+        for i, model in enumerate(self.options.models):
+            model.decoder.reorder_incremental_state_scripting(self.states[i], rows)
+            self.encoder_outs[i] = model.encoder.reorder_encoder_out(self.encoder_outs[i], rows)
+
+    def _drop_repeating_seams(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> None:
+        """Take back, in place, hypotheses that end with an n-gram repeated where two directions meet.
+
+        One that has reached the length limit stays: something must be returned.
+        """
+        blocker, beam, z = self.options.blocker, self.options.beam_size, self.options.pattern.words_per_step
+        assert blocker is not None
+        k = step.scores.size(1)
+        for sentence, candidate in (ended & totals.isfinite()).nonzero().tolist():
+            row, column = sentence * beam + candidate // k, candidate % k
+            length = (steps - 1) * z + int(step.ends[row, column])
+            words = torch.cat([self.tokens[row, z:], step.words[row, column]])[:length].tolist()
+            if length < int(self.max_lengths[sentence]) and blocker.repeats(words):
+                totals[sentence, candidate] = -math.inf
+
+    def _finish(self, sentence: int, candidate: int, step: Combinations, steps: int) -> None:
+        """Add a finished hypothesis, in reading order, unless its sentence has B already."""
+        options, k, z = self.options, step.scores.size(1), self.options.pattern.words_per_step
+        found = self.hypotheses[int(self.sentences[sentence])]
+        if len(found) == options.beam_size:
+            return
+        row, column = sentence * options.beam_size + candidate // k, candidate % k
+        length = (steps - 1) * z + int(step.ends[row, column])
+        word_scores = torch.cat([self.word_scores[row], step.word_scores[row, column]])
+        tokens = torch.cat([self.tokens[row, z:], step.words[row, column]])
+        score = word_scores.sum()
+        if options.normalize_scores:
+            counted = length + 1 if options.words_behind_end == "ignore" else steps * z
+            score = score / length_penalty(torch.tensor(counted), options.len_penalty, options.length_penalty_kind)
+
+        recovered = options.pattern.recover(torch.arange(length, device=tokens.device))
+        order = torch.cat([recovered, recovered.new_tensor([length])])
+        tokens = tokens[order]
+        if options.deduplicate_ngram_size > 0:
+            kept = torch.tensor(
+                [*deduplicate_ngrams(tokens[:-1].tolist(), options.deduplicate_ngram_size), length],
+                device=tokens.device,
+            )
+            tokens, order = tokens[kept], order[kept]
+        attention = torch.cat([table[row] for table in self.attention])[order].t() if options.alignment else None
+        found.append(
+            {
+                "tokens": tokens,
+                "score": score,
+                "positional_scores": word_scores[order],
+                "attention": attention,
+                "alignment": self._alignment(sentence, tokens, attention),
+                "steps": steps,
+            }
+        )
+
+    def _alignment(self, sentence: int, tokens: Tensor, attention: Tensor | None) -> Any:
+        options = self.options
+        if attention is None:
+            return torch.empty(0)
+        extract = utils.extract_hard_alignment if options.alignment == "hard" else utils.extract_soft_alignment
+        return extract(attention.t().float(), self.source[sentence], tokens, options.pad, options.eos)

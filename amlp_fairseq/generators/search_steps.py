@@ -1,0 +1,143 @@
+"""The parts of a beam search that writes several words per step, as functions of probability tables.
+
+Source: Zhang et al. (2020), Algorithm 1. N rows of hypotheses, z words per step, V entries in the dictionary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LENGTH_PENALTIES = ("fairseq", "gnmt")
+WORDS_BEHIND_END = ("ignore", "count")
+
+
+class Combinations(NamedTuple):
+    """The k best ways to fill a step's slots, for each of N hypotheses, best first.
+
+    Attributes:
+        scores: sums of the slots' log-probabilities, (N, k).
+        words: the words, (N, k, z); padding behind the end symbol where words behind it are ignored.
+        word_scores: their log-probabilities, (N, k, z); 0 for such padding.
+        ends: index of the first end symbol in the step, z where there is none, (N, k).
+    """
+
+    scores: Tensor
+    words: Tensor
+    word_scores: Tensor
+    ends: Tensor
+
+
+# (words chosen in this step so far (N, k, p), candidates for slot p (N, m)) -> forbidden (N, k, m)
+Forbidden = Callable[[Tensor, Tensor], Tensor]
+
+
+def combine_words(
+    lprobs: Tensor,
+    k: int,
+    eos: int,
+    pad: int,
+    words_behind_end: str = "ignore",
+    forbidden: Forbidden | None = None,
+    most_forbidden: int = 0,
+) -> Combinations:
+    """Combine the best words of every slot by outer addition, pruned to k after each slot (lines 10-14).
+
+    Args:
+        lprobs: log-probabilities of the step's slots, (N, z, V).
+        k: combinations to keep per hypothesis.
+        eos: the end symbol.
+        pad: stands behind an end symbol.
+        words_behind_end: ``ignore``: a combination that has ended goes on with padding, which counts 0; ``count``: its
+            later slots are filled and counted like any other, as the authors' search does.
+        forbidden: tells which candidates may not follow which words of the same step.
+        most_forbidden: how many candidates ``forbidden`` can exclude for one slot at most.
+    """
+    n, z, vocab = lprobs.shape
+    width = min(k + most_forbidden, vocab)
+    top_scores, top_words = lprobs.topk(width, dim=-1)
+    scores, words, word_scores = lprobs.new_zeros(n, 1), top_words.new_zeros(n, 1, 0), lprobs.new_zeros(n, 1, 0)
+    ends = top_words.new_full((n, 1), z)
+    for slot in range(z):
+        slot_scores = top_scores[:, slot].unsqueeze(1).expand(-1, scores.size(1), -1)
+        slot_words = top_words[:, slot].unsqueeze(1).expand_as(slot_scores)
+        if forbidden is not None:
+            slot_scores = slot_scores.masked_fill(forbidden(words, top_words[:, slot]), -math.inf)
+        if words_behind_end == "ignore" and slot > 0:
+            ended = (ends < slot).unsqueeze(2)
+            one_way = torch.full_like(slot_scores[:1, :1], -math.inf)
+            one_way[..., 0] = 0
+            slot_scores = torch.where(ended, one_way, slot_scores)
+            slot_words = slot_words.masked_fill(ended, pad)
+        totals = (scores.unsqueeze(2) + slot_scores).flatten(1)
+        scores, chosen = totals.topk(min(k, totals.size(1)), dim=1)
+        parents = chosen // width
+        word = slot_words.flatten(1).gather(1, chosen)
+        words = torch.cat([_take(words, parents), word.unsqueeze(2)], dim=2)
+        word_scores = torch.cat(
+            [_take(word_scores, parents), slot_scores.flatten(1).gather(1, chosen).unsqueeze(2)], dim=2
+        )
+        ends = ends.gather(1, parents)
+        ends = torch.where(word.eq(eos) & ends.eq(z), slot, ends)
+    return Combinations(scores, words, word_scores, ends)
+
+
+def _take(table: Tensor, rows: Tensor) -> Tensor:
+    """Rows (N, k) of a table (N, m, p): (N, k, p)."""
+    return table.gather(1, rows.unsqueeze(2).expand(-1, -1, table.size(2)))
+
+
+def restrict_end(lprobs: Tensor, first_slot: int, min_length: int, max_lengths: Tensor, eos: int) -> None:
+    """Forbid the end symbol in slots before ``min_length`` words and force it after ``max_length``, in place.
+
+    Args:
+        lprobs: log-probabilities of slots first_slot … first_slot + z - 1, (N, z, V).
+        first_slot: number of words before this step.
+        min_length: fewest words without the end symbol.
+        max_lengths: most words without the end symbol, (N,).
+        eos: the end symbol.
+    """
+    z = lprobs.size(1)
+    if first_slot < min_length:
+        lprobs[:, : min_length - first_slot, eos] = -math.inf
+    last = max_lengths - first_slot
+    if int(last.min()) < z:
+        rows = ((last >= 0) & (last < z)).nonzero().squeeze(1)
+        end_scores = lprobs[rows, last[rows], eos]
+        lprobs[rows, last[rows]] = -math.inf
+        lprobs[rows, last[rows], eos] = end_scores
+
+
+def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
+    """What a hypothesis' score is divided by.
+
+    Args:
+        length: number of words, the end symbol included.
+        alpha: ``--lenpen``.
+        kind: ``fairseq``: length^α; ``gnmt``: ((5 + length) / 6)^α (Wu et al. 2016, the paper's).
+    """
+    return length**alpha if kind == "fairseq" else ((5 + length) / 6) ** alpha
+
+
+def deduplicate_ngrams(words: list[int], max_size: int) -> list[int]:
+    """Indices of the words that stay when immediate repetitions are dropped: "a b a b c" becomes "a b c".
+
+    Sizes 1 to ``max_size`` are treated one after the other, from left to right; the first copy stays.
+    """
+    kept = list(range(len(words)))
+    for size in range(1, max_size + 1):
+        result: list[int] = []
+        position = 0
+        while position < len(kept):
+            following = kept[position : position + size]
+            if len(following) == size and [words[i] for i in result[-size:]] == [words[i] for i in following]:
+                position += size
+            else:
+                result.append(kept[position])
+                position += 1
+        kept = result
+    return kept

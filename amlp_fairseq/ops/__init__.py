@@ -1,0 +1,1 @@
+"""Operators on tensors: they know nothing of fairseq."""

@@ -1,0 +1,139 @@
+"""Generation order, word positions and attention mask of interleaved decoding.
+
+Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020), Section 4.
+
+A target of n words is written by h *directions*; every decoding step writes c words per direction, so z = h·c
+words in all. The words in the order in which they are generated are called *slots*, t = 0 … n-1 (the paper
+counts from 1). Slot t belongs to step t // z and to direction t % h.
+
+The rule for every n and h, divisible or not: direction d writes ``len_d = ⌈(n - d) / h⌉`` words, so only the last
+round over the directions can be incomplete. Directions 2i and 2i+1 share segment i, which has
+``len_2i + len_2i+1`` words; the segments follow each other in the text. The even direction reads its segment from
+the left end, the odd one from the right end. For h = 2 this is Eq. 6; for h = 1 the natural order. For h > 2 it is
+Eq. 9 with "roughly equal" made definite: segment lengths differ by two at most, and a slot's direction (Eq. 10)
+never depends on n, which is unknown while decoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+ATTENTION_MASKS = ("interleaved", "vanilla", "independent-directions")
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """How a target is written: h directions, c words per direction and step, from the sides or from the middle.
+
+    Attributes:
+        num_directions: h, 1 or an even number.
+        words_per_direction: c ≥ 1.
+        middle_to_side: generate every segment from its middle to its two ends (Table 2, row 4).
+
+    Raises:
+        ValueError: for values that define no order.
+    """
+
+    num_directions: int = 2
+    words_per_direction: int = 1
+    middle_to_side: bool = False
+
+    def __post_init__(self) -> None:
+        h, c = self.num_directions, self.words_per_direction
+        if h < 1 or (h > 1 and h % 2):
+            raise ValueError(f"--num-directions must be 1 or an even number (2, 4, …), not {h}")
+        if c < 1:
+            raise ValueError(f"--words-per-direction must be at least 1, not {c}")
+        if self.middle_to_side and h == 1:
+            raise ValueError("--middle-to-side needs at least two directions, --num-directions is 1")
+
+    @property
+    def words_per_step(self) -> int:
+        """z = h·c, the number of words that one decoder call writes."""
+        return self.num_directions * self.words_per_direction
+
+    def padded_length(self, length: int) -> int:
+        """The number of slots in the steps that ``length`` words take: ⌈length / z⌉·z."""
+        return -(-length // self.words_per_step) * self.words_per_step
+
+    def generation_order(self, length: int) -> Tensor:
+        """For each slot the index of its word in the text, (length,), a permutation; do not change in place."""
+        return _generation_order(length, self.num_directions, self.middle_to_side)
+
+    def interleave(self, words: Tensor) -> Tensor:
+        """Bring words (n, …) from reading order into generation order, y → y^bd or y^md (Eq. 6 and 9)."""
+        return words[self.generation_order(words.size(0)).to(words.device)]
+
+    def recover(self, words: Tensor) -> Tensor:
+        """Bring words (n, …) from generation order back into reading order: the inverse of :meth:`interleave`."""
+        natural = torch.empty_like(words)
+        natural[self.generation_order(words.size(0)).to(words.device)] = words
+        return natural
+
+    def reads_forward(self, direction: int) -> bool:
+        """Whether the direction writes its words in reading order."""
+        return (direction % 2 == 0) != self.middle_to_side
+
+
+@lru_cache(maxsize=4096)
+def _generation_order(length: int, h: int, middle_to_side: bool) -> Tensor:
+    order = torch.empty(length, dtype=torch.long)
+    start = 0
+    for left in range(0, h, 2):
+        slots_left, slots_right = order[left::h], order[left + 1 :: h] if h > 1 else order[:0]
+        middle, end = start + len(slots_left), start + len(slots_left) + len(slots_right)
+        forward, backward = torch.arange(start, middle), torch.arange(middle, end)
+        if middle_to_side:
+            slots_left.copy_(forward.flip(0))
+            slots_right.copy_(backward)
+        else:
+            slots_left.copy_(forward)
+            slots_right.copy_(backward.flip(0))
+        start = end
+    return order
+
+
+def word_positions(slots: Tensor, num_directions: int) -> Tensor:
+    """Word position of each slot (counted from 0), same shape; negative positions count from the right end.
+
+    h = 1: 0, 1, 2, … (Eq. 5); h = 2: +1, -1, +2, -2, … (Eq. 7); h > 2: the first part of Eq. 10, the index of the
+    round, 0 h times, 1 h times, …; its second part is :func:`slot_directions`.
+    """
+    rounds = slots // num_directions
+    if num_directions == 2:
+        return (rounds + 1) * (1 - 2 * (slots % 2))
+    return rounds
+
+
+def slot_directions(slots: Tensor, num_directions: int) -> Tensor:
+    """Direction of each slot (counted from 0), same shape, values 0 … h-1 (second part of Eq. 10)."""
+    return slots % num_directions
+
+
+def attention_mask(queries: Tensor, keys: Tensor, pattern: Interleaving, kind: str = "interleaved") -> Tensor:
+    """Which slots may attend to which: (queries, keys) bool, True where query slot i may see key slot j.
+
+    Args:
+        queries: slots (counted from 0) of the queries, (Q,).
+        keys: slots of the keys, (K,).
+        pattern: h and c.
+        kind: ``interleaved``: ⌈i/z⌉ ≥ ⌈j/z⌉ counted from 1 (Eq. 4, Eq. 8, 11, 12); ``vanilla``: i ≥ j, M(1, 1);
+            ``independent-directions``: Eq. 4 and only slots of the same direction (Table 2, row 5).
+
+    Raises:
+        ValueError: for another kind.
+    """
+    if kind not in ATTENTION_MASKS:
+        raise ValueError(f"attention mask must be one of {', '.join(ATTENTION_MASKS)}, not {kind!r}")
+    i, j = queries.unsqueeze(1), keys.unsqueeze(0)
+    if kind == "vanilla":
+        return i >= j
+    z, h = pattern.words_per_step, pattern.num_directions
+    seen = i // z >= j // z
+    if kind == "independent-directions":
+        seen = seen & (slot_directions(i, h) == slot_directions(j, h))
+    return seen

@@ -1,0 +1,68 @@
+"""Checkpoints load with ``weights_only`` left on: data and nothing that could run code.
+
+torch ≥ 2.6 refuses fairseq's own checkpoints because of a few harmless types. :func:`install` allow-lists exactly
+those, and makes the refusal of anything else name the file and the type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import pickle
+import re
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import omegaconf
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
+from numpy._core import multiarray
+
+#: ``cfg`` of models with legacy options; arrays that ``--eval-bleu`` leaves in the validation metrics.
+CHECKPOINT_TYPES: list[Any] = [
+    argparse.Namespace,
+    multiarray._reconstruct,  # type: ignore[attr-defined]
+    np.ndarray,
+    np.dtype,
+    np.dtypes.Int64DType,
+]
+#: What rank 0 sends to the other workers when training is resumed: there ``cfg`` is a DictConfig.
+BROADCAST_TYPES: list[Any] = [
+    omegaconf.DictConfig,
+    omegaconf.ListConfig,
+    omegaconf.base.ContainerMetadata,
+    omegaconf.base.Metadata,
+    omegaconf.nodes.AnyNode,
+    typing.Any,
+    collections.defaultdict,
+    dict,
+    list,
+    int,
+    distributed_utils._TensorPlaceholder,
+]
+
+
+def install() -> None:
+    """Allow-list fairseq's types and wrap ``checkpoint_utils.load_checkpoint_to_cpu``."""
+    torch.serialization.add_safe_globals(CHECKPOINT_TYPES + BROADCAST_TYPES)
+    checkpoint_utils.load_checkpoint_to_cpu = _naming_the_file(checkpoint_utils.load_checkpoint_to_cpu)
+
+
+def _naming_the_file(load: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return load(path, *args, **kwargs)
+        except pickle.UnpicklingError as error:
+            found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+            what = f"it holds {found.group(1)}, which" if found else "its pickle"
+            raise pickle.UnpicklingError(
+                f"{path} is refused: {what} is not data that fairseq's checkpoints are made of and could run code "
+                "when loaded"
+            ) from error
+
+    return load_checkpoint_to_cpu

@@ -1,0 +1,135 @@
+"""Translation whose targets are generated several words per step, in several directions."""
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks.translation import TranslationConfig
+
+from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
+from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.generators.search_steps import LENGTH_PENALTIES, WORDS_BEHIND_END
+from amlp_fairseq.ops.interleave import Interleaving
+from amlp_fairseq.registration import register_task
+from amlp_fairseq.tasks.plugin_translation import PluginTranslationTask
+
+
+@dataclass
+class TranslationInterleavedConfig(TranslationConfig):
+    """Options of ``translation_interleaved``: the order of generation, and what the paper's search leaves open."""
+
+    num_directions: Optional[int] = field(
+        default=None,
+        metadata={"help": "h, directions of generation: 1 or an even number (default: the checkpoint's, else 2)"},
+    )
+    words_per_direction: Optional[int] = field(
+        default=None,
+        metadata={"help": "c, words per direction and decoding step (default: the checkpoint's, else 1)"},
+    )
+    middle_to_side: Optional[bool] = field(
+        default=None,
+        metadata={
+            "help": "generate from the middle to the ends (default: the checkpoint's, else from the ends)",
+        },
+    )
+    length_penalty: ChoiceEnum(LENGTH_PENALTIES) = field(  # type: ignore[valid-type]
+        default="fairseq",
+        metadata={"help": "scores are divided by length^lenpen, or by ((5+length)/6)^lenpen ('gnmt', the paper's)"},
+    )
+    words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
+        default="ignore",
+        metadata={"help": "what words behind the end symbol in its step add to a score: nothing, or what they have"},
+    )
+    deduplicate_ngrams: int = field(
+        default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
+    )
+
+
+@register_task("translation_interleaved", dataclass=TranslationInterleavedConfig)
+class TranslationInterleavedTask(PluginTranslationTask):
+    """Translation with interleaved targets and the multi-word beam search.
+
+    The order of generation is a property of the model: it is saved in the checkpoint, taken from it when decoding,
+    and options that contradict it raise ValueError.
+    """
+
+    HONOURED_GENERATION_OPTIONS = frozenset(
+        "beam nbest max_len_a max_len_b min_len unnormalized lenpen unkpen temperature no_repeat_ngram_size "
+        "print_alignment print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm "
+        "lm_weight sacrebleu post_process path".split()
+    )
+
+    def __init__(self, cfg: TranslationInterleavedConfig, src_dict: Any, tgt_dict: Any) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        self._interleaving: Interleaving | None = None
+        self._given = {
+            name: value
+            for name in ("num_directions", "words_per_direction", "middle_to_side")
+            if (value := getattr(cfg, name)) is not None
+        }
+        Interleaving(**self._given)
+
+    @property
+    def interleaving(self) -> Interleaving:
+        """The order of generation; fixed by the first checkpoint loaded, or else by the options at first use."""
+        if self._interleaving is None:
+            self._interleaving = Interleaving(**self._given)
+        return self._interleaving
+
+    def state_dict(self) -> dict[str, Any]:
+        pattern = self.interleaving
+        return {**super().state_dict(), "interleaving": {name: getattr(pattern, name) for name in vars(pattern)}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        saved = state_dict.get("interleaving")
+        if saved is None:
+            raise ValueError("the checkpoint was not trained with --task translation_interleaved")
+        expected = self._given if self._interleaving is None else vars(self._interleaving)
+        conflicts = [
+            f"--{name.replace('_', '-')} is {value}, the checkpoint has {saved[name]}"
+            for name, value in expected.items()
+            if value != saved[name]
+        ]
+        if conflicts:
+            raise ValueError("; ".join(conflicts))
+        self._interleaving = Interleaving(**saved)
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
+        self.datasets[split] = InterleavedPairDataset(self.datasets[split], self.interleaving)
+
+    def build_generator(
+        self,
+        models: list[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> MultiwordBeamSearch:
+        """The multi-word beam search with fairseq's generation options.
+
+        Raises:
+            ValueError: naming the options that it cannot honour.
+        """
+        self.refuse_unsupported_generation_options(args)
+        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
+            raise ValueError("TranslationInterleavedTask does not support prefix_allowed_tokens_fn or a language model")
+        return MultiwordBeamSearch(
+            models,
+            self.target_dictionary,
+            self.interleaving,
+            beam_size=getattr(args, "beam", 5),
+            max_len_a=getattr(args, "max_len_a", 0),
+            max_len_b=getattr(args, "max_len_b", 200),
+            min_len=getattr(args, "min_len", 1),
+            normalize_scores=not getattr(args, "unnormalized", False),
+            len_penalty=getattr(args, "lenpen", 1),
+            length_penalty_kind=self.cfg.length_penalty,
+            unk_penalty=getattr(args, "unkpen", 0),
+            temperature=getattr(args, "temperature", 1.0),
+            no_repeat_ngram_size=getattr(args, "no_repeat_ngram_size", 0),
+            words_behind_end=self.cfg.words_behind_end,
+            deduplicate_ngram_size=self.cfg.deduplicate_ngrams,
+            alignment=getattr(args, "print_alignment", None),
+        )

@@ -1,0 +1,40 @@
+"""Distribution metadata of amlp-fairseq; tool settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="amlp-fairseq",
+    version="0.1.0",
+    description="Fast-decoding machine translation for fairseq: interleaved bidirectional decoding and more",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]),
+    package_data={"amlp_fairseq": ["py.typed"]},
+    # Upper bounds are the newest versions the test suite has run with.
+    install_requires=[
+        "fairseq-fixed>=0.12.3.1,<0.13",  # PyPI's `fairseq` cannot be imported on Python >= 3.11
+        "torch>=2.11,<2.14",
+        "sacrebleu>=2.5,<2.7",
+        "sentencepiece>=0.2,<0.3",
+        # torch 2.11 goes with triton 3.6, torch 2.13 with triton 3.7
+        'triton>=3.6,<3.8; platform_system == "Linux" and platform_machine == "x86_64"',
+    ],
+    extras_require={
+        "test": [
+            "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4",
+            "hypothesis>=6.100,<7",
+            "ruff==0.17.5",
+            "mypy==2.4.1",
+        ]
+    },
+    entry_points={
+        "console_scripts": [
+            "amlp-average-checkpoints=amlp_fairseq.average_checkpoints:main",
+        ]
+    },
+)

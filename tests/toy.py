@@ -1,0 +1,77 @@
+"""Small random models and tasks, built in memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+
+from amlp_fairseq.models.interleaved_decoder import IBDecoderConfig, IBDecoderModel
+from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
+
+SIZES = {
+    f"{side}_{name}": value
+    for side in ("encoder", "decoder")
+    for name, value in {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 2, "attention_heads": 2}.items()
+}
+
+
+def dictionary(words: int) -> Dictionary:
+    """A dictionary of ``words`` words w0, w1, … and the four special symbols."""
+    result = Dictionary()
+    for i in range(words):
+        result.add_symbol(f"w{i}")
+    return result
+
+
+def task(words: int = 12, **options: Any) -> TranslationInterleavedTask:
+    """An interleaved task without data."""
+    cfg = TranslationInterleavedConfig(**options)
+    return TranslationInterleavedTask(cfg, dictionary(words), dictionary(words))
+
+
+def model(toy_task: Any, seed: int = 0, sharpness: float = 3.0, **options: Any) -> IBDecoderModel:
+    """A random ibdecoder in eval mode; ``sharpness`` scales the output so that words differ in probability."""
+    torch.manual_seed(seed)
+    values = {"max_source_positions": 64, "max_target_positions": 64, **SIZES, **options}
+    cfg = IBDecoderConfig(**values)
+    result = IBDecoderModel.build_model(cfg, toy_task)
+    return sharpen(result, sharpness)
+
+
+def stock_transformer(toy_task: Any, seed: int = 0, sharpness: float = 3.0) -> TransformerModelBase:
+    """A random stock Transformer in eval mode."""
+    torch.manual_seed(seed)
+    cfg = TransformerConfig.from_namespace(
+        SimpleNamespace(
+            max_source_positions=64, max_target_positions=64, decoder_input_dim=16, decoder_output_dim=16, **SIZES
+        )
+    )
+    return sharpen(TransformerModelBase.build_model(cfg, toy_task), sharpness)
+
+
+def sharpen(result: Any, sharpness: float) -> Any:
+    with torch.no_grad():
+        result.decoder.output_projection.weight *= sharpness
+    return result.eval()
+
+
+def batch(sources: list[list[int]], d: Dictionary, left_pad: bool = True) -> dict[str, Any]:
+    """A batch of sources (word ids, without the end symbol)."""
+    rows = [torch.tensor([*words, d.eos()]) for words in sources]
+    width = max(len(row) for row in rows)
+    tokens = torch.full((len(rows), width), d.pad())
+    for i, row in enumerate(rows):
+        tokens[i, width - len(row) :] = row if left_pad else tokens[i, width - len(row) :]
+        if not left_pad:
+            tokens[i, : len(row)] = row
+    return {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([len(row) for row in rows])}}
+
+
+def random_sources(count: int, words: int, seed: int = 0, longest: int = 9) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+    return [torch.randint(4, 4 + words, (n,), generator=generator).tolist() for n in lengths]
