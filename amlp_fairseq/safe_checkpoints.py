@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
+import os
 import pickle
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,22 +49,26 @@ BROADCAST_TYPES: list[Any] = [
 
 
 def install() -> None:
-    """Allow-list fairseq's types and wrap ``checkpoint_utils.load_checkpoint_to_cpu``."""
+    """Allow-list fairseq's types and let ``checkpoint_utils.load_checkpoint_to_cpu`` name the file it refuses."""
     torch.serialization.add_safe_globals(CHECKPOINT_TYPES + BROADCAST_TYPES)
-    checkpoint_utils.load_checkpoint_to_cpu = _naming_the_file(checkpoint_utils.load_checkpoint_to_cpu)
+    load = checkpoint_utils.load_checkpoint_to_cpu
 
-
-def _naming_the_file(load: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        try:
+        with refusals_name(path):
             return load(path, *args, **kwargs)
-        except pickle.UnpicklingError as error:
-            found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-            what = f"it holds {found.group(1)}, which" if found else "its pickle"
-            raise pickle.UnpicklingError(
-                f"{path} is refused: {what} is not data that fairseq's checkpoints are made of and could run code "
-                "when loaded"
-            ) from error
 
-    return load_checkpoint_to_cpu
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+
+
+@contextlib.contextmanager
+def refusals_name(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Make torch's refusal to load ``path`` say which file and which type: a ``pickle.UnpicklingError``."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"it holds {found.group(1)}, which is" if found else "its content is"
+        raise pickle.UnpicklingError(
+            f"{path} is refused: {what} not data that fairseq's checkpoints are made of, and could run code when loaded"
+        ) from error
