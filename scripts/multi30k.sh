@@ -46,7 +46,7 @@ if [[ ! -f $binary/complete ]]; then
   run python "$root/scripts/encode_text.py" "$work/raw" "$encoded" --languages en de --vocab-size $vocabulary
   rm -rf "$binary"
   run fairseq-preprocess --source-lang en --target-lang de --joined-dictionary --workers 2 --destdir "$binary" \
-    --trainpref "$encoded/train" --validpref "$encoded/valid" --testpref "$encoded/test" > "$work/preprocess.log"
+    --trainpref "$encoded/train" --validpref "$encoded/valid" --testpref "$encoded/test" > "$work/preprocess.log" 2>&1
   cp "$encoded/sentencepiece.bpe.model" "$binary"
   touch "$binary/complete"
 fi
@@ -57,14 +57,14 @@ run fairseq-train "$binary" --user-dir "$plugin" $(system_task "$system") --arch
   --share-all-embeddings --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
   --optimizer adam --adam-betas "(0.9,0.98)" --lr-scheduler inverse_sqrt $training \
   --max-update $updates --keep-last-epochs 5 --required-batch-size-multiple 1 \
-  --seed 1 $compute --save-dir "$run_folder" --no-progress-bar --log-interval 100 > "$run_folder/train.log"
+  --seed 1 $compute --save-dir "$run_folder" --no-progress-bar --log-interval 100 > "$run_folder/train.log" 2>&1
 wall=$(( $(date +%s) - start ))
 run amlp-average-checkpoints --inputs "$run_folder" --last-epochs 5 --output "$run_folder/average.pt"
 # shellcheck disable=SC2046
 run fairseq-generate "$binary" --user-dir "$plugin" $(system_task "$system") --path "$run_folder/average.pt" \
   --gen-subset test --beam 4 --lenpen 0.6 --batch-size 1 --required-batch-size-multiple 1 \
   --post-process sentencepiece $compute $([[ $system == transformer ]] || echo --print-step) \
-  > "$run_folder/generated.txt"
+  > "$run_folder/generated.txt" 2>&1
 run python "$root/scripts/score.py" "$run_folder/generated.txt" "$work/raw/test.de" \
   --checkpoint "$run_folder/checkpoint_last.pt" \
   "data=multi30k en-de test_2016_flickr" "system=$system" "profile=$profile" "training_seconds=$wall" \

@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("reference", type=Path, help="raw references, a sentence a line")
     parser.add_argument("facts", nargs="*", metavar="KEY=VALUE", help="facts to put into the result")
     parser.add_argument("--checkpoint", type=Path, help="the checkpoint that made the output")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     result: dict[str, object] = dict(fact.split("=", 1) for fact in args.facts)
     references = args.reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     result |= score(args.generated.read_text(encoding="utf-8"), references)
