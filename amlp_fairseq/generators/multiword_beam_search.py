@@ -77,7 +77,7 @@ class MultiwordBeamSearch:
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.symbols_to_strip_from_output = {self.eos}
         self.pattern = pattern
-        self.beam_size = min(beam_size, len(tgt_dict) - 1)  # padding is never chosen
+        self.beam_size = beam_size
         self.max_len_a, self.max_len_b, self.min_len = max_len_a, max_len_b, min_len
         self.normalize_scores = normalize_scores
         self.len_penalty, self.length_penalty_kind = len_penalty, length_penalty_kind

@@ -1,0 +1,185 @@
+"""The decoder: what it sees, incremental equals full, positions, and checkpoints that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toy
+
+from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
+from amlp_fairseq.ops.interleave import ATTENTION_MASKS, attention_mask
+
+PATTERNS = [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1), (4, 2)]
+BATCH = 3
+
+
+def build(h: int, c: int, **options: Any) -> tuple[Any, Any]:
+    task = toy.task(num_directions=h, words_per_direction=c)
+    return task, toy.model(task, **options)
+
+
+def inputs(task: Any, steps: int, seed: int = 3) -> tuple[torch.Tensor, dict]:
+    """Random words after the start symbols, (BATCH, steps·z), and a source batch."""
+    z = task.interleaving.words_per_step
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(4, 16, (BATCH, (steps - 1) * z), generator=generator)
+    tokens = torch.cat([torch.full((BATCH, z), task.tgt_dict.eos()), words], dim=1)
+    return tokens, toy.batch(toy.random_sources(BATCH, 12, seed), task.src_dict)["net_input"]
+
+
+@pytest.mark.parametrize("mask", ATTENTION_MASKS)
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 3], [1, 3, 1], [5]])
+def test_incremental_equals_full(h: int, c: int, mask: str, chunks: list[int]) -> None:
+    task, model = build(h, c, decoder_attention_mask=mask)
+    tokens, source = inputs(task, sum(chunks))
+    encoder_out = model.encoder.forward_torchscript(source)
+    full, _ = model.decoder(tokens, encoder_out=encoder_out)
+    state: dict = {}
+    parts = [
+        model.decoder(tokens[:, : sum(chunks[: i + 1]) * h * c], encoder_out=encoder_out, incremental_state=state)[0]
+        for i in range(len(chunks))
+    ]
+    torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+def test_reordering_leaves_no_trace(h: int, c: int) -> None:
+    task, model = build(h, c)
+    z = h * c
+    tokens, source = inputs(task, 4)
+    encoder_out = model.encoder.forward_torchscript(source)
+    state: dict = {}
+    model.decoder(tokens[:, : 3 * z], encoder_out=encoder_out, incremental_state=state)
+    order = torch.tensor([2, 0, 0, 1])
+    model.decoder.reorder_incremental_state_scripting(state, order)
+    encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+    last, _ = model.decoder(tokens[order], encoder_out=encoder_out, incremental_state=state)
+    full, _ = model.decoder(tokens[order], encoder_out=encoder_out)
+    torch.testing.assert_close(last, full[:, 3 * z :], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 3, 5])
+def test_incremental_steps_must_be_whole(length: int) -> None:
+    task, model = build(2, 1)
+    _, source = inputs(task, 1)
+    with pytest.raises(ValueError, match=f"whole steps of 2 slots.*not {length} slots"):
+        model.decoder(
+            torch.full((BATCH, length), 2), encoder_out=model.encoder.forward_torchscript(source), incremental_state={}
+        )
+
+
+@pytest.mark.parametrize("mask", ATTENTION_MASKS)
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+def test_gradients_are_zero_exactly_where_the_mask_forbids(h: int, c: int, mask: str) -> None:
+    task, model = build(h, c, decoder_attention_mask=mask, decoder_layers=1)
+    z = h * c
+    tokens, source = inputs(task, 3)
+    seen: list[torch.Tensor] = []
+    model.decoder.embed_tokens.register_forward_hook(lambda *call: seen.append(call[2]))
+    encoder_out = model.encoder.forward_torchscript(source)
+    seen.clear()
+    logits, _ = model.decoder(tokens, encoder_out=encoder_out)
+    slots = torch.arange(3 * z)
+    allowed = attention_mask(slots, slots, task.interleaving, mask)
+    direction = torch.randn(logits.size(-1), generator=torch.Generator().manual_seed(0))
+    for i in range(3 * z):
+        (gradient,) = torch.autograd.grad((logits[:, i] @ direction).sum(), seen[0], retain_graph=True)
+        reached = gradient.ne(0).any(dim=2)  # (batch, slots)
+        assert not reached[:, ~allowed[i]].any()
+        assert reached[:, z:][:, allowed[i, z:]].all()  # the first z inputs are zeros whatever their token
+
+
+def test_start_symbols_are_zero_vectors() -> None:
+    task, model = build(2, 2)
+    tokens, source = inputs(task, 3)
+    other = tokens.clone()
+    other[:, :4] = 9
+    encoder_out = model.encoder.forward_torchscript(source)
+    assert torch.equal(
+        model.decoder(tokens, encoder_out=encoder_out)[0], model.decoder(other, encoder_out=encoder_out)[0]
+    )
+    other[:, 4] = tokens[:, 4] % 12 + 4
+    assert not torch.equal(
+        model.decoder(tokens, encoder_out=encoder_out)[0], model.decoder(other, encoder_out=encoder_out)[0]
+    )
+
+
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+def test_padded_batch_equals_single_sentence(h: int, c: int) -> None:
+    task, model = build(h, c)
+    z = h * c
+    tokens, source = inputs(task, 4)
+    tokens[0, 2 * z :] = task.tgt_dict.pad()
+    batch, _ = model(**source, prev_output_tokens=tokens)
+    words = int(source["src_lengths"][0])
+    alone, _ = model(source["src_tokens"][:1, -words:], source["src_lengths"][:1], tokens[:1, : 2 * z])
+    torch.testing.assert_close(batch[:1, : 2 * z], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_positions_are_sinusoids_of_signed_positions() -> None:
+    positions = np.array([0, 1, -1, 2, -2, 57, -300])
+    frequencies = 10000.0 ** (-np.arange(8) / 7)
+    angles = positions[:, None] * frequencies
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    embedding = SignedSinusoidalPositionalEmbedding(16)
+    np.testing.assert_allclose(embedding(torch.tensor(positions)).numpy(), expected, atol=1e-4)
+    half = embedding.half()(torch.tensor(positions))
+    np.testing.assert_allclose(half.numpy(), expected, atol=1e-4)
+    with pytest.raises(ValueError, match="even.*not 15"):
+        SignedSinusoidalPositionalEmbedding(15)
+
+
+@pytest.mark.parametrize(
+    ("h", "kind", "positions"),
+    [(1, "interleaved", [0, 1, 2, 3]), (2, "interleaved", [1, -1, 2, -2]), (2, "vanilla", [0, 1, 2, 3])],
+)
+def test_decoder_input_is_scaled_word_plus_position(h: int, kind: str, positions: list[int]) -> None:
+    task, model = build(h, 1, decoder_word_positions=kind)
+    tokens = torch.tensor([[2] * h + list(range(5, 9 - h))])
+    words = 4.0 * model.decoder.embed_tokens(tokens)  # sqrt(16)
+    words[:, :h] = 0
+    expected = words + SignedSinusoidalPositionalEmbedding(16)(torch.tensor(positions))
+    torch.testing.assert_close(model.decoder._embed(tokens, torch.arange(4)), expected)
+
+
+def test_direction_embeddings_only_where_the_paper_has_them() -> None:
+    stock = sum(p.numel() for p in toy.stock_transformer(toy.task()).parameters())
+    for h, kind, extra in [(1, "interleaved", 0), (2, "interleaved", 0), (4, "interleaved", 4 * 16), (4, "vanilla", 0)]:
+        _, model = build(h, 1, decoder_word_positions=kind)
+        assert sum(p.numel() for p in model.parameters()) == stock + extra
+
+
+def test_direction_embeddings_tell_directions_apart() -> None:
+    _, model = build(4, 1)
+    embedded = model.decoder._embed(torch.full((1, 4), 2), torch.arange(4))[0]
+    torch.testing.assert_close(embedded.diff(dim=0), model.decoder.embed_directions.weight.diff(dim=0))
+
+
+def test_weights_of_another_pattern_are_refused() -> None:
+    _, model = build(2, 1)
+    _, other = build(2, 2)
+    with pytest.raises(ValueError, match=r"\(2, 2, 0\), this run \(2, 1, 0\)"):
+        model.load_state_dict(other.state_dict())
+
+
+def test_weights_of_another_dictionary_are_refused() -> None:
+    _, model = build(2, 1)
+    other = toy.model(toy.task(words=13))
+    with pytest.raises(ValueError, match="dictionary of 17 entries.* one of 16"):
+        model.load_state_dict(other.state_dict())
+
+
+def test_weights_of_another_model_are_refused() -> None:
+    task, model = build(2, 1)
+    with pytest.raises(ValueError, match="does not hold an ibdecoder"):
+        model.load_state_dict(toy.stock_transformer(task).state_dict())
+
+
+def test_loss_reads_generation_order() -> None:
+    _, model = build(2, 1)
+    sample = {"target": torch.zeros(1, 2), "target_interleaved": torch.ones(1, 2)}
+    assert torch.equal(model.get_targets(sample, None), sample["target_interleaved"])
