@@ -129,7 +129,7 @@ def test_positions_are_sinusoids_of_signed_positions() -> None:
     np.testing.assert_allclose(embedding(torch.tensor(positions)).numpy(), expected, atol=1e-4)
     half = embedding.half()(torch.tensor(positions))
     np.testing.assert_allclose(half.numpy(), expected, atol=1e-4)
-    with pytest.raises(ValueError, match="even.*not 15"):
+    with pytest.raises(ValueError, match=r"even.*not 15"):
         SignedSinusoidalPositionalEmbedding(15)
 
 
@@ -138,7 +138,7 @@ def test_positions_are_sinusoids_of_signed_positions() -> None:
     [(1, "interleaved", [0, 1, 2, 3]), (2, "interleaved", [1, -1, 2, -2]), (2, "vanilla", [0, 1, 2, 3])],
 )
 def test_decoder_input_is_scaled_word_plus_position(h: int, kind: str, positions: list[int]) -> None:
-    task, model = build(h, 1, decoder_word_positions=kind)
+    _, model = build(h, 1, decoder_word_positions=kind)
     tokens = torch.tensor([[2] * h + list(range(5, 9 - h))])
     words = 4.0 * model.decoder.embed_tokens(tokens)  # sqrt(16)
     words[:, :h] = 0
@@ -169,7 +169,7 @@ def test_weights_of_another_pattern_are_refused() -> None:
 def test_weights_of_another_dictionary_are_refused() -> None:
     _, model = build(2, 1)
     other = toy.model(toy.task(words=13))
-    with pytest.raises(ValueError, match="dictionary of 17 entries.* one of 16"):
+    with pytest.raises(ValueError, match=r"dictionary of 17 entries.* one of 16"):
         model.load_state_dict(other.state_dict())
 
 

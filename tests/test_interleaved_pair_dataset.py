@@ -16,7 +16,7 @@ PAD, EOS = 1, 2
 def dataset(targets: list[list[int]], pattern: Interleaving, **options: object) -> InterleavedPairDataset:
     d = toy.dictionary(20)
     rows = [torch.tensor([*words, EOS]) for words in targets]
-    sources = [torch.arange(4, 14 - i).tolist() + [EOS] for i in range(len(rows))]  # in order of length: kept
+    sources = [[*range(4, 14 - i), EOS] for i in range(len(rows))]  # in order of length: kept
     pairs = LanguagePairDataset(
         [torch.tensor(s) for s in sources], [len(s) for s in sources], d, rows, [len(r) for r in rows], d, **options
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LENGTH_PENALTIES = ("fairseq", "gnmt")
@@ -53,37 +54,61 @@ def combine_words(
         eos: the end symbol.
         pad: stands behind an end symbol.
         words_behind_end: ``ignore``: a combination that has ended goes on with padding, which counts 0; ``count``: its
-            later slots are filled and counted like any other, as the authors' search does.
+            later slots are filled and counted like any other, as the authors' search does. Either way the k best are
+            found exactly.
         forbidden: tells which candidates may not follow which words of the same step.
         most_forbidden: how many candidates ``forbidden`` can exclude for one slot at most.
     """
     n, z, vocab = lprobs.shape
-    width = min(k + most_forbidden, vocab)
+    width = min(k + 1 + most_forbidden, vocab)
     top_scores, top_words = lprobs.topk(width, dim=-1)
-    scores, words, word_scores = lprobs.new_zeros(n, 1), top_words.new_zeros(n, 1, 0), lprobs.new_zeros(n, 1, 0)
-    ends = top_words.new_full((n, 1), z)
+    ignore = words_behind_end == "ignore"
+    if ignore:
+        top_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf)
+    going_on = Combinations(
+        lprobs.new_zeros(n, 1), top_words.new_zeros(n, 1, 0), lprobs.new_zeros(n, 1, 0), top_words.new_full((n, 1), z)
+    )
+    ended = []
     for slot in range(z):
-        slot_scores = top_scores[:, slot].unsqueeze(1).expand(-1, scores.size(1), -1)
-        slot_words = top_words[:, slot].unsqueeze(1).expand_as(slot_scores)
+        if ignore:
+            # What ends here costs nothing later: pruned only at the last, against combinations that are complete.
+            end_scores = lprobs[:, slot, eos].view(n, 1, 1).expand(-1, going_on.scores.size(1), -1)
+            here = _extend(going_on, end_scores, torch.full_like(end_scores, eos, dtype=torch.long), k, eos)
+            ended.append(
+                here._replace(
+                    words=F.pad(here.words, (0, z - slot - 1), value=pad),
+                    word_scores=F.pad(here.word_scores, (0, z - slot - 1)),
+                )
+            )
+        rows = going_on.scores.size(1)
+        slot_scores = top_scores[:, slot].unsqueeze(1).expand(-1, rows, -1)
+        slot_words = top_words[:, slot].unsqueeze(1).expand(-1, rows, -1)
         if forbidden is not None:
-            slot_scores = slot_scores.masked_fill(forbidden(words, top_words[:, slot]), -math.inf)
-        if words_behind_end == "ignore" and slot > 0:
-            ended = (ends < slot).unsqueeze(2)
-            one_way = torch.full_like(slot_scores[:1, :1], -math.inf)
-            one_way[..., 0] = 0
-            slot_scores = torch.where(ended, one_way, slot_scores)
-            slot_words = slot_words.masked_fill(ended, pad)
-        totals = (scores.unsqueeze(2) + slot_scores).flatten(1)
-        scores, chosen = totals.topk(min(k, totals.size(1)), dim=1)
-        parents = chosen // width
-        word = slot_words.flatten(1).gather(1, chosen)
-        words = torch.cat([_take(words, parents), word.unsqueeze(2)], dim=2)
-        word_scores = torch.cat(
-            [_take(word_scores, parents), slot_scores.flatten(1).gather(1, chosen).unsqueeze(2)], dim=2
-        )
-        ends = ends.gather(1, parents)
-        ends = torch.where(word.eq(eos) & ends.eq(z), slot, ends)
-    return Combinations(scores, words, word_scores, ends)
+            slot_scores = slot_scores.masked_fill(forbidden(going_on.words, top_words[:, slot]), -math.inf)
+        going_on = _extend(going_on, slot_scores, slot_words, k, eos)
+    if not ignore:
+        return going_on
+    together = Combinations(*(torch.cat(tables, dim=1) for tables in zip(going_on, *ended, strict=True)))
+    scores, best = together.scores.topk(min(k, together.scores.size(1)), dim=1)
+    return Combinations(
+        scores, _take(together.words, best), _take(together.word_scores, best), together.ends.gather(1, best)
+    )
+
+
+def _extend(prefixes: Combinations, scores: Tensor, words: Tensor, k: int, eos: int) -> Combinations:
+    """The k best prefixes one slot longer; scores and words: what may follow each prefix, (N, prefixes, m)."""
+    totals = (prefixes.scores.unsqueeze(2) + scores).flatten(1)
+    best_scores, best = totals.topk(min(k, totals.size(1)), dim=1)
+    parents = best // scores.size(2)
+    word = words.flatten(1).gather(1, best)
+    ends = prefixes.ends.gather(1, parents)
+    slot = prefixes.words.size(2)
+    return Combinations(
+        best_scores,
+        torch.cat([_take(prefixes.words, parents), word.unsqueeze(2)], dim=2),
+        torch.cat([_take(prefixes.word_scores, parents), scores.flatten(1).gather(1, best).unsqueeze(2)], dim=2),
+        torch.where(word.eq(eos), ends.clamp(max=slot), ends),
+    )
 
 
 def _take(table: Tensor, rows: Tensor) -> Tensor:
