@@ -35,7 +35,7 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
     for path in paths:
         with refusals_name(path):
             state = torch.load(path, map_location="cpu", weights_only=True)
-        weights = state["model"]
+            weights = state["model"]
         if sums and weights.keys() != sums.keys():
             names = ", ".join(sorted(weights.keys() ^ sums.keys()))
             raise ValueError(f"{path} and {paths[0]} do not have the same parameters: {names}")
@@ -60,9 +60,11 @@ def main() -> None:
     args = parser.parse_args()
 
     paths = args.inputs
+    if not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: the folder does not exist")
     if args.last_epochs is not None:
         if len(paths) != 1 or not paths[0].is_dir():
-            parser.error("--last-epochs needs --inputs to be one folder")
+            parser.error(f"--last-epochs needs --inputs to be one folder that exists, not {' '.join(map(str, paths))}")
         paths = [Path(path) for path in checkpoint_paths(str(paths[0]))]
         if not 1 <= args.last_epochs <= len(paths):
             parser.error(
@@ -72,7 +74,7 @@ def main() -> None:
         paths = paths[: args.last_epochs][::-1]
     for path in paths:
         if not path.is_file():
-            parser.error(f"--inputs {path}: there is no such file")
+            parser.error(f"--inputs {path}: there is no such file (for a folder, say how many --last-epochs)")
     torch.save(average_checkpoints(paths), args.output)
 
 

@@ -1,4 +1,7 @@
-"""Checkpoints load with ``weights_only`` left on: data and nothing that could run code.
+"""Checkpoints load with ``weights_only`` left on: their pickles hold data and nothing that could run code.
+
+What remains is fairseq's own: a few of its models (``fconv``, ``lstm``, ``wav2vec``, …) pass strings of their
+configuration to ``eval()`` when they are built. The plugin's tasks build none of them.
 
 torch ≥ 2.6 refuses fairseq's own checkpoints because of a few harmless types. :func:`install` allow-lists exactly
 those, and makes the refusal of anything else name the file and the type.
@@ -72,3 +75,5 @@ def refusals_name(path: str | os.PathLike[str]) -> Iterator[None]:
         raise pickle.UnpicklingError(
             f"{path} is refused: {what} not data that fairseq's checkpoints are made of, and could run code when loaded"
         ) from error
+    except (EOFError, KeyError, RuntimeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged or no checkpoint: {type(error).__name__}: {error}") from error

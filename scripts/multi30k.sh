@@ -67,5 +67,6 @@ run fairseq-generate "$binary" --user-dir "$plugin" $(system_task "$system") --p
   > "$run_folder/generated.txt" 2>&1
 run python "$root/scripts/score.py" "$run_folder/generated.txt" "$work/raw/test.de" \
   --checkpoint "$run_folder/checkpoint_last.pt" \
-  "data=multi30k en-de test_2016_flickr" "system=$system" "profile=$profile" "training_seconds=$wall" \
+  "data=multi30k en-de test_2016_flickr" "search=beam 4, lenpen 0.6, batch size 1" \
+  "system=$system" "profile=$profile" "training_seconds=$wall" \
   | tee -a "$results"

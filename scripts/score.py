@@ -53,7 +53,8 @@ def score(generated: str, references: list[str]) -> dict[str, object]:
     # An autoregressive decoder of fairseq prints no I- lines: it makes a call for each word and the end symbol.
     steps = [int(fields[0]) for fields in lines_by_sentence(generated, "I").values()]
     steps = steps or [len(fields[0].split()) for fields in lines_by_sentence(generated, "P").values()]
-    result["steps_per_sentence"] = round(sum(steps) / len(steps), 2)
+    if steps:
+        result["steps_per_sentence"] = round(sum(steps) / len(steps), 2)
     if timing := re.search(r"Translated ([\d,]+) sentences .* in ([\d.]+)s", generated):
         seconds = float(timing.group(2)) / int(timing.group(1).replace(",", ""))
         result["milliseconds_per_sentence"] = round(1000 * seconds, 2)
@@ -70,7 +71,8 @@ def describe(checkpoint: Path) -> dict[str, object]:
 def environment() -> dict[str, object]:
     """Device, versions and commit."""
     cpu = Counter(re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cpu.most_common(1)[0][0]} (CPU)"
+    processor = cpu.most_common(1)[0][0] if cpu else platform.machine()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{processor} (CPU)"
     git = ["git", "-C", str(Path(__file__).parent)]
     commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.strip()
@@ -91,9 +93,12 @@ def main() -> None:
     parser.add_argument("facts", nargs="*", metavar="KEY=VALUE", help="facts to put into the result")
     parser.add_argument("--checkpoint", type=Path, help="the checkpoint that made the output")
     args = parser.parse_intermixed_args()
+    for fact in args.facts:
+        if "=" not in fact:
+            parser.error(f"a fact must read KEY=VALUE, not {fact!r}")
     result: dict[str, object] = dict(fact.split("=", 1) for fact in args.facts)
-    references = args.reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    result |= score(args.generated.read_text(encoding="utf-8"), references)
+    texts = [path.read_bytes().decode("utf-8") for path in (args.generated, args.reference)]
+    result |= score(texts[0], texts[1].removesuffix("\n").split("\n"))
     if args.checkpoint is not None:
         result |= describe(args.checkpoint)
     print(json.dumps(result | environment(), ensure_ascii=False))

@@ -204,7 +204,7 @@ class _Search:
         """The best ways to continue each row."""
         options = self.options
         lprobs, attention = self._decode()
-        if options.alignment:
+        if attention is not None:
             self.attention.append(attention)
         lprobs.masked_fill_(lprobs.isnan(), -math.inf)
         lprobs[..., options.pad] = -math.inf

@@ -115,7 +115,7 @@ class InterleavedDecoder(TransformerDecoderBase):
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
-    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Features of the slots that the inputs predict.
 
         Args:
@@ -187,7 +187,7 @@ class InterleavedDecoder(TransformerDecoderBase):
 
     def _attention_bias(self, slots: Tensor, x: Tensor) -> Tensor | None:
         """0 where a slot may attend and -inf elsewhere, (T', T); None where everything is allowed."""
-        keys = torch.arange(slots[-1] + 1, device=slots.device)
+        keys = torch.arange(int(slots[-1]) + 1, device=slots.device)
         allowed = attention_mask(slots, keys, self.pattern, self.mask)
         if allowed.all():
             return None
@@ -219,6 +219,9 @@ def _pattern_values(pattern: Interleaving) -> tuple[int, int, int]:
 @register_model("ibdecoder", dataclass=IBDecoderConfig)
 class IBDecoderModel(TransformerModelBase):
     """Transformer encoder and interleaved decoder; trains with fairseq's criteria, decodes in ⌈(n+1)/z⌉ steps."""
+
+    #: What ``translation_interleaved`` asks of a model.
+    generates_interleaved = True
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:

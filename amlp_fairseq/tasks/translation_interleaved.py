@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
@@ -94,6 +95,15 @@ class TranslationInterleavedTask(PluginTranslationTask):
         if conflicts:
             raise ValueError("; ".join(conflicts))
         self._interleaving = Interleaving(**saved)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        name = getattr(cfg, "_name", None) or cfg.arch
+        if not getattr(ARCH_MODEL_REGISTRY.get(name), "generates_interleaved", False):
+            raise ValueError(
+                f"the architecture {name!r} does not generate in interleaved order: --task translation_interleaved "
+                "is for the ibdecoder architectures"
+            )
+        return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)

@@ -1,0 +1,77 @@
+"""fairseq's commands in processes of their own, with the command lines that a user would write."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parent.parent
+PLUGIN = ROOT / "amlp_fairseq"
+TRAINING = [
+    *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1", "--optimizer", "adam"),
+    *("--adam-betas", "(0.9,0.98)", "--cpu", "--seed", "1", "--no-progress-bar"),
+]
+
+
+# A clean process that has imported fairseq and forks one child for each command: a start takes no seconds.
+MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate", "interactive", "validate")]
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["amlp_fairseq", "amlp_fairseq.average_checkpoints", *MODULES])
+
+
+def run(command: str, *arguments: object, text: str = "", check: bool = True) -> str:
+    """Run a module's command (``fairseq_cli.train``, …) in a process of its own.
+
+    Args:
+        command: the module; its ``cli_main`` or ``main`` is called.
+        arguments: the command line.
+        text: standard input.
+        check: whether a failure is an error, or a success is where it is False.
+
+    Returns:
+        standard output and error together.
+    """
+    words = [str(argument) for argument in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        source, output = Path(folder, "in"), Path(folder, "out")
+        source.write_text(text, encoding="utf-8")
+        child = forks.Process(target=_call, args=(command, words, source, output))
+        child.start()
+        child.join()
+        printed = output.read_text(encoding="utf-8")
+    assert (child.exitcode == 0) == check, f"{command} {' '.join(words)}: status {child.exitcode}\n{printed[-4000:]}"
+    return printed
+
+
+def _call(command: str, words: list[str], source: Path, output: Path) -> None:
+    sys.stdout.flush()
+    for path, flags, descriptor in ((source, os.O_RDONLY, 0), (output, os.O_WRONLY | os.O_CREAT, 1)):
+        os.dup2(os.open(path, flags), descriptor)
+    os.dup2(1, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.argv = [command, *words]
+    torch.set_num_threads(1)
+    module = importlib.import_module(command)
+    getattr(module, "cli_main", getattr(module, "main", None))()
+
+
+def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> Path:
+    """Binarise RAW/{train,valid,test} with a joined dictionary."""
+    prefixes = [word for split in ("train", "valid", "test") for word in (f"--{split}pref", raw / split)]
+    run("fairseq_cli.preprocess", "-s", source, "-t", target, "--destdir", out, "--joined-dictionary", *prefixes)
+    return out
+
+
+def lines(output: str, prefix: str) -> dict[int, list[str]]:
+    """The fields of each sentence's first line ``PREFIX-<sentence>``."""
+    found: dict[int, list[str]] = {}
+    for number, rest in re.findall(rf"^{prefix}-(\d+)\t(.*)$", output, flags=re.MULTILINE):
+        found.setdefault(int(number), rest.split("\t"))
+    return found

@@ -1,0 +1,178 @@
+"""amlp-average-checkpoints: the mean of the right files, as a checkpoint that loads, or an error that says why not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toy
+from fairseq import checkpoint_utils
+
+from amlp_fairseq.average_checkpoints import average_checkpoints, main
+
+OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(3)}}}
+
+
+def save(path: Path, weights: dict[str, torch.Tensor], **more: Any) -> Path:
+    """A file with what fairseq's checkpoints hold beside the weights."""
+    history = {"criterion_name": "C", "optimizer_name": "A", "lr_scheduler_state": {}, "num_updates": 7}
+    state = {
+        "args": None,
+        "optimizer_history": [history],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        "last_optimizer_state": OPTIMIZER,
+        **more,
+    }
+    torch.save({"model": weights, **state}, path)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["amlp-average-checkpoints", *map(str, arguments)])
+    main()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1.2e-7), (torch.float16, 9.8e-4)], ids=["fp32", "fp16"]
+)
+def test_mean_of_three(dtype: torch.dtype, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal to NumPy's mean in float64, to a rounding, and a model that loads."""
+    task = toy.task()
+    weights, paths = [], []
+    for seed in range(3):
+        model = toy.model(task, seed=seed)
+        weights.append(model.to(dtype).state_dict())
+        cfg = {"model": {**vars(model.cfg), "_name": "ibdecoder"}}
+        paths.append(save(tmp_path / f"{seed}.pt", weights[-1], cfg=cfg, task_state=task.state_dict()))
+    run(monkeypatch, "--inputs", *paths, "--output", tmp_path / "average.pt")
+
+    stored = torch.load(tmp_path / "average.pt", weights_only=True)["model"]
+    assert stored.keys() == weights[0].keys()
+    (model,), _ = checkpoint_utils.load_model_ensemble([str(tmp_path / "average.pt")], task=task)
+    loaded = model.state_dict()
+    floating = [name for name, weight in weights[0].items() if weight.is_floating_point()]
+    assert "decoder.layers.1.encoder_attn.q_proj.weight" in floating
+    for name in floating:
+        mean = np.mean([each[name].numpy().astype(np.float64) for each in weights], axis=0)
+        assert stored[name].dtype == dtype
+        np.testing.assert_allclose(stored[name].numpy(), mean, rtol=tolerance, atol=1e-7, err_msg=name)
+        np.testing.assert_array_equal(loaded[name], stored[name].float(), err_msg=name)
+    pattern = stored["decoder.interleaving"]
+    assert (pattern.dtype, pattern.tolist()) == (torch.int64, [2, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [(torch.float16, [60000.0, 60000.0, 30000.0]), (torch.float32, [2.0**24, 1.0, 1.0])],
+    ids=["fp16 overflow", "fp32 rounding"],
+)
+def test_sums_are_taken_in_float64(dtype: torch.dtype, values: list[float], tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"{i}.pt", {"w": torch.tensor([v], dtype=dtype)}) for i, v in enumerate(values)]
+    mean = average_checkpoints(paths)["model"]["w"]
+    assert mean.dtype == dtype
+    assert mean.item() == torch.tensor(np.mean(np.array(values)), dtype=dtype).item()
+
+
+def test_everything_else_is_the_last_checkpoints(tmp_path: Path) -> None:
+    """Integers are not averaged, the optimizer's state goes."""
+    paths = [
+        save(
+            tmp_path / f"{i}.pt",
+            {"w": torch.tensor([float(i)]), "count": torch.tensor([10 * i + 1]), "flag": torch.tensor(i == 2)},
+            extra_state={"epoch": i},
+        )
+        for i in range(3)
+    ]
+    state = average_checkpoints(paths)
+    assert state["model"]["w"].item() == 1
+    assert state["model"]["count"].dtype == torch.int64
+    assert state["model"]["count"].item() == 21
+    assert state["model"]["flag"].item() is True
+    assert state["extra_state"] == {"epoch": 2}
+    assert state["optimizer_history"][-1]["num_updates"] == 7
+    assert "last_optimizer_state" not in state
+
+
+def test_one_checkpoint_is_its_own_average(tmp_path: Path) -> None:
+    weights = toy.model(toy.task()).state_dict()
+    average = average_checkpoints([save(tmp_path / "only.pt", weights)])
+    torch.testing.assert_close(average["model"], dict(weights), rtol=0, atol=0)
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> Path:
+    """Epochs 8 to 11, whose weight is 2^epoch, and what else fairseq-train leaves in the folder."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for epoch in range(8, 12):
+        save(folder / f"checkpoint{epoch}.pt", {"w": torch.tensor([2.0**epoch])}, extra_state={"epoch": epoch})
+    for name in ("checkpoint_best", "checkpoint_last", "checkpoint_11_500", "checkpoint99_copy", "average"):
+        save(folder / f"{name}.pt", {"w": torch.tensor([1e9])})
+    return folder
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_last_epochs(count: int, epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number: checkpoint9.pt comes before checkpoint10.pt."""
+    run(monkeypatch, "--inputs", epochs, "--last-epochs", count, "--output", tmp_path / "out.pt")
+    state = torch.load(tmp_path / "out.pt", weights_only=True)
+    expected = [2.0**epoch for epoch in range(12 - count, 12)]
+    assert state["model"]["w"].item() == pytest.approx(sum(expected) / count)
+    assert state["extra_state"] == {"epoch": 11}
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_last_epochs_that_do_not_exist(
+    count: int, epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--inputs", epochs, "--last-epochs", count, "--output", tmp_path / "out.pt")
+    assert f"--last-epochs {count}: {epochs} has 4 epoch checkpoint(s)" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+
+
+def test_last_epochs_needs_a_folder(
+    epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--inputs", epochs / "checkpoint8.pt", "--last-epochs", 1, "--output", tmp_path / "out.pt")
+    assert "--last-epochs needs --inputs to be one folder" in capsys.readouterr().err
+
+
+def test_missing_file(
+    epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = epochs / "checkpoint7.pt"
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--inputs", epochs / "checkpoint8.pt", missing, "--output", tmp_path / "out.pt")
+    assert f"{missing}: there is no such file" in capsys.readouterr().err
+    assert not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        ({"shared": torch.ones(2)}, r"other\.pt and \S+first\.pt do not have the same parameters: only_first$"),
+        (
+            {"shared": torch.ones(2), "only_first": torch.ones(2), "b": torch.ones(1), "a": torch.ones(1)},
+            r"other\.pt and \S+first\.pt do not have the same parameters: a, b$",
+        ),
+        (
+            {"shared": torch.ones(3), "only_first": torch.ones(2)},
+            r"^shared has shape \(3,\) in \S+other\.pt and \(2,\) in \S+first\.pt$",
+        ),
+        (
+            {"shared": torch.ones(1), "only_first": torch.ones(2)},  # would broadcast
+            r"^shared has shape \(1,\) in \S+other\.pt and \(2,\) in \S+first\.pt$",
+        ),
+    ],
+    ids=["missing", "additional", "other shape", "broadcastable shape"],
+)
+def test_different_parameters(other: dict[str, torch.Tensor], complaint: str, tmp_path: Path) -> None:
+    first = save(tmp_path / "first.pt", {"shared": torch.ones(2), "only_first": torch.ones(2)})
+    with pytest.raises(ValueError, match=complaint):
+        average_checkpoints([first, save(tmp_path / "other.pt", other)])

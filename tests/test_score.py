@@ -1,0 +1,194 @@
+"""scripts/score.py: every sentence once, in input order, with sacreBLEU's numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import commands
+import pytest
+import sacrebleu
+
+REFERENCES = [
+    "The cat sat on the mat .",
+    "Two dogs run through the wet grass .",
+    "A man in a red shirt climbs a steep wall .",
+    "Nobody is here .",
+]
+HYPOTHESES = [
+    "the cat sat on a mat .",
+    "Two dogs are running through the grass .",
+    "A man in a red shirt climbs a wall .",
+    "No one is here .",
+]
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("score", commands.ROOT / "scripts/score.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = load_script()
+
+
+def generated(hypotheses: list[str], order: list[int] | None = None, steps: list[int] | None = None) -> str:
+    """What fairseq-generate prints for hypotheses, in ``order``; I- lines if there are ``steps``."""
+    found = ["2026-11-21 05:00:00 | INFO | fairseq_cli.generate | loading model(s) from checkpoint.pt"]
+    for i in order or range(len(hypotheses)):
+        words = hypotheses[i].split()
+        scores = " ".join(["-0.5000"] * (len(words) + 1))
+        found += [f"S-{i}\tsource {i}", f"T-{i}\ttarget {i}", f"H-{i}\t-0.25\t{hypotheses[i]}"]
+        found += [f"D-{i}\t-0.25\t{hypotheses[i]}", f"P-{i}\t{scores}"]
+        if steps is not None:
+            found.append(f"I-{i}\t{steps[i]}")
+    return "\n".join(found) + "\n"
+
+
+def score(output: str, references: list[str] = REFERENCES) -> dict[str, Any]:
+    return SCRIPT.score(output, references)
+
+
+def test_numbers_are_sacrebleus() -> None:
+    result = score(generated(HYPOTHESES))
+    assert result["bleu"] == round(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score, 2)
+    assert result["chrf"] == round(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score, 2)
+    assert 0 < result["bleu"] < 100
+    assert result["sentences"] == 4
+    assert f"version:{sacrebleu.__version__}" in result["bleu_signature"]
+    assert "tok:13a" in result["bleu_signature"]
+    assert result["chrf_signature"].startswith("nrefs:1|")
+
+
+def test_sentences_are_put_in_order() -> None:
+    """fairseq prints them sorted by length."""
+    order = [2, 0, 3, 1]
+    assert score(generated(HYPOTHESES, order)) == score(generated(HYPOTHESES))
+    in_printed_order = sacrebleu.corpus_bleu([HYPOTHESES[i] for i in order], [REFERENCES]).score
+    assert score(generated(HYPOTHESES, order))["bleu"] != pytest.approx(in_printed_order, abs=1)
+
+
+def test_ids_of_several_digits() -> None:
+    references = [f"This is the sentence with number {i} ." for i in range(120)]
+    assert score(generated(references, sorted(range(120), key=str)), references)["bleu"] == 100
+
+
+@pytest.mark.parametrize(
+    ("order", "references", "complaint"),
+    [
+        ([0, 1, 3], 4, "3 outputs for 4 references; odd sentences: [2]"),
+        ([0, 1, 2, 3], 3, "4 outputs for 3 references; odd sentences: [3]"),
+        ([1, 2, 3], 3, "3 outputs for 3 references; odd sentences: [0, 3]"),
+    ],
+    ids=["too few", "too many", "others"],
+)
+def test_each_sentence_must_be_there(order: list[int], references: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        score(generated(HYPOTHESES, order), REFERENCES[:references])
+
+
+def test_no_output_at_all() -> None:
+    with pytest.raises(ValueError, match="0 outputs for 4 references"):
+        score("Traceback (most recent call last):\n")
+
+
+def test_first_of_several_hypotheses_counts() -> None:
+    """``--nbest`` prints a sentence's D- lines best first."""
+    best = generated(HYPOTHESES)
+    both = re.sub(r"^(D-(\d+)\t).*$", r"\g<0>\n\g<1>-9.0\tworse \g<2>", best, flags=re.MULTILINE)
+    assert both.count("\nD-") == 8
+    assert score(both) == score(best)
+
+
+@pytest.mark.parametrize("line", ["D-3\t-0.5\t", "D-3\t-0.5"], ids=["as printed", "without trailing tab"])
+def test_empty_hypothesis(line: str) -> None:
+    output = generated(HYPOTHESES).replace(f"D-3\t-0.25\t{HYPOTHESES[3]}", line)
+    assert line + "\n" in output
+    expected = sacrebleu.corpus_bleu([*HYPOTHESES[:3], ""], [REFERENCES]).score
+    assert score(output)["bleu"] == round(expected, 2)
+    assert score(output)["bleu"] < score(generated(HYPOTHESES))["bleu"]
+
+
+def test_text_that_looks_like_an_output() -> None:
+    """Only the start of a line tells what it is."""
+    source = "S-1\tsee D-2\t-0.1\tnonsense, or I-2\t99\n"
+    assert score(source + generated(HYPOTHESES)) == score(generated(HYPOTHESES))
+
+
+def test_steps_that_the_decoder_reports() -> None:
+    assert score(generated(HYPOTHESES, steps=[4, 5, 5, 3]))["steps_per_sentence"] == 4.25
+
+
+def test_steps_of_an_autoregressive_decoder() -> None:
+    """No I- lines: a step for each word and for the end symbol, (8 + 9 + 11 + 6) / 4."""
+    assert [len(h.split()) for h in HYPOTHESES] == [7, 8, 10, 5]
+    assert score(generated(HYPOTHESES))["steps_per_sentence"] == 8.5
+
+
+@pytest.mark.parametrize(
+    ("line", "milliseconds"),
+    [
+        ("Translated 4 sentences (34 tokens) in 0.5s (8.00 sentences/s, 68.00 tokens/s)", 125.0),
+        ("Translated 1,000 sentences (12,345 tokens) in 1234.5s (0.81 sentences/s, 10.00 tokens/s)", 1234.5),
+    ],
+)
+def test_time_per_sentence(line: str, milliseconds: float) -> None:
+    logged = f"2026-11-21 05:00:00 | INFO | fairseq_cli.generate | {line}\n"
+    assert score(generated(HYPOTHESES) + logged)["milliseconds_per_sentence"] == milliseconds
+
+
+def test_no_time_where_none_is_logged() -> None:
+    assert "milliseconds_per_sentence" not in score(generated(HYPOTHESES))
+
+
+def run_main(folder: Path, output: str, references: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    (folder / "generated.txt").write_bytes(output.encode())
+    (folder / "reference.txt").write_bytes(references.encode())
+    words = ["score.py", str(folder / "generated.txt"), str(folder / "reference.txt"), *arguments]
+    monkeypatch.setattr(sys, "argv", words)
+    SCRIPT.main()
+
+
+@pytest.mark.parametrize("ending", ["\n", ""], ids=["newline at the end", "no newline at the end"])
+def test_command_prints_one_json_object(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = generated(HYPOTHESES, [3, 1, 0, 2])
+    run_main(tmp_path, output, "\n".join(REFERENCES) + ending, monkeypatch, "system=größer", "note=a=b")
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    result = json.loads(printed)
+    assert result["bleu"] == score(generated(HYPOTHESES))["bleu"]
+    assert (result["system"], result["note"]) == ("größer", "a=b")
+    assert {"device", "threads", "python", "torch", "fairseq-fixed", "sacrebleu", "commit"} <= result.keys()
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e"], ids=ascii)
+def test_only_newlines_end_a_line(
+    character: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In references and outputs alike; Python's ``splitlines`` would split at these."""
+    lines = [text.replace(" ", f" {character} ", 1) for text in REFERENCES]
+    assert len("\n".join(lines).splitlines()) == 8
+    run_main(tmp_path, generated(lines, [1, 0, 3, 2]), "\n".join(lines) + "\n", monkeypatch)
+    result = json.loads(capsys.readouterr().out)
+    assert result["sentences"] == 4
+    assert result["bleu"] == 100
+
+
+def test_empty_references_are_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also the last one."""
+    run_main(tmp_path, generated([*HYPOTHESES[:3], ""]), "\n".join(REFERENCES[:3]) + "\n\n", monkeypatch)
+    result = json.loads(capsys.readouterr().out)
+    assert result["sentences"] == 4
+    assert result["bleu"] == round(sacrebleu.corpus_bleu([*HYPOTHESES[:3], ""], [[*REFERENCES[:3], ""]]).score, 2)
