@@ -6,9 +6,11 @@ import importlib
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,6 +62,22 @@ def _call(command: str, words: list[str], source: Path, output: Path) -> None:
     torch.set_num_threads(1)
     module = importlib.import_module(command)
     getattr(module, "cli_main", getattr(module, "main", None))()
+
+
+def fresh(*command: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run any program in a process that shares nothing with this one; both outputs together in ``stdout``.
+
+    ``fairseq_cli.<name>`` and ``amlp_fairseq.<name>`` stand for ``python -m <module>``.
+    """
+    words = [str(word) for word in command]
+    if words[0].startswith(("fairseq_cli.", "amlp_fairseq.")):
+        words = [sys.executable, "-m", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    result = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, **options
+    )
+    assert not check or result.returncode == 0, f"{' '.join(words)}\n{result.stdout[-4000:]}"
+    return result
 
 
 def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> Path:

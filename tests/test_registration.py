@@ -57,7 +57,9 @@ def imported_from(output: str) -> Path:
 
 
 def test_user_dir_is_the_checkout(corpus: Path, tmp_path: Path) -> None:
-    output = commands.run(sys.executable, "-c", TRAIN_AND_TELL, *training(corpus, commands.PLUGIN), cwd=tmp_path).stdout
+    output = commands.fresh(
+        sys.executable, "-c", TRAIN_AND_TELL, *training(corpus, commands.PLUGIN), cwd=tmp_path
+    ).stdout
     assert imported_from(output) == commands.PLUGIN / "__init__.py"
 
 
@@ -68,19 +70,19 @@ def test_user_dir_is_an_installed_copy(corpus: Path, tmp_path: Path, monkeypatch
         shutil.copy(commands.ROOT / name, source)
     shutil.copytree(commands.PLUGIN, source / "amlp_fairseq", ignore=shutil.ignore_patterns("__pycache__"))
     pip = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-compile")
-    commands.run(*pip, "--no-deps", "--no-build-isolation", "--target", installed, source)
+    commands.fresh(*pip, "--no-deps", "--no-build-isolation", "--target", installed, source)
 
     # The environment of the tests has an editable install, which must not win.
     monkeypatch.setenv("PYTHONPATH", str(installed))
     plugin = installed / "amlp_fairseq"
-    output = commands.run(sys.executable, "-c", TRAIN_AND_TELL, *training(corpus, plugin), cwd=tmp_path).stdout
+    output = commands.fresh(sys.executable, "-c", TRAIN_AND_TELL, *training(corpus, plugin), cwd=tmp_path).stdout
     assert imported_from(output) == plugin / "__init__.py"
 
 
 def test_user_dir_after_import(corpus: Path, tmp_path: Path) -> None:
     """fairseq does not scan a package that is imported already."""
     program = f"import amlp_fairseq; {TRAIN_AND_TELL}"
-    output = commands.run(sys.executable, "-c", program, *training(corpus, commands.PLUGIN), cwd=tmp_path).stdout
+    output = commands.fresh(sys.executable, "-c", program, *training(corpus, commands.PLUGIN), cwd=tmp_path).stdout
     assert "has already been imported" in output
     assert imported_from(output) == commands.PLUGIN / "__init__.py"
 
@@ -105,7 +107,7 @@ def test_importing_registers_everything_and_does_nothing_else(tmp_path: Path) ->
         f"json.dump(facts, open({str(tmp_path / 'facts.json')!r}, 'w'))\n"
     )
     # commands.run keeps standard output and error together: neither may have more.
-    assert commands.run(sys.executable, plugin).stdout == commands.run(sys.executable, plain).stdout
+    assert commands.fresh(sys.executable, plugin).stdout == commands.fresh(sys.executable, plain).stdout
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert facts["cuda"] == [False, []]
     assert "translation_interleaved" in facts["tasks"]

@@ -142,13 +142,13 @@ def test_the_attacks_are_real(interleaved: Path, tmp_path: Path) -> None:
             traces.append(trace)
     assert not any(trace.exists() for trace in traces)
     program = "import sys, torch\nfor path in sys.argv[1:]: torch.load(path, weights_only=False)"
-    commands.run(sys.executable, "-c", program, *checkpoints)
+    commands.fresh(sys.executable, "-c", program, *checkpoints)
     assert [trace for trace in traces if not trace.exists()] == []
 
 
 def test_generate_refuses_code(corpus: Path, interleaved: Path, tmp_path: Path) -> None:
     checkpoint, trace = attack(tmp_path, "posix.system", interleaved)
-    result = commands.run(
+    result = commands.fresh(
         *("fairseq_cli.generate", corpus, *DATA, *INTERLEAVED, "--cpu", "--path", checkpoint), check=False
     )
     assert result.returncode != 0
@@ -159,7 +159,7 @@ def test_generate_refuses_code(corpus: Path, interleaved: Path, tmp_path: Path) 
 def test_average_checkpoints_refuses_code(interleaved: Path, tmp_path: Path) -> None:
     checkpoint, trace = attack(tmp_path, "posix.system", interleaved)
     average = tmp_path / "average.pt"
-    result = commands.run(
+    result = commands.fresh(
         *("amlp_fairseq.average_checkpoints", "--inputs", interleaved, checkpoint, "--output", average), check=False
     )
     assert result.returncode != 0
@@ -196,14 +196,14 @@ def test_interleaved_checkpoint_loads(interleaved: Path) -> None:
 
 def test_training_resumes(corpus: Path, interleaved: Path, tmp_path: Path) -> None:
     shutil.copytree(interleaved.parent, tmp_path / "resumed")
-    output = commands.run("fairseq_cli.train", *training(corpus, tmp_path / "resumed", 5, *eval_bleu(5))).stdout
+    output = commands.fresh("fairseq_cli.train", *training(corpus, tmp_path / "resumed", 5, *eval_bleu(5))).stdout
     assert re.search(r"Loaded checkpoint \S+checkpoint_last\.pt \(epoch \d+ @ 3 updates\)", output)
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "resumed/checkpoint_last.pt"))
     assert state["optimizer_history"][-1]["num_updates"] == 5
 
 
 def test_validate_reads_checkpoints(corpus: Path, interleaved: Path) -> None:
-    output = commands.run(
+    output = commands.fresh(
         *("fairseq_cli.validate", corpus, *DATA, *INTERLEAVED, "--cpu", "--path", interleaved),
         *("--valid-subset", "test", "--max-tokens", "60"),
     ).stdout
@@ -211,7 +211,7 @@ def test_validate_reads_checkpoints(corpus: Path, interleaved: Path) -> None:
 
 
 def test_interactive_reads_checkpoints(corpus: Path, interleaved: Path) -> None:
-    output = commands.run(
+    output = commands.fresh(
         *("fairseq_cli.interactive", corpus, *DATA, *INTERLEAVED, "--cpu", "--path", interleaved),
         *("--input", corpus / "test.src-tgt.src", "--max-len-b", "10"),
     ).stdout
@@ -232,7 +232,7 @@ def test_allow_list_holds_nothing_that_runs_code() -> None:
         "print('ADDED', json.dumps(sorted(names() - before)))\n"
         "print('SWITCHED OFF', 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD' in os.environ)"
     )
-    output = commands.run(sys.executable, "-c", program).stdout
+    output = commands.fresh(sys.executable, "-c", program).stdout
     assert json.loads(output.split("ADDED ")[1].splitlines()[0]) == [
         "argparse.Namespace",
         "builtins.dict",
