@@ -8,7 +8,7 @@ run() { printf '+ %s\n' "$*" >&2; "$@"; }
 
 systems="transformer ar sat ibdecoder ibdecoder-sa imdecoder"
 
-# system_flags NAME: task and architecture of a system, the same for training and decoding.
+# system_task NAME: a system's task, for training; for decoding as well. system_arch NAME: its architecture.
 system_task() {
   case $1 in
     transformer) echo "--task translation" ;;

@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 
+pytestmark = pytest.mark.xdist_group("command-line")
 PLUGIN: list[Any] = ["--user-dir", commands.PLUGIN]
 TASK = [*PLUGIN, "--task", "translation_interleaved"]
 WORDS = [f"w{i}" for i in range(9)]
@@ -131,6 +132,13 @@ def test_training_resumes_and_refuses_another_pattern(folder: Path) -> None:
     assert state["optimizer_history"][-1]["num_updates"] == 4
     output = train(folder, "resumed", "--num-directions", 4, updates=6, check=False)
     assert "(2, 1, 0), this run (4, 1, 0)" in output
+
+
+def test_moving_average_of_weights(folder: Path) -> None:
+    train(folder, "ema", "--store-ema", "--ema-decay", 0.9, "--ema-fp32")
+    train(folder, "ema", "--store-ema", "--ema-decay", 0.9, "--ema-fp32", updates=6)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(folder / "ema/checkpoint_last.pt"))
+    assert state["extra_state"]["ema"]["decoder.interleaving"].round().tolist() == [2, 1, 0]
 
 
 def test_interactive_keeps_every_line_at_its_place(folder: Path) -> None:

@@ -22,6 +22,7 @@ from fairseq_cli import train
 
 import amlp_fairseq  # noqa: F401
 
+pytestmark = pytest.mark.xdist_group("safe-checkpoints")
 INTERLEAVED = ["--user-dir", str(commands.PLUGIN), "--task", "translation_interleaved"]
 DATA = ["--source-lang", "src", "--target-lang", "tgt", "--dataset-impl", "raw", "--num-workers", "0"]
 

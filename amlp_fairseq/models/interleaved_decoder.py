@@ -104,8 +104,8 @@ class InterleavedDecoder(TransformerDecoderBase):
         if self.position_directions > 2:
             self.embed_directions = nn.Embedding(pattern.num_directions, cfg.decoder.embed_dim)
             nn.init.normal_(self.embed_directions.weight, mean=0, std=cfg.decoder.embed_dim**-0.5)
-        # Goes into the checkpoint, so that resuming with another pattern is refused.
-        self.register_buffer("interleaving", torch.tensor(_pattern_values(pattern)))
+        # Goes into the checkpoint, so that resuming with another pattern is refused; float, for --store-ema scales it.
+        self.register_buffer("interleaving", torch.tensor(_pattern_values(pattern), dtype=torch.float))
 
     def extract_features(
         self,
@@ -198,10 +198,11 @@ class InterleavedDecoder(TransformerDecoderBase):
         saved = state_dict.get(f"{name}.interleaving")
         if saved is None:
             raise ValueError("the checkpoint does not hold an ibdecoder: it has no interleaving pattern")
-        if tuple(saved.tolist()) != _pattern_values(self.pattern):
+        saved = tuple(round(value) for value in saved.tolist())
+        if saved != _pattern_values(self.pattern):
             raise ValueError(
                 "the checkpoint has (--num-directions, --words-per-direction, --middle-to-side) = "
-                f"{tuple(saved.tolist())}, this run {_pattern_values(self.pattern)}"
+                f"{saved}, this run {_pattern_values(self.pattern)}"
             )
         size = state_dict[f"{name}.embed_tokens.weight"].size(0)
         if size != self.embed_tokens.num_embeddings:
