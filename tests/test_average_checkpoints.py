@@ -61,8 +61,13 @@ def test_mean_of_three(dtype: torch.dtype, tolerance: float, tmp_path: Path, mon
         assert stored[name].dtype == dtype
         np.testing.assert_allclose(stored[name].numpy(), mean, rtol=tolerance, atol=1e-7, err_msg=name)
         np.testing.assert_array_equal(loaded[name], stored[name].float(), err_msg=name)
-    pattern = stored["decoder.interleaving"]
-    assert (pattern.dtype, pattern.tolist()) == (torch.int64, [2, 1, 0])
+    assert stored["decoder.interleaving"].tolist() == [2, 1, 0]
+
+
+def test_integers_are_the_last_checkpoints(tmp_path: Path) -> None:
+    paths = [save(tmp_path / f"{i}.pt", {"w": torch.zeros(1), "count": torch.tensor([3 * i])}) for i in range(3)]
+    count = average_checkpoints(paths)["model"]["count"]
+    assert (count.dtype, count.tolist()) == (torch.int64, [6])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""The PMI estimate against the paper's Table 3."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import commands
+import pytest
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("estimate_pmi", commands.ROOT / "scripts/estimate_pmi.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def log(perplexity: float) -> str:
+    return (
+        "2026-01-01 00:00:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.1 | nll_loss 8.9 | ppl 477\n"
+        f"2026-01-01 00:01:00 | INFO | valid | epoch 002 | valid on 'valid' subset | loss 9.1 | "
+        f"nll_loss {math.log2(perplexity):.3f} | ppl {perplexity}\n"
+        "2026-01-01 00:02:00 | INFO | train | epoch 002 | loss 1.0 | nll_loss 1.0 | ppl 2\n"
+    )
+
+
+@pytest.mark.parametrize(("base", "other", "pmi"), [(4.04, 6.95, 0.235), (4.86, 4.72, -0.014)])
+def test_table_3(
+    script: ModuleType, base: float, other: float, pmi: float, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, perplexity in (("base", base), ("other", other)):
+        (tmp_path / name).write_text(log(perplexity), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["estimate_pmi", str(tmp_path / "base"), str(tmp_path / "other")])
+    script.main()
+    assert float(capsys.readouterr().out) == pytest.approx(pmi, abs=0.0021)  # the table's perplexities are rounded
+
+
+def test_a_log_without_validation_is_refused(script: ModuleType) -> None:
+    with pytest.raises(ValueError, match="no validation line"):
+        script.log10_perplexity("nothing")
