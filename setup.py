@@ -14,12 +14,13 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]),
     package_data={"amlp_fairseq": ["py.typed"]},
-    # Upper bounds are the newest versions the test suite has run with.
+    # The test suite has run with torch 2.13.0, triton 3.7.1, sacrebleu 2.6.0 and sentencepiece 0.2.3; torch 2.11 and
+    # triton 3.6 are what a CUDA host may have.
     install_requires=[
         "fairseq-fixed>=0.12.3.1,<0.13",  # PyPI's `fairseq` cannot be imported on Python >= 3.11
         "torch>=2.11,<2.14",
-        "sacrebleu>=2.5,<2.7",
-        "sentencepiece>=0.2,<0.3",
+        "sacrebleu>=2.6,<2.7",
+        "sentencepiece>=0.2.3,<0.3",
         # torch 2.11 goes with triton 3.6, torch 2.13 with triton 3.7
         'triton>=3.6,<3.8; platform_system == "Linux" and platform_machine == "x86_64"',
     ],

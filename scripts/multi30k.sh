@@ -34,12 +34,18 @@ compute=--cpu; [[ $device == cpu ]] || compute=--fp16
 
 # Raw text, under the split names that fairseq uses.
 encoded=$work/pieces-$vocabulary binary=$work/data-bin-$vocabulary run_folder=$work/$system-$profile
+for pair in train:train valid:val test:test_2016_flickr; do
+  for language in en de; do
+    from=$data/${pair#*:}.$language
+    [[ -f $from.gz || -f $from ]] || die "--data $data: neither $from nor $from.gz exists"
+  done
+done
+rm -rf "$run_folder"  # a run resumed would report too short a training
 mkdir -p "$work/raw" "$run_folder" "$(dirname "$results")"
 for pair in train:train valid:val test:test_2016_flickr; do
   for language in en de; do
     from=$data/${pair#*:}.$language to=$work/raw/${pair%:*}.$language
-    if [[ -f $from.gz ]]; then gzip -dc "$from.gz" > "$to"; elif [[ -f $from ]]; then cp "$from" "$to"
-    else die "--data $data: neither $from nor $from.gz exists"; fi
+    if [[ -f $from.gz ]]; then gzip -dc "$from.gz" > "$to"; else cp "$from" "$to"; fi
   done
 done
 if [[ ! -f $binary/complete ]]; then
