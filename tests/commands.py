@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -78,6 +80,16 @@ def fresh(*command: object, check: bool = True, **options: Any) -> subprocess.Co
     )
     assert not check or result.returncode == 0, f"{' '.join(words)}\n{result.stdout[-4000:]}"
     return result
+
+
+def load_script(name: str) -> ModuleType:
+    """The module ``scripts/<name>.py``, which is in no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> Path:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import commands
 import pytest
 
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("estimate_pmi", commands.ROOT / "scripts/estimate_pmi.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = commands.load_script("estimate_pmi")
 
 
 def log(perplexity: float) -> str:
@@ -33,16 +23,16 @@ def log(perplexity: float) -> str:
 
 @pytest.mark.parametrize(("base", "other", "pmi"), [(4.04, 6.95, 0.235), (4.86, 4.72, -0.014)])
 def test_table_3(
-    script: ModuleType, base: float, other: float, pmi: float, tmp_path: Path,
+    base: float, other: float, pmi: float, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     for name, perplexity in (("base", base), ("other", other)):
         (tmp_path / name).write_text(log(perplexity), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["estimate_pmi", str(tmp_path / "base"), str(tmp_path / "other")])
-    script.main()
+    SCRIPT.main()
     assert float(capsys.readouterr().out) == pytest.approx(pmi, abs=0.0021)  # the table's perplexities are rounded
 
 
-def test_a_log_without_validation_is_refused(script: ModuleType) -> None:
+def test_a_log_without_validation_is_refused() -> None:
     with pytest.raises(ValueError, match="no validation line"):
-        script.log10_perplexity("nothing")
+        SCRIPT.log10_perplexity("nothing")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import commands
@@ -28,16 +26,7 @@ HYPOTHESES = [
 ]
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("score", commands.ROOT / "scripts/score.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load_script()
+SCRIPT = commands.load_script("score")
 
 
 def generated(hypotheses: list[str], order: list[int] | None = None, steps: list[int] | None = None) -> str:
