@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import multiprocessing
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -99,9 +98,5 @@ def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> 
     return out
 
 
-def lines(output: str, prefix: str) -> dict[int, list[str]]:
-    """The fields of each sentence's first line ``PREFIX-<sentence>``."""
-    found: dict[int, list[str]] = {}
-    for number, rest in re.findall(rf"^{prefix}-(\d+)\t(.*)$", output, flags=re.MULTILINE):
-        found.setdefault(int(number), rest.split("\t"))
-    return found
+#: The fields of each sentence's first line ``PREFIX-<sentence>``; tests/test_score.py checks it by hand-made output.
+lines = load_script("score").lines_by_sentence

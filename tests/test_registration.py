@@ -106,7 +106,7 @@ def test_importing_registers_everything_and_does_nothing_else(tmp_path: Path) ->
         "         'architectures': ours(ARCH_MODEL_REGISTRY)}\n"
         f"json.dump(facts, open({str(tmp_path / 'facts.json')!r}, 'w'))\n"
     )
-    # commands.run keeps standard output and error together: neither may have more.
+    # commands.fresh keeps standard output and error together: neither may have more.
     assert commands.fresh(sys.executable, plugin).stdout == commands.fresh(sys.executable, plain).stdout
     facts = json.loads((tmp_path / "facts.json").read_text())
     assert facts["cuda"] == [False, []]

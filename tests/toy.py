@@ -65,9 +65,8 @@ def batch(sources: list[list[int]], d: Dictionary, left_pad: bool = True) -> dic
     width = max(len(row) for row in rows)
     tokens = torch.full((len(rows), width), d.pad())
     for i, row in enumerate(rows):
-        tokens[i, width - len(row) :] = row if left_pad else tokens[i, width - len(row) :]
-        if not left_pad:
-            tokens[i, : len(row)] = row
+        start = width - len(row) if left_pad else 0
+        tokens[i, start : start + len(row)] = row
     return {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([len(row) for row in rows])}}
 
 

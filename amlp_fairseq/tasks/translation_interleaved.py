@@ -1,6 +1,6 @@
 """Translation whose targets are generated several words per step, in several directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
@@ -78,15 +78,14 @@ class TranslationInterleavedTask(PluginTranslationTask):
         return self._interleaving
 
     def state_dict(self) -> dict[str, Any]:
-        pattern = self.interleaving
-        return {**super().state_dict(), "interleaving": {name: getattr(pattern, name) for name in vars(pattern)}}
+        return {**super().state_dict(), "interleaving": asdict(self.interleaving)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         saved = state_dict.get("interleaving")
         if saved is None:
             raise ValueError("the checkpoint was not trained with --task translation_interleaved")
-        expected = self._given if self._interleaving is None else vars(self._interleaving)
+        expected = self._given if self._interleaving is None else asdict(self._interleaving)
         conflicts = [
             f"--{name.replace('_', '-')} is {value}, the checkpoint has {saved[name]}"
             for name, value in expected.items()
