@@ -1,0 +1,62 @@
+"""Choice of an operator's implementation: plain PyTorch, or Triton kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from functools import cache
+
+import torch
+
+BACKENDS = ("auto", "torch", "triton")
+
+logger = logging.getLogger(__name__)
+
+
+def choose_backend(requested: str, device: torch.device, operator: str) -> str:
+    """Which implementation runs, ``torch`` or ``triton``.
+
+    Triton runs on CUDA devices, and on CPU tensors when ``TRITON_INTERPRET=1`` was set before it was imported.
+
+    Args:
+        requested: one of ``BACKENDS``; ``auto`` takes Triton on CUDA where it is installed, and PyTorch elsewhere.
+        device: where the operator's tensors are.
+        operator: its name, for messages.
+
+    Raises:
+        ValueError: for an unknown backend.
+        RuntimeError: if ``triton`` is asked for and cannot run.
+    """
+    if requested not in BACKENDS:
+        raise ValueError(f"{operator}: backend {requested!r} is unknown; choose one of {', '.join(BACKENDS)}")
+    if requested == "torch":
+        return "torch"
+    obstacle = _triton_obstacle(device)
+    if requested == "triton":
+        if obstacle:
+            raise RuntimeError(f"{operator}: backend 'triton' cannot run: {obstacle}")
+        return "triton"
+    # The interpreter is for tests: auto never takes it.
+    reason = obstacle or ("TRITON_INTERPRET is set, but only for tests" if device.type == "cpu" else "")
+    choice = "torch" if reason else "triton"
+    _log_choice(operator, choice, device.type, reason)
+    return choice
+
+
+def _triton_obstacle(device: torch.device) -> str:
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    if device.type == "cuda" or (device.type == "cpu" and interpreting()):
+        return ""
+    return f"the tensors are on {device.type}, not on a CUDA device"
+
+
+def interpreting() -> bool:
+    """Whether Triton's kernels run in its interpreter on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def _log_choice(operator: str, choice: str, device: str, reason: str) -> None:
+    logger.info("%s runs on %s for %s tensors%s", operator, choice, device, f" ({reason})" if reason else "")

@@ -1,0 +1,89 @@
+"""Awkward cases on which every implementation must agree with ``naive.py`` in float64: for tests and benchmarks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
+from amlp_fairseq.ops.dynamic_conv.op import dynamic_conv, light_conv
+
+
+class Case(NamedTuple):
+    """Sizes as in ``dynamic_conv``; S inputs is T where it is 0."""
+
+    T: int
+    B: int
+    C: int
+    H: int
+    k: int
+    padding_l: int
+    step: int = 1
+    S: int = 0
+
+
+CASES = {
+    "causal": Case(T=40, B=2, C=12, H=3, k=7, padding_l=6),
+    "centred": Case(T=37, B=2, C=8, H=2, k=5, padding_l=2),
+    "even kernel": Case(T=19, B=2, C=8, H=2, k=4, padding_l=1),
+    "one position": Case(T=1, B=1, C=4, H=1, k=31, padding_l=30),
+    "shorter than the kernel": Case(T=7, B=3, C=20, H=4, k=15, padding_l=14),
+    "kernel of 1": Case(T=6, B=2, C=4, H=2, k=1, padding_l=0),
+    "kernel of 63, one sentence": Case(T=70, B=1, C=6, H=2, k=63, padding_l=62),
+    "head for every channel": Case(T=18, B=2, C=8, H=8, k=3, padding_l=2),
+    "head of 80 channels": Case(T=17, B=1, C=80, H=1, k=3, padding_l=1),
+    "steps of 2": Case(T=36, B=2, C=8, H=2, k=5, padding_l=3, step=2),
+    "steps of 3, the last not whole": Case(T=35, B=1, C=8, H=2, k=7, padding_l=4, step=3),
+    "steps longer than the kernel": Case(T=9, B=2, C=8, H=2, k=3, padding_l=-1, step=4),
+    "history before the outputs": Case(T=3, B=2, C=8, H=2, k=7, padding_l=0, S=9),
+    "no input in any window": Case(T=4, B=1, C=4, H=2, k=3, padding_l=20),
+}
+
+#: Largest difference allowed, as a share of the largest value of the exact result. bfloat16 has 8 bits, and Triton's
+#: interpreter truncates to them.
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+def errors(
+    case: Case,
+    dtype: torch.dtype,
+    backend: str,
+    device: str = "cpu",
+    *,
+    shared: bool = False,
+    softmax: bool = True,
+    dropout: float = 0.0,
+) -> dict[str, float]:
+    """How far an implementation is from the exact result: for the output and each gradient, the largest difference
+    as a share of the largest exact value.
+
+    Args:
+        shared: LightConv's weights (H, k), instead of DynamicConv's.
+    """
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    x = random(case.S or case.T, case.B, case.C)
+    weight = random(case.H, case.k) if shared else random(case.T, case.B, case.H, case.k)
+    grad = random(case.T, case.B, case.C)
+    options = {"step": case.step, "softmax": softmax, "dropout": dropout}
+    options["seed"] = torch.tensor([1234], device=device) if dropout else None
+    if shared:
+        options["length"] = case.T
+
+    def run(operator, to: torch.dtype, **more: str) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
+        inputs = [tensor.to(to).detach().requires_grad_() for tensor in (x, weight)]
+        out = operator(*inputs, case.padding_l, **options, **more)
+        d_x, d_weight = torch.autograd.grad(out, inputs, grad.to(to))
+        return {"output": out.detach(), "gradient of x": d_x, "gradient of weight": d_weight}
+
+    exact = run(light_conv_naive if shared else dynamic_conv_naive, torch.float64)
+    ours = run(light_conv if shared else dynamic_conv, dtype, backend=backend)
+    return {
+        name: float((ours[name].double() - value).abs().max() / value.abs().max().clamp(min=1e-30))
+        for name, value in exact.items()
+    }

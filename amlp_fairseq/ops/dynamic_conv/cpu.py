@@ -1,0 +1,157 @@
+"""The dynamic and the lightweight convolution in PyTorch, for CPUs.
+
+Works through blocks of outputs. Within a block the convolution is a batched product with a band matrix, P (n × W) @ X
+(W × R), as in ``kernels.py``. The only extra memory are the matrices of one block: nothing grows with the length but the
+inputs, outputs and their gradients.
+
+Sizes: n outputs of a block, W inputs that they see, B batch, H heads, R = C/H channels of a head, k kernel width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from amlp_fairseq.ops.dynamic_conv.naive import keep_mask
+from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
+
+#: Outputs of a block. Its product has (BLOCK + k - 1) / k as many operations as the convolution has.
+BLOCK = 32
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    seed: Tensor | None,
+    padding_l: int,
+    length: int,
+    step: int,
+    softmax: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    out, lse = new_output(x, length), new_logsumexp(weight, softmax)
+    if lse.numel() > 0:
+        torch.logsumexp(weight.to(lse.dtype), dim=-1, out=lse)
+    weights = _Weights(x, weight, lse, seed, softmax, dropout)
+    inputs, outputs = _by_head(x, weight), _by_head(out, weight)
+    for block in _blocks(length, x.size(0), weight.size(-1), padding_l, step):
+        band = weights.band(block, step)[..., block.columns]
+        outputs[:, :, block.outputs] = band @ inputs[:, :, block.inputs].to(band.dtype)
+    return out, lse
+
+
+def backward(
+    grad: Tensor, x: Tensor, weight: Tensor, lse: Tensor, seed: Tensor | None,
+    padding_l: int, step: int, softmax: bool, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    weights = _Weights(x, weight, lse, seed, softmax, dropout)
+    d_x, d_weight = torch.zeros_like(x, dtype=weights.dtype), torch.zeros_like(weight, dtype=weights.dtype)
+    inputs, d_inputs, d_outputs = _by_head(x, weight), _by_head(d_x, weight), _by_head(grad, weight)
+    for block in _blocks(grad.size(0), x.size(0), weight.size(-1), padding_l, step):
+        d_output = d_outputs[:, :, block.outputs].to(weights.dtype)
+        band = weights.band(block, step)
+        d_inputs[:, :, block.inputs] += band[..., block.columns].mT @ d_output
+        d_band = torch.zeros_like(band)
+        d_band[..., block.columns] = d_output @ inputs[:, :, block.inputs].to(weights.dtype).mT
+        for rows, diagonals in _diagonals(d_band, block, weight.size(-1), step):
+            if weight.dim() == 2:
+                d_weight += diagonals.sum((0, 2))
+            else:
+                d_weight[rows] = diagonals.permute(2, 0, 1, 3)
+        if weight.dim() == 4:
+            weights.finish_gradient(d_weight[block.outputs], block)
+    if weight.dim() == 2:
+        d_weight = finish_light_gradient(d_weight, weight, seed, softmax, dropout)
+    return d_x.to(x.dtype), d_weight.to(weight.dtype)
+
+
+class _Block(NamedTuple):
+    outputs: slice
+    inputs: slice  # those that exist of the W
+    columns: slice  # where they are among the W
+    width: int  # W
+
+
+def _blocks(length: int, inputs: int, kernel: int, padding_l: int, step: int) -> Iterator[_Block]:
+    size = max(BLOCK // step, 1) * step
+    for first in range(0, length, size):
+        last = min(first + size, length)
+        start = first - padding_l
+        width = (last - 1) // step * step - first + kernel
+        seen = slice(min(max(start, 0), inputs), min(max(start + width, 0), inputs))
+        yield _Block(slice(first, last), seen, slice(seen.start - start, seen.stop - start), width)
+
+
+def _by_head(x: Tensor, weight: Tensor) -> Tensor:
+    """(T, B, C) as (B, H, T, R), without a copy."""
+    return x.unflatten(2, (weight.size(-2), -1)).permute(1, 2, 0, 3)
+
+
+def _diagonals(band: Tensor, block: _Block, kernel: int, step: int) -> Iterator[tuple[slice, Tensor]]:
+    """Where the weights are in a band matrix (B, H, n, W): for each place within a step, the outputs that have it and
+    their rows' weights as a view (B, H, outputs, k)."""
+    n, width = band.shape[-2:]
+    for place in range(min(step, n)):
+        shape = (*band.shape[:2], len(range(place, n, step)), kernel)
+        strides = (*band.stride()[:2], step * width + step, 1)
+        view = band.as_strided(shape, strides, band.storage_offset() + place * width)
+        yield slice(block.outputs.start + place, block.outputs.stop, step), view
+
+
+class _Weights:
+    """Normalised weights, block by block."""
+
+    def __init__(
+        self, x: Tensor, weight: Tensor, lse: Tensor, seed: Tensor | None, softmax: bool, dropout: float
+    ) -> None:
+        self.dtype = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
+        self.batch, self.kernel = x.size(1), weight.size(-1)
+        self.weight, self.lse, self.seed, self.softmax, self.dropout = weight, lse, seed, softmax, dropout
+        self.shared: Tensor | None = None
+        if weight.dim() == 2:
+            p = weight.to(self.dtype)
+            p = p.softmax(dim=-1) if softmax else p
+            if seed is not None:
+                p = p * keep_mask(seed, (1, 1, *p.shape), dropout, p.device)[0, 0] / (1 - dropout)
+            self.shared = p
+        self.buffer = torch.empty(0)
+
+    def band(self, block: _Block, step: int) -> Tensor:
+        """The block's band matrix, (B, H, n, W); overwritten by the next call."""
+        n = block.outputs.stop - block.outputs.start
+        shape = (self.batch, self.weight.size(-2), n, block.width)
+        same = self.buffer.shape == shape  # then the zeros beside the band are in place, and shared weights too
+        if not same:
+            self.buffer = self.weight.new_zeros(shape, dtype=self.dtype)
+        if self.shared is None:
+            p = self._rows(block)
+            if self.seed is not None:
+                p = p * self._keep(block)
+            for rows, diagonals in _diagonals(self.buffer, block, self.kernel, step):
+                first = rows.start - block.outputs.start
+                diagonals.copy_(p[first::step].permute(1, 2, 0, 3))
+        elif not same:
+            for _, diagonals in _diagonals(self.buffer, block, self.kernel, step):
+                diagonals.copy_(self.shared.unsqueeze(1))
+        return self.buffer
+
+    def finish_gradient(self, d_weight: Tensor, block: _Block) -> None:
+        """From the gradient (n, B, H, k) of the dynamic weights to that before DropConnect and softmax, in place."""
+        if self.seed is not None:
+            d_weight *= self._keep(block)
+        if self.softmax:
+            p = self._rows(block)
+            d_weight -= torch.linalg.vecdot(p, d_weight).unsqueeze(-1)
+            d_weight *= p
+
+    def _rows(self, block: _Block) -> Tensor:
+        w = self.weight[block.outputs].to(self.dtype)
+        return (w - self.lse[block.outputs].unsqueeze(-1)).exp_() if self.softmax else w
+
+    def _keep(self, block: _Block) -> Tensor:
+        shape = self.weight[block.outputs].shape
+        keep = keep_mask(self.seed, shape, self.dropout, self.weight.device, block.outputs.start)
+        return keep / (1 - self.dropout)

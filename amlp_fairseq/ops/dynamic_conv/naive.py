@@ -1,0 +1,110 @@
+"""LightConv and DynamicConv as the paper writes them: Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic
+Convolutions". Plain PyTorch, differentiable, any floating type: the oracle of the other implementations.
+
+Symbols: T outputs, S inputs, B batch, C channels, H heads (head h has channels h·C/H … (h+1)·C/H - 1), k kernel width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def dynamic_conv_naive(
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int,
+    *,
+    step: int = 1,
+    softmax: bool = True,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """DynamicConv (Section 4): output i, channel c of head h is
+
+        O[i, c] = Σ_j W[i, h, j] · X[step·⌊i/step⌋ + j - padding_l, c],   j = 0 … k-1,
+
+    with X = 0 outside 0 … S-1, W the weights after softmax over j and DropConnect. ``step`` = 1 is the paper's
+    convolution; with z the outputs of a step of z positions share the inputs that they see.
+
+    Args:
+        x: inputs, (S, B, C).
+        weight: (T, B, H, k), before the softmax.
+        padding_l: inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred.
+        step: positions that share a window.
+        softmax: whether the weights are normalised over the kernel axis (Section 3).
+        dropout: probability of dropping a normalised weight (DropConnect, Section 3).
+        seed: (1,) int64, decides what is dropped; see ``keep_mask``.
+
+    Returns:
+        (T, B, C).
+    """
+    length, batch, heads, width = weight.shape
+    weight = _normalized(weight, softmax, keep_mask(seed, weight.shape, dropout, weight.device), dropout)
+    windows = step * (torch.arange(length, device=x.device) // step) - padding_l
+    positions = windows.unsqueeze(1) + torch.arange(width, device=x.device)  # T x k
+    inside = (positions >= 0) & (positions < x.size(0))
+    x = x.view(x.size(0), batch, heads, -1)[positions.clamp(0, x.size(0) - 1)]  # T x k x B x H x C/H
+    x = x.where(inside.view(length, width, 1, 1, 1), torch.zeros((), dtype=x.dtype, device=x.device))
+    return torch.einsum("tbhk,tkbhr->tbhr", weight, x).flatten(2)
+
+
+def light_conv_naive(
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int,
+    *,
+    length: int | None = None,
+    step: int = 1,
+    softmax: bool = True,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """LightConv (Section 3): as ``dynamic_conv_naive`` with one ``weight`` (H, k) for all positions and sentences.
+
+    ``length`` is the number T of outputs, by default that of the inputs. What DropConnect drops, all positions lack.
+    """
+    weight = _normalized(weight, softmax, keep_mask(seed, (1, 1, *weight.shape), dropout, x.device)[0, 0], dropout)
+    length = x.size(0) if length is None else length
+    weight = weight.expand(length, x.size(1), *weight.shape)
+    return dynamic_conv_naive(x, weight, padding_l, step=step, softmax=False)
+
+
+def _normalized(weight: Tensor, softmax: bool, keep: Tensor, dropout: float) -> Tensor:
+    if softmax:
+        weight = weight.softmax(dim=-1)
+    return weight * keep / (1 - dropout)
+
+
+def keep_mask(
+    seed: Tensor | None, shape: torch.Size | tuple[int, ...], dropout: float, device: torch.device, first: int = 0
+) -> Tensor:
+    """Which weights DropConnect keeps: True with probability 1 - dropout; the same on every device and backend.
+
+    A weight is kept if a 32-bit hash of (seed, its row (t·B + b)·H + h, its column j) is at least dropout·2³².
+
+    Args:
+        seed: (1,) int64; None, with dropout 0 only, keeps all.
+        shape: (T, B, H, k) of the weights.
+        first: the position t of the first of them.
+    """
+    if seed is None:
+        return torch.ones((), dtype=torch.bool, device=device).expand(shape)
+    per_position = shape[1] * shape[2]
+    rows = torch.arange(first * per_position, (first + shape[0]) * per_position, device=device)
+    keys = _mix(_mix(seed.to(device) ^ (rows >> 32)) ^ (rows & 0xFFFFFFFF))
+    columns = torch.arange(shape[3], device=device) * 0x9E3779B9
+    return (_mix((keys.unsqueeze(1) + columns) & 0xFFFFFFFF) >= drop_threshold(dropout)).view(shape)
+
+
+def drop_threshold(dropout: float) -> int:
+    return round(dropout * 2**32)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit integers with good avalanche (C. Wellons' "lowbias32"), in int64."""
+    x = x ^ (x >> 16)
+    x = (x * 0x7FEB352D) & 0xFFFFFFFF
+    x = x ^ (x >> 15)
+    x = (x * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)

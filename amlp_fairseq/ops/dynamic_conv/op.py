@@ -1,0 +1,230 @@
+"""The operators ``dynamic_conv`` and ``light_conv``: checks, choice of the implementation, gradients, torch.compile.
+
+The implementations are in ``cpu.py`` (PyTorch on any device) and ``kernels.py`` (Triton); ``naive.py`` says what they
+compute.
+"""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from amlp_fairseq.ops.backend import choose_backend
+from amlp_fairseq.ops.dynamic_conv import cpu
+from amlp_fairseq.ops.dynamic_conv.shared import new_logsumexp, new_output
+
+TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def dynamic_conv(
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int,
+    *,
+    batch_first: bool = False,
+    step: int = 1,
+    softmax: bool = True,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """DynamicConv (Wu et al. 2019, Section 4): a depthwise convolution whose kernel changes with every position.
+
+    Output i, channel c of head h is ``Σ_j W[i, h, j] · X[step·⌊i/step⌋ + j - padding_l, c]``, j = 0 … k-1, with X = 0
+    outside the inputs and W the weights after softmax over j and DropConnect. Accumulates in float32 (float64 for
+    float64 inputs). Differentiable once in ``x`` and ``weight``.
+
+    Args:
+        x: inputs, (S, B, C); (B, S, C) if ``batch_first``. Not copied, whatever its strides.
+        weight: (T, B, H, k), or (B, T, H, k) if ``batch_first``, before the softmax; head h has the C/H channels from
+            h·C/H on. T may differ from S.
+        padding_l: inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred, any int allowed.
+        batch_first: which order the tensors have.
+        step: positions that share a window; z for decoders that write z words per step (IBDecoder, Eq. 4).
+        softmax: whether the weights are normalised over the kernel axis.
+        dropout: probability of dropping a normalised weight (DropConnect).
+        seed: (1,) int64 tensor in [0, 2³²) on x's device: which weights are dropped, the same for every backend.
+            Drawn from torch's generator if None.
+        backend: ``auto``, ``torch`` or ``triton``.
+
+    Returns:
+        (T, B, C), or (B, T, C) if ``batch_first``, of x's dtype.
+
+    Raises:
+        ValueError: for shapes, dtypes, devices or options that do not fit; the message names the argument.
+        RuntimeError: if ``backend="triton"`` cannot run.
+    """
+    _check("weight", weight, 4)
+    if batch_first:
+        weight = weight.transpose(0, 1)
+    return _apply("dynamic_conv", x, weight, padding_l, None, batch_first, step, softmax, dropout, seed, backend)
+
+
+def light_conv(
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int,
+    *,
+    length: int | None = None,
+    batch_first: bool = False,
+    step: int = 1,
+    softmax: bool = True,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """LightConv (Wu et al. 2019, Section 3): ``dynamic_conv`` with the same kernel at every position.
+
+    Args:
+        weight: (H, k), before the softmax. What DropConnect drops is dropped for all positions and sentences.
+        length: the number T of outputs, by default the number S of inputs.
+
+    The other arguments, the result and the errors are those of ``dynamic_conv``.
+    """
+    _check("weight", weight, 2)
+    return _apply("light_conv", x, weight, padding_l, length, batch_first, step, softmax, dropout, seed, backend)
+
+
+def _apply(
+    operator: str,
+    x: Tensor,
+    weight: Tensor,
+    padding_l: int,
+    length: int | None,
+    batch_first: bool,
+    step: int,
+    softmax: bool,
+    dropout: float,
+    seed: Tensor | None,
+    backend: str,
+) -> Tensor:
+    _check("x", x, 3)
+    if batch_first:
+        x = x.transpose(0, 1)
+    if length is None:
+        length = weight.size(0) if weight.dim() == 4 else x.size(0)
+    if x.size(0) == 0 or length == 0:
+        raise ValueError(f"x and weight must hold at least one position, not {x.size(0)} and {length}")
+    heads, width = weight.shape[-2:]
+    if heads == 0 or x.size(2) % heads != 0:
+        raise ValueError(f"x has {x.size(2)} channels, which the {heads} heads of weight do not divide")
+    if width == 0:
+        raise ValueError("weight must have a kernel width of at least 1, not 0")
+    if weight.dim() == 4 and weight.size(1) != x.size(1):
+        raise ValueError(f"weight is for {weight.size(1)} sentences, x has {x.size(1)}")
+    if x.device != weight.device:
+        raise ValueError(f"x is on {x.device}, weight on {weight.device}: they must be on one device")
+    if step < 1:
+        raise ValueError(f"step must be at least 1, not {step}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
+    chosen = choose_backend(backend, x.device, operator)
+    if chosen == "triton" and not {x.dtype, weight.dtype} <= set(TRITON_DTYPES):
+        if backend == "triton":
+            raise RuntimeError(f"{operator}: backend 'triton' cannot run on {x.dtype} and {weight.dtype}")
+        chosen = "torch"
+    if dropout == 0:
+        seed = None
+    elif seed is None:
+        seed = torch.randint(2**32, (1,), device=x.device)
+    elif seed.shape != (1,) or seed.dtype != torch.int64 or seed.device != x.device:
+        raise ValueError(f"seed must be an int64 tensor of shape (1,) on {x.device}, not {seed!r}")
+    out, _ = _conv(x, weight, seed, padding_l, length, step, softmax, dropout, chosen)
+    return out.transpose(0, 1) if batch_first else out
+
+
+def _check(name: str, tensor: Tensor, dimensions: int) -> None:
+    if tensor.dim() != dimensions:
+        raise ValueError(f"{name} must have {dimensions} dimensions, not the shape {tuple(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name} must hold floating-point numbers, not {tensor.dtype}")
+
+
+def _implementation(backend: str) -> Any:
+    if backend == "torch":
+        return cpu
+    from amlp_fairseq.ops.dynamic_conv import kernels  # imports triton
+
+    return kernels
+
+
+# Custom operators, so that torch.compile sees one node and not what is inside. A weight of 4 dimensions is dynamic, one
+# of 2 shared. The second result is the logsumexp of the weights (T, B, H), kept for the gradient; empty if not needed.
+
+
+@torch.library.custom_op("amlp_fairseq::dynamic_conv", mutates_args=())
+def _conv(
+    x: Tensor,
+    weight: Tensor,
+    seed: Optional[Tensor],  # noqa: UP045
+    padding_l: int,
+    length: int,
+    step: int,
+    softmax: bool,
+    dropout: float,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    return _implementation(backend).forward(x, weight, seed, padding_l, length, step, softmax, dropout)
+
+
+@_conv.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    seed: Tensor | None,
+    padding_l: int,
+    length: int,
+    step: int,
+    softmax: bool,
+    dropout: float,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    return new_output(x, length), new_logsumexp(weight, softmax)
+
+
+@torch.library.custom_op("amlp_fairseq::dynamic_conv_backward", mutates_args=())
+def _conv_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    logsumexp: Tensor,
+    seed: Optional[Tensor],  # noqa: UP045
+    padding_l: int,
+    step: int,
+    softmax: bool,
+    dropout: float,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    return _implementation(backend).backward(grad, x, weight, logsumexp, seed, padding_l, step, softmax, dropout)
+
+
+@_conv_backward.register_fake
+def _(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    logsumexp: Tensor,
+    seed: Tensor | None,
+    padding_l: int,
+    step: int,
+    softmax: bool,
+    dropout: float,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(weight)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, seed, ctx.padding_l, _, ctx.step, ctx.softmax, ctx.dropout, ctx.backend = inputs
+    ctx.save_for_backward(x, weight, output[1], seed)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, logsumexp, seed = ctx.saved_tensors
+    d_x, d_weight = _conv_backward(
+        grad, x, weight, logsumexp, seed, ctx.padding_l, ctx.step, ctx.softmax, ctx.dropout, ctx.backend
+    )
+    return d_x, d_weight, None, None, None, None, None, None, None
+
+
+_conv.register_autograd(_gradients, setup_context=_save_for_backward)

@@ -1,0 +1,33 @@
+"""What the implementations have in common."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from amlp_fairseq.ops.dynamic_conv.naive import keep_mask
+
+
+def new_output(x: Tensor, length: int) -> Tensor:
+    """Uninitialised (T, B, C), in memory in the order that x has."""
+    if x.stride(0) < x.stride(1):  # (B, T, C) seen from outside
+        return x.new_empty(x.size(1), length, x.size(2)).transpose(0, 1)
+    return x.new_empty(length, x.size(1), x.size(2))
+
+
+def new_logsumexp(weight: Tensor, softmax: bool) -> Tensor:
+    """Uninitialised (T, B, H) for dynamic weights under softmax; empty otherwise."""
+    shape = weight.shape[:3] if softmax and weight.dim() == 4 else (0,)
+    return weight.new_empty(shape, dtype=torch.promote_types(weight.dtype, torch.float32))
+
+
+def finish_light_gradient(
+    d_weight: Tensor, weight: Tensor, seed: Tensor | None, softmax: bool, dropout: float
+) -> Tensor:
+    """From the gradient (H, k) of LightConv's final weights to that of its parameters."""
+    if seed is not None:
+        d_weight = d_weight * keep_mask(seed, (1, 1, *weight.shape), dropout, weight.device)[0, 0] / (1 - dropout)
+    if softmax:
+        p = weight.to(d_weight.dtype).softmax(dim=-1)
+        d_weight = p * (d_weight - (p * d_weight).sum(dim=-1, keepdim=True))
+    return d_weight.to(weight.dtype)
