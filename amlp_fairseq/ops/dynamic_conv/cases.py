@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,12 +71,12 @@ def errors(
     x = random(case.S or case.T, case.B, case.C)
     weight = random(case.H, case.k) if shared else random(case.T, case.B, case.H, case.k)
     grad = random(case.T, case.B, case.C)
-    options = {"step": case.step, "softmax": softmax, "dropout": dropout}
-    options["seed"] = torch.tensor([1234], device=device) if dropout else None
+    seed = torch.tensor([1234], device=device) if dropout else None
+    options: dict[str, Any] = {"step": case.step, "softmax": softmax, "dropout": dropout, "seed": seed}
     if shared:
         options["length"] = case.T
 
-    def run(operator, to: torch.dtype, **more: str) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
+    def run(operator: Callable[..., Tensor], to: torch.dtype, **more: str) -> dict[str, Tensor]:
         inputs = [tensor.to(to).detach().requires_grad_() for tensor in (x, weight)]
         out = operator(*inputs, case.padding_l, **options, **more)
         d_x, d_weight = torch.autograd.grad(out, inputs, grad.to(to))

@@ -1,8 +1,8 @@
 """The dynamic and the lightweight convolution in PyTorch, for CPUs.
 
-Works through blocks of outputs. Within a block the convolution is a batched product with a band matrix, P (n × W) @ X
-(W × R), as in ``kernels.py``. The only extra memory are the matrices of one block: nothing grows with the length but the
-inputs, outputs and their gradients.
+Works through blocks of outputs. Within a block the convolution is a batched product with a band matrix,
+P (n × W) @ X (W × R), as in ``kernels.py``. The only extra memory are the matrices of one block: nothing grows with the
+length but the inputs, outputs and their gradients.
 
 Sizes: n outputs of a block, W inputs that they see, B batch, H heads, R = C/H channels of a head, k kernel width.
 """
@@ -154,4 +154,4 @@ class _Weights:
     def _keep(self, block: _Block) -> Tensor:
         shape = self.weight[block.outputs].shape
         keep = keep_mask(self.seed, shape, self.dropout, self.weight.device, block.outputs.start)
-        return keep / (1 - self.dropout)
+        return keep.to(self.dtype) / (1 - self.dropout)

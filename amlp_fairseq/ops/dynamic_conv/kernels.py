@@ -8,6 +8,8 @@ Sizes: T outputs, S inputs, B batch, H heads, R = C/H channels of a head, K kern
 Offsets are int64. Arithmetic is float32 from the load on: bfloat16 arithmetic is wrong in Triton's interpreter.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 from typing import Any
