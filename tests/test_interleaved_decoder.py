@@ -143,7 +143,7 @@ def test_decoder_input_is_scaled_word_plus_position(h: int, kind: str, positions
     words = 4.0 * model.decoder.embed_tokens(tokens)  # sqrt(16)
     words[:, :h] = 0
     expected = words + SignedSinusoidalPositionalEmbedding(16)(torch.tensor(positions))
-    torch.testing.assert_close(model.decoder._embed(tokens, torch.arange(4)), expected)
+    torch.testing.assert_close(model.decoder.embed(tokens, torch.arange(4)), expected)
 
 
 def test_direction_embeddings_only_where_the_paper_has_them() -> None:
@@ -155,7 +155,7 @@ def test_direction_embeddings_only_where_the_paper_has_them() -> None:
 
 def test_direction_embeddings_tell_directions_apart() -> None:
     _, model = build(4, 1)
-    embedded = model.decoder._embed(torch.full((1, 4), 2), torch.arange(4))[0]
+    embedded = model.decoder.embed(torch.full((1, 4), 2), torch.arange(4))[0]
     torch.testing.assert_close(embedded.diff(dim=0), model.decoder.embed_directions.weight.diff(dim=0))
 
 

@@ -1,0 +1,259 @@
+"""LightConv and DynamicConv (Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic Convolutions").
+
+fairseq's ``lightconv`` with the operators of this package, an exact decoding state and the ablations of the paper's
+Tables 3 and 6. A checkpoint of fairseq's model loads: its options have the same names, its parameters are renamed.
+"""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import FairseqLanguageModel, register_model_architecture
+from fairseq.models.transformer import Embedding
+from fairseq.modules import AdaptiveInput
+from fairseq.utils import eval_str_list
+from omegaconf import II
+from torch import nn
+
+from amlp_fairseq.models.plugin_transformer import (
+    ATTENTION_TYPES,
+    DecoderConfig,
+    PluginDecoder,
+    PluginTransformerConfig,
+    PluginTransformerModel,
+    set_defaults,
+    transformer_config,
+)
+from amlp_fairseq.registration import register_model
+
+
+def _default(name: str, value: Any) -> Any:
+    """An option of the plugin's Transformer with another default."""
+    return field(default=value, metadata=PluginTransformerConfig.__dataclass_fields__[name].metadata)
+
+
+@dataclass
+class LightConvConfig(PluginTransformerConfig):
+    """Options of ``triton_lightconv``; the defaults are those of fairseq's ``lightconv``."""
+
+    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+        "encoder_self_attention_type", "light_conv"
+    )
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+        "decoder_self_attention_type", "light_conv"
+    )
+    encoder_layers: int = _default("encoder_layers", 7)
+    attention_dropout: float = _default("attention_dropout", 0.0)
+    input_dropout: float = _default("input_dropout", 0.1)
+
+
+@dataclass
+class DynamicConvConfig(LightConvConfig):
+    """Options of ``triton_dynamicconv``."""
+
+    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+        "encoder_self_attention_type", "dynamic_conv"
+    )
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+        "decoder_self_attention_type", "dynamic_conv"
+    )
+
+
+@register_model("triton_lightconv", dataclass=LightConvConfig)
+class LightConvModel(PluginTransformerModel):
+    """Encoder and decoder of lightweight convolutions (Section 3)."""
+
+    CONFIG = LightConvConfig
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> PluginTransformerModel:
+        model = super().build_model(cfg, task)
+        _initialize([*model.encoder.layers, *model.decoder.layers])
+        return model
+
+
+@register_model("triton_dynamicconv", dataclass=DynamicConvConfig)
+class DynamicConvModel(LightConvModel):
+    """Encoder and decoder of dynamic convolutions (Section 4)."""
+
+    CONFIG = DynamicConvConfig
+
+
+@dataclass
+class LightConvLMConfig(DecoderConfig):
+    """Options of ``triton_lightconv_lm``; the defaults are those of fairseq's ``lightconv_lm``."""
+
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+        "decoder_self_attention_type", "light_conv"
+    )
+    attention_dropout: float = _default("attention_dropout", 0.0)
+    input_dropout: float = _default("input_dropout", 0.1)
+    decoder_normalize_before: bool = field(
+        default=True, metadata={"help": "layer norm after instead of before each decoder block"}
+    )
+    decoder_input_dim: Optional[int] = field(
+        default=None, metadata={"help": "dimension of the input embedding (default: --decoder-embed-dim)"}
+    )
+    decoder_output_dim: Optional[int] = field(
+        default=None, metadata={"help": "dimension of the output embedding (default: --decoder-embed-dim)"}
+    )
+    adaptive_softmax_cutoff: Optional[str] = field(
+        default=None, metadata={"help": "comma separated cutoffs; for --criterion adaptive_loss"}
+    )
+    adaptive_softmax_dropout: float = field(default=0.0, metadata={"help": "dropout of the adaptive softmax' tails"})
+    adaptive_softmax_factor: float = field(default=4.0, metadata={"help": "each cluster is that much narrower"})
+    adaptive_input: bool = field(default=False, metadata={"help": "input embeddings of variable size"})
+    adaptive_input_cutoff: Optional[str] = field(
+        default=None, metadata={"help": "comma separated cutoffs of the adaptive input"}
+    )
+    adaptive_input_factor: float = field(default=4.0, metadata={"help": "each cluster is that much narrower"})
+    tie_adaptive_weights: bool = field(default=False, metadata={"help": "tie adaptive softmax and adaptive input"})
+    tie_adaptive_proj: bool = field(default=False, metadata={"help": "tie their projections as well"})
+    tokens_per_sample: int = II("task.tokens_per_sample")
+
+
+@dataclass
+class DynamicConvLMConfig(LightConvLMConfig):
+    """Options of ``triton_dynamicconv_lm``."""
+
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+        "decoder_self_attention_type", "dynamic_conv"
+    )
+
+
+@register_model("triton_lightconv_lm", dataclass=LightConvLMConfig)
+class LightConvLanguageModel(FairseqLanguageModel):
+    """A language model of lightweight convolutions (Section 6.3): the decoder alone."""
+
+    CONFIG = LightConvLMConfig
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "LightConvLanguageModel":
+        """Build from a flat configuration.
+
+        Raises:
+            ValueError: if tied adaptive weights differ in cutoffs, factors or dimensions.
+        """
+        transformer = transformer_config(cfg, cls.CONFIG)
+        transformer.no_decoder_final_norm = True
+        if transformer.max_target_positions is None:
+            transformer.max_target_positions = cfg.tokens_per_sample
+        if cfg.tie_adaptive_weights:
+            _check_tied(transformer.options)
+        decoder = PluginDecoder(
+            transformer, task.target_dictionary, cls._embedding(transformer.options, task.source_dictionary), True
+        )
+        _initialize(decoder.layers)
+        return cls(decoder)
+
+    @classmethod
+    def _embedding(cls, options: Namespace, dictionary: Any) -> Any:
+        size, padding, dim = len(dictionary), dictionary.pad(), options.decoder_input_dim
+        if not options.adaptive_input:
+            return Embedding(size, dim, padding)
+        cutoffs = eval_str_list(options.adaptive_input_cutoff, type=int)
+        return AdaptiveInput(size, padding, dim, options.adaptive_input_factor, options.decoder_embed_dim, cutoffs)
+
+
+@register_model("triton_dynamicconv_lm", dataclass=DynamicConvLMConfig)
+class DynamicConvLanguageModel(LightConvLanguageModel):
+    """A language model of dynamic convolutions."""
+
+    CONFIG = DynamicConvLMConfig
+
+
+def _initialize(layers: Any) -> None:
+    """Feed-forward layers start as in fairseq's ``lightconv``."""
+    for layer in layers:
+        for linear in (layer.fc1, layer.fc2):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+
+def _check_tied(options: Namespace) -> None:
+    if not options.adaptive_input:
+        raise ValueError("--tie-adaptive-weights needs --adaptive-input")
+    for one, other in (
+        ("adaptive_input_factor", "adaptive_softmax_factor"),
+        ("adaptive_input_cutoff", "adaptive_softmax_cutoff"),
+        ("decoder_input_dim", "decoder_output_dim"),
+    ):
+        if getattr(options, one) != getattr(options, other):
+            flags = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in (one, other)]
+            raise ValueError(f"--tie-adaptive-weights needs {flags[0]} to be {flags[1]}")
+
+
+def _iwslt_de_en(args: Namespace) -> None:
+    """Section 6.1: d = 512, d_ff = 1024, H = 4."""
+    for side in ("encoder", "decoder"):
+        set_defaults(args, **{f"{side}_ffn_embed_dim": 1024, f"{side}_attention_heads": 4, f"{side}_glu": 0})
+    set_defaults(args, attention_dropout=0.1, weight_dropout=0.1, input_dropout=0.0, dropout=0.3)
+
+
+def _wmt_en_de(args: Namespace) -> None:
+    """The defaults: d = 512, d_ff = 2048, H = 8; not a model of the paper."""
+
+
+def _wmt_en_de_big(args: Namespace) -> None:
+    """Section 5.1: d = 1024, d_ff = 4096, H = 16, N = 7 and 6, k = 3, 7, 15, 31x4 and 31x3."""
+    for side in ("encoder", "decoder"):
+        set_defaults(args, **{f"{side}_embed_dim": 1024, f"{side}_ffn_embed_dim": 4096, f"{side}_attention_heads": 16})
+    set_defaults(args, attention_dropout=0.1, dropout=0.3)
+
+
+def _wmt_en_fr_big(args: Namespace) -> None:
+    """As for En-De with dropout 0.1 (Section 5.3)."""
+    set_defaults(args, dropout=0.1)
+    _wmt_en_de_big(args)
+
+
+def _wmt_zh_en_big(args: Namespace) -> None:
+    """As for En-De with dropout 0.25 (Section 5.3); attention and weight dropout 0.2 are fairseq's."""
+    set_defaults(args, dropout=0.25, attention_dropout=0.2, weight_dropout=0.2)
+    _wmt_en_de_big(args)
+
+
+def _tiny(args: Namespace) -> None:
+    """2+2 layers, d = 64: for tests."""
+    for side in ("encoder", "decoder"):
+        set_defaults(
+            args,
+            **{
+                f"{side}_embed_dim": 64,
+                f"{side}_ffn_embed_dim": 128,
+                f"{side}_layers": 2,
+                f"{side}_attention_heads": 2,
+                f"{side}_kernel_size_list": [3, 7],
+            },
+        )
+
+
+def _lm_gbw(args: Namespace) -> None:
+    """Billion-word benchmark (Sections 5.3 and 6.3): N = 17, k = 15x2, 31x4, 63x11; clusters of 60k, 100k and the
+    remaining words with dimensions 1024, 256 and 64, tied with the input."""
+    set_defaults(
+        args,
+        decoder_embed_dim=1024,
+        decoder_ffn_embed_dim=4096,
+        decoder_attention_heads=16,
+        decoder_layers=17,
+        decoder_kernel_size_list=[15] * 2 + [31] * 4 + [63] * 11,
+        attention_dropout=0.1,
+        adaptive_input=True,
+        adaptive_input_cutoff="60000,160000",
+        adaptive_softmax_cutoff="60000,160000",
+        tie_adaptive_weights=True,
+        tie_adaptive_proj=True,
+    )
+
+
+for _model in ("triton_lightconv", "triton_dynamicconv"):
+    for _arch in (_tiny, _iwslt_de_en, _wmt_en_de, _wmt_en_de_big, _wmt_en_fr_big, _wmt_zh_en_big):
+        register_model_architecture(_model, _model + _arch.__name__)(_arch)
+    register_model_architecture(f"{_model}_lm", f"{_model}_lm_gbw")(_lm_gbw)

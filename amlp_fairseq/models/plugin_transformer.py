@@ -1,0 +1,284 @@
+"""The Transformer of the plugin: fairseq's, with any self-attention of the registry and exact incremental decoding."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+from typing import Any, List, Optional
+
+import torch
+from fairseq import utils
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from omegaconf import II
+from torch import Tensor, nn
+
+from amlp_fairseq.modules.attention import ATTENTIONS, replace_self_attention
+from amlp_fairseq.modules.dynamic_conv import NORMALIZATIONS
+
+ATTENTION_TYPES = sorted(ATTENTIONS)
+
+
+@dataclass
+class DecoderConfig(FairseqDataclass):
+    """Options of a decoder's layers; all are flat, with fairseq's names where fairseq has them."""
+
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the words of the target see each other"}
+    )
+    decoder_kernel_size_list: List[int] = field(
+        default_factory=lambda: [3, 7, 15, 31, 31, 31],
+        metadata={"help": "widths of the decoder's convolutions or local windows; one number is for all layers"},
+    )
+    decoder_conv_dim: Optional[int] = field(
+        default=None, metadata={"help": "channels of the decoder's convolutions (default: --decoder-embed-dim)"}
+    )
+    decoder_conv_heads: Optional[int] = field(
+        default=None, metadata={"help": "H, heads that share kernels (default: --decoder-attention-heads)"}
+    )
+    decoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
+    weight_normalization: ChoiceEnum(list(NORMALIZATIONS)) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "what is done to a convolution's weights over the kernel axis"}
+    )
+    weight_dropout: Optional[float] = field(
+        default=None, metadata={"help": "DropConnect of convolution weights (default: --attention-dropout)"}
+    )
+    input_dropout: float = field(default=0.0, metadata={"help": "dropout of a convolution block's inputs"})
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(  # type: ignore[valid-type]
+        default="relu", metadata={"help": "activation function to use"}
+    )
+    dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
+    attention_dropout: float = field(default=0.1, metadata={"help": "dropout probability for attention weights"})
+    activation_dropout: float = field(default=0.0, metadata={"help": "dropout probability after activation in FFN"})
+    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
+    decoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "decoder embedding dimension for FFN"})
+    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
+    decoder_attention_heads: int = field(default=8, metadata={"help": "number of decoder attention heads"})
+    decoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each decoder block"})
+    share_decoder_input_output_embed: bool = field(
+        default=False, metadata={"help": "share decoder input and output embeddings"}
+    )
+    max_target_positions: int = II("task.max_target_positions")
+
+    @classmethod
+    def from_namespace(cls, args: Any) -> Any:
+        """Also take the options of fairseq's lightconv checkpoints."""
+        config = super().from_namespace(args)
+        if not getattr(args, "weight_softmax", True):
+            config.weight_normalization = "none"
+        return config
+
+
+@dataclass
+class PluginTransformerConfig(DecoderConfig):
+    """Options of the plugin's encoder-decoder models."""
+
+    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the words of the source see each other"}
+    )
+    encoder_kernel_size_list: List[int] = field(
+        default_factory=lambda: [3, 7, 15, 31, 31, 31, 31],
+        metadata={"help": "widths of the encoder's convolutions or local windows; one number is for all layers"},
+    )
+    encoder_conv_dim: Optional[int] = field(
+        default=None, metadata={"help": "channels of the encoder's convolutions (default: --encoder-embed-dim)"}
+    )
+    encoder_conv_heads: Optional[int] = field(
+        default=None, metadata={"help": "H, heads that share kernels (default: --encoder-attention-heads)"}
+    )
+    encoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
+    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
+    encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "encoder embedding dimension for FFN"})
+    encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
+    encoder_attention_heads: int = field(default=8, metadata={"help": "number of encoder attention heads"})
+    encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each encoder block"})
+    share_all_embeddings: bool = field(
+        default=False, metadata={"help": "share encoder, decoder and output embeddings (needs a joined dictionary)"}
+    )
+    max_source_positions: int = II("task.max_source_positions")
+
+
+class PluginEncoder(TransformerEncoderBase):
+    """fairseq's Transformer encoder with the self-attention of ``--encoder-self-attention-type``."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        replace_self_attention(self.layers, cfg.options, "encoder")
+
+
+class PluginDecoder(TransformerDecoderBase):
+    """fairseq's Transformer decoder with the self-attention of ``--decoder-self-attention-type``.
+
+    With an incremental state the whole prefix is given each time, and any number of words may be new: stock fairseq
+    looks at the last word only.
+
+    Args:
+        cfg: the Transformer's configuration; ``cfg.options`` are the model's.
+        dictionary: target dictionary.
+        embed_tokens: input embedding.
+        no_encoder_attn: for language models.
+        words_per_step: z; inputs are consumed in whole steps.
+    """
+
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Any,
+        embed_tokens: nn.Embedding,
+        no_encoder_attn: bool = False,
+        words_per_step: int = 1,
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        self.words_per_step = words_per_step
+        replace_self_attention(self.layers, cfg.options, "decoder", words_per_step)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]] | None = None,
+        incremental_state: dict[str, Any] | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features of the positions that the inputs predict.
+
+        Args:
+            prev_output_tokens: the words before, beginning with the start symbol, (B, T).
+            encoder_out: the encoder's output.
+            incremental_state: what the layers know of the inputs consumed so far.
+
+        Returns:
+            features (B, T', C), T' = T less the inputs already consumed, and ``attn`` (B, T', S): the last layer's
+            attention over the source, averaged over heads.
+        """
+        if full_context_alignment or alignment_layer is not None or alignment_heads is not None:
+            raise ValueError("full_context_alignment, alignment_layer and alignment_heads are not supported")
+        start = self._consume(prev_output_tokens.size(1), incremental_state)
+        positions = torch.arange(start, prev_output_tokens.size(1), device=prev_output_tokens.device)
+
+        # B x T x C -> T x B x C
+        x = self.dropout_module(self.embed(prev_output_tokens, positions)).transpose(0, 1)
+        encoder_padding_mask = None
+        encoder_states = None
+        if encoder_out is not None:
+            encoder_states = encoder_out["encoder_out"][0]
+            if encoder_out["encoder_padding_mask"]:
+                encoder_padding_mask = encoder_out["encoder_padding_mask"][0]
+        padding_mask = None
+        if incremental_state is None:
+            padding_mask = prev_output_tokens.eq(self.padding_idx)
+            padding_mask = padding_mask if padding_mask.any() else None
+        self_attn_mask = None
+        if any(layer.self_attn.takes_mask for layer in self.layers):
+            self_attn_mask = self._attention_bias(positions, x)
+
+        attn = None
+        for index, layer in enumerate(self.layers):
+            x, attn, _ = layer(
+                x,
+                encoder_states,
+                encoder_padding_mask,
+                incremental_state,
+                self_attn_mask=self_attn_mask,
+                self_attn_padding_mask=padding_mask,
+                need_attn=index == self.num_layers - 1,
+            )
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        x = x.transpose(0, 1)
+        if self.project_out_dim is not None:
+            x = self.project_out_dim(x)
+        return x, {"attn": [attn], "inner_states": None}
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Inputs of the first layer (B, T', C) at ``positions`` (T',), the last ones of ``tokens`` (B, T)."""
+        start = tokens.size(1) - positions.size(0)
+        x = self.embed_scale * self.embed_tokens(tokens[:, start:])
+        if self.project_in_dim is not None:
+            x = self.project_in_dim(x)
+        if self.embed_positions is not None:
+            x = x + self.embed_positions(tokens)[:, start:]
+        return x
+
+    def attention_mask(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Which of the positions ``keys`` (S,) each of ``queries`` (T',) sees: a bool tensor (T', S)."""
+        return keys <= queries.unsqueeze(1)
+
+    def _consume(self, length: int, incremental_state: dict[str, Any] | None) -> int:
+        """How many of the inputs the incremental state holds already; afterwards it is to hold all of them."""
+        if incremental_state is None:
+            return 0
+        start = self.get_incremental_state(incremental_state, "consumed") or 0
+        z = self.words_per_step
+        if length % z or length <= start:
+            raise ValueError(
+                f"incremental decoding needs a prefix of whole steps of {z} slots, longer than the {start} consumed, "
+                f"not {length} slots"
+            )
+        self.set_incremental_state(incremental_state, "consumed", length)
+        return start
+
+    def _attention_bias(self, positions: Tensor, x: Tensor) -> Tensor | None:
+        """0 where a position may attend and -inf elsewhere, (T', T); None where everything is allowed."""
+        keys = torch.arange(int(positions[-1]) + 1, device=positions.device)
+        allowed = self.attention_mask(positions, keys)
+        if allowed.all():
+            return None
+        return torch.zeros(allowed.shape, dtype=x.dtype, device=x.device).masked_fill(~allowed, float("-inf"))
+
+
+class PluginTransformerModel(TransformerModelBase):
+    """An encoder-decoder model built from a flat configuration; subclasses register themselves with ``CONFIG``."""
+
+    CONFIG: type[PluginTransformerConfig] = PluginTransformerConfig
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "PluginTransformerModel":
+        model = super().build_model(cls.transformer_config(cfg, task), task)
+        model.cfg = cfg
+        return model
+
+    @classmethod
+    def transformer_config(cls, cfg: Any, task: Any) -> TransformerConfig:
+        """What the encoder and the decoder are built from."""
+        return transformer_config(cfg, cls.CONFIG)
+
+    @classmethod
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> PluginEncoder:
+        return PluginEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> PluginDecoder:
+        return PluginDecoder(cfg, tgt_dict, embed_tokens)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """Also take ``--bf16``, which stock fairseq-generate and fairseq-interactive pass over."""
+        if cfg.common.bf16:
+            self.bfloat16()
+        super().prepare_for_inference_(cfg)
+
+
+def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerConfig:
+    """fairseq's nested configuration from a flat one, with the flat one as ``options``."""
+    flat = Namespace(**{name: getattr(cfg, name) for name in config.__dataclass_fields__})
+    for name in ("decoder_input_dim", "decoder_output_dim"):
+        if getattr(flat, name, None) is None:
+            setattr(flat, name, flat.decoder_embed_dim)
+    result = TransformerConfig.from_namespace(flat)
+    result.options = flat
+    return result
+
+
+def set_defaults(args: Namespace, **defaults: Any) -> None:
+    """For architecture functions: what the command line did not give."""
+    for name, value in defaults.items():
+        setattr(args, name, getattr(args, name, value))
