@@ -22,10 +22,10 @@ done
 [[ " $systems " == *" $system "* && -n $system ]] || die "--system '$system': choose one of $systems"
 [[ $device == cpu || $device == cuda ]] || die "--device '$device': choose cpu or cuda"
 case $profile in
-  lite) vocabulary=4000 updates=3000
+  lite) vocabulary=4000 updates=3000 kernels=3,7,15,31
     model="$(model_size 128 256 4 4) --dropout 0.2 --attention-dropout 0.1"
     training="--lr 0.003 --warmup-updates 800 --max-tokens 4096" ;;
-  base) vocabulary=8000 updates=12000
+  base) vocabulary=8000 updates=12000 kernels=3,7,15,31,31,31
     model="$(model_size 512 1024 6 4) --dropout 0.3 --attention-dropout 0.1"
     training="--lr 0.0007 --warmup-updates 2000 --max-tokens 8192" ;;
   *) die "--profile '$profile': choose lite or base" ;;
@@ -59,7 +59,7 @@ fi
 
 start=$(date +%s)
 # shellcheck disable=SC2046,SC2086
-run fairseq-train "$binary" --user-dir "$plugin" $(system_task "$system") --arch "$(system_arch "$system")" $model \
+run fairseq-train "$binary" --user-dir "$plugin" $(system_task "$system") $(system_model "$system" $kernels) $model \
   --share-all-embeddings --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
   --optimizer adam --adam-betas "(0.9,0.98)" --lr-scheduler inverse_sqrt $training \
   --max-update $updates --keep-last-epochs 5 --required-batch-size-multiple 1 \
@@ -69,7 +69,7 @@ run amlp-average-checkpoints --inputs "$run_folder" --last-epochs 5 --output "$r
 # shellcheck disable=SC2046
 run fairseq-generate "$binary" --user-dir "$plugin" $(system_task "$system") --path "$run_folder/average.pt" \
   --gen-subset test --beam 4 --lenpen 0.6 --batch-size 1 --required-batch-size-multiple 1 \
-  --post-process sentencepiece $compute $([[ $system == transformer ]] || echo --print-step) \
+  --post-process sentencepiece $compute $([[ $(system_task "$system") != *interleaved* ]] || echo --print-step) \
   > "$run_folder/generated.txt" 2>&1
 run python "$root/scripts/score.py" "$run_folder/generated.txt" "$work/raw/test.de" \
   --checkpoint "$run_folder/checkpoint_last.pt" \

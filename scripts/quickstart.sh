@@ -19,7 +19,7 @@ for system in transformer ibdecoder; do
   mkdir "$folder"
   start=$(date +%s)
   # shellcheck disable=SC2046
-  run fairseq-train "$work/data-bin" --user-dir "$plugin" $(system_task $system) --arch "$(system_arch $system)" \
+  run fairseq-train "$work/data-bin" --user-dir "$plugin" $(system_task $system) $(system_model $system) \
     $(model_size 128 256 2 4) --dropout 0.1 --share-all-embeddings \
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
     --optimizer adam --adam-betas "(0.9,0.98)" --lr-scheduler inverse_sqrt --lr 0.003 --warmup-updates 200 \
