@@ -31,7 +31,8 @@ setup(
             "hypothesis>=6.100,<7",
             "ruff==0.17.5",
             "mypy==2.4.1",
-        ]
+        ],
+        "bench": ["matplotlib>=3.9,<4"],  # plots of scripts/benchmark_ops.py
     },
     entry_points={
         "console_scripts": [

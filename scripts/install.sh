@@ -24,5 +24,5 @@ pip "torch==$torch+cpu" 2>/dev/null || pip "torch==$torch" --index-url https://d
 pip "setuptools>=77,<82" wheel cython numpy
 # torchaudio is a declared dependency that fairseq's translation code never imports.
 MAX_JOBS=$(nproc) CFLAGS="${CFLAGS:--O1 -g0}" pip --no-build-isolation fairseq-fixed==0.12.3.1
-pip --no-build-isolation -e ".[test]"
+pip --no-build-isolation -e ".[test,bench]"
 echo "$recipe" > .venv/recipe

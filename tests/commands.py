@@ -24,7 +24,7 @@ TRAINING = [
 
 
 # A clean process that has imported fairseq and forks one child for each command: a start takes no seconds.
-MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate", "interactive", "validate")]
+MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate", "interactive", "validate", "eval_lm")]
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(["amlp_fairseq", "amlp_fairseq.average_checkpoints", *MODULES])
 

@@ -46,6 +46,52 @@ def test_incremental_equals_full(h: int, c: int, mask: str, chunks: list[int]) -
     torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["dynamic_conv", "light_conv", "local"])
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+def test_incremental_equals_full_for_windows(h: int, c: int, kind: str) -> None:
+    task, model = build(h, c, decoder_self_attention_type=kind, decoder_kernel_size_list=[3, 7])
+    tokens, source = inputs(task, 6)
+    encoder_out = model.encoder.forward_torchscript(source)
+    full, _ = model.decoder(tokens, encoder_out=encoder_out)
+    state: dict = {}
+    parts = [
+        model.decoder(tokens[:, : n * h * c], encoder_out=encoder_out, incremental_state=state)[0] for n in (1, 4, 6)
+    ]
+    torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+def test_convolution_sees_the_last_k_slots_to_the_end_of_the_step(h: int, c: int) -> None:
+    task, model = build(
+        h, c, decoder_self_attention_type="dynamic_conv", decoder_kernel_size_list=[5], decoder_layers=1
+    )
+    z = h * c
+    tokens, source = inputs(task, 4)
+    seen: list[torch.Tensor] = []
+    encoder_out = model.encoder.forward_torchscript(source)
+    model.decoder.embed_tokens.register_forward_hook(lambda *call: seen.append(call[2]))
+    logits, _ = model.decoder(tokens, encoder_out=encoder_out)
+    direction = torch.randn(logits.size(-1), generator=torch.Generator().manual_seed(0))
+    for i in range(4 * z):
+        (gradient,) = torch.autograd.grad((logits[:, i] @ direction).sum(), seen[0], retain_graph=True)
+        end = i // z * z + z - 1
+        window = {j for j in range(z, 4 * z) if end - 5 < j <= end}  # the first z inputs are zeros
+        own = {i} if i >= z else set()  # through the residual connection
+        assert set(gradient.ne(0).flatten(2).any(dim=2).any(dim=0).nonzero().flatten().tolist()) == window | own
+
+
+def test_masks_that_a_convolution_cannot_have_are_refused() -> None:
+    for mask in set(ATTENTION_MASKS) - {"interleaved"}:
+        with pytest.raises(ValueError, match=f"--decoder-attention-mask {mask} .*type light_conv sees"):
+            build(
+                2,
+                1,
+                decoder_self_attention_type="light_conv",
+                decoder_kernel_size_list=[3],
+                decoder_attention_mask=mask,
+            )
+
+
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
 def test_reordering_leaves_no_trace(h: int, c: int) -> None:
     task, model = build(h, c)

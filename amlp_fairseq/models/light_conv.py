@@ -4,10 +4,12 @@ fairseq's ``lightconv`` with the operators of this package, an exact decoding st
 Tables 3 and 6. A checkpoint of fairseq's model loads: its options have the same names, its parameters are renamed.
 """
 
+import re
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+import torch
 from fairseq.dataclass import ChoiceEnum
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqLanguageModel, register_model_architecture
@@ -32,6 +34,34 @@ from amlp_fairseq.registration import register_model
 def _default(name: str, value: Any) -> Any:
     """An option of the plugin's Transformer with another default."""
     return field(default=value, metadata=PluginTransformerConfig.__dataclass_fields__[name].metadata)
+
+
+#: The parts of a layer of fairseq's ``lightconv``, and where they are in a Transformer layer with these attentions.
+STOCK_NAMES = {
+    "linear1": "self_attn.linear1",
+    "conv": "self_attn.conv",
+    "linear2": "self_attn.linear2",
+    "layer_norm1": "self_attn_layer_norm",
+    "conv_layer_norm": "self_attn_layer_norm",
+    "layer_norm2": "final_layer_norm",
+}
+
+
+class _LoadsStock:
+    """A model that takes the parameters of fairseq's ``lightconv`` or ``lightconv_lm``."""
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+        for key in list(state_dict):
+            match = re.fullmatch(r"((?:en|de)coder\.)layers\.\d+\.(\w+)\.(.+)", key)
+            if match is None or match[2] not in STOCK_NAMES:
+                continue
+            value = state_dict.pop(key)
+            if match[3] == "conv_bias":  # stock's DynamicConv has one that it neither sets nor uses
+                continue
+            state_dict[key[: match.start(2)] + STOCK_NAMES[match[2]] + key[match.end(2) :]] = value
+            # lightconv's version 2 is not the Transformer's, which has no norm behind the last layer.
+            state_dict[f"{match[1]}version"] = torch.tensor([3.0])
+        super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
 
 
 @dataclass
@@ -62,7 +92,7 @@ class DynamicConvConfig(LightConvConfig):
 
 
 @register_model("triton_lightconv", dataclass=LightConvConfig)
-class LightConvModel(PluginTransformerModel):
+class LightConvModel(_LoadsStock, PluginTransformerModel):
     """Encoder and decoder of lightweight convolutions (Section 3)."""
 
     CONFIG = LightConvConfig
@@ -124,7 +154,7 @@ class DynamicConvLMConfig(LightConvLMConfig):
 
 
 @register_model("triton_lightconv_lm", dataclass=LightConvLMConfig)
-class LightConvLanguageModel(FairseqLanguageModel):
+class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
     """A language model of lightweight convolutions (Section 6.3): the decoder alone."""
 
     CONFIG = LightConvLMConfig

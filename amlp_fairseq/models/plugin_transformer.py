@@ -62,11 +62,17 @@ class DecoderConfig(FairseqDataclass):
     share_decoder_input_output_embed: bool = field(
         default=False, metadata={"help": "share decoder input and output embeddings"}
     )
-    max_target_positions: int = II("task.max_target_positions")
+    max_target_positions: Optional[int] = II("task.max_target_positions")
 
     @classmethod
     def from_namespace(cls, args: Any) -> Any:
-        """Also take the options of fairseq's lightconv checkpoints."""
+        """Also take the options of fairseq's lightconv checkpoints.
+
+        Raises:
+            ValueError: for the one that would change results without a word.
+        """
+        if getattr(args, "no_token_positional_embeddings", False):
+            raise ValueError("--no-token-positional-embeddings is not supported")
         config = super().from_namespace(args)
         if not getattr(args, "weight_softmax", True):
             config.weight_normalization = "none"

@@ -37,17 +37,6 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-#: The parts of a layer of fairseq's ``lightconv``, and where they are in a Transformer layer with these attentions.
-STOCK_NAMES = {
-    "linear1": "self_attn.linear1",
-    "conv": "self_attn.conv",
-    "linear2": "self_attn.linear2",
-    "layer_norm1": "self_attn_layer_norm",
-    "conv_layer_norm": "self_attn_layer_norm",
-    "layer_norm2": "final_layer_norm",
-}
-
-
 class _Convolution(WindowedLayer):
     """What the two convolutions share: C channels in H heads, normalisation, DropConnect."""
 
@@ -138,15 +127,6 @@ class ConvolutionBlock(SelfAttention):
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.t().unsqueeze(2), 0)
         return self.linear2(self.conv(x, incremental_state)), None
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Rename, in place, what a layer of fairseq's ``lightconv`` holds."""
-        layer = name.removesuffix("self_attn")
-        state_dict.pop(f"{layer}conv.conv_bias", None)  # stock's DynamicConv has one that it neither sets nor uses
-        for key in [key for key in state_dict if key.startswith(layer)]:
-            part, _, rest = key.removeprefix(layer).partition(".")
-            if part in STOCK_NAMES:
-                state_dict[f"{layer}{STOCK_NAMES[part]}.{rest}"] = state_dict.pop(key)
 
 
 @register_attention("light_conv")

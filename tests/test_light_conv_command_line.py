@@ -1,0 +1,116 @@
+"""The convolution models on the command line: stock checkpoints, ablations, language models."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+
+pytestmark = pytest.mark.xdist_group("command-line")
+PLUGIN: list[Any] = ["--user-dir", commands.PLUGIN]
+WORDS = [f"w{i}" for i in range(9)]
+TINY = [
+    *(word for side in ("encoder", "decoder") for word in (f"--{side}-embed-dim", "16", f"--{side}-layers", "2")),
+    *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
+    *("--encoder-kernel-size-list", "[3,7]", "--decoder-kernel-size-list", "[3,31]"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A binarised corpus of random sentences."""
+    path = tmp_path_factory.mktemp("light-conv")
+    rng = random.Random(1)
+    (path / "raw").mkdir()
+    for split, count in {"train": 60, "valid": 11, "test": 13}.items():
+        sentences = [" ".join(rng.choices(WORDS, k=rng.randint(1, 8))) for _ in range(count)]
+        for language in ("src", "tgt"):
+            (path / "raw" / f"{split}.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return commands.preprocess(path / "raw", path / "data-bin", "src", "tgt")
+
+
+def train(data: Path, save: Path, *options: object, check: bool = True) -> str:
+    return commands.run(
+        *("fairseq_cli.train", data, *PLUGIN, *commands.TRAINING, "--lr", "0.001", "--max-tokens", "200"),
+        *("--max-update", "3", "--save-dir", save, "--no-epoch-checkpoints", *options),
+        check=check,
+    )
+
+
+def generate(data: Path, save: Path, *options: object) -> dict[int, list[str]]:
+    output = commands.run(
+        *("fairseq_cli.generate", data, *PLUGIN, "--path", save / "checkpoint_last.pt", "--cpu", "--beam", "3"),
+        *("--max-len-b", "12", "--required-batch-size-multiple", "1", *options),
+    )
+    return commands.lines(output, "H")
+
+
+@pytest.mark.parametrize(("conv", "arch"), [("lightweight", "triton_lightconv"), ("dynamic", "triton_dynamicconv")])
+def test_stock_checkpoint_decodes_with_these_kernels(folder: Path, tmp_path: Path, conv: str, arch: str) -> None:
+    """The one-liner of the README: --model-overrides names the architecture."""
+    types = ["--encoder-conv-type", conv, "--decoder-conv-type", conv]
+    train(folder, tmp_path, "--arch", "lightconv", *TINY, *types)
+    stock = generate(folder, tmp_path)
+    ours = generate(folder, tmp_path, "--model-overrides", f"{{'arch': '{arch}'}}")
+    assert ours.keys() == stock.keys() == set(range(13))
+    for i, (score, *words) in stock.items():
+        assert ours[i][1:] == words
+        assert float(ours[i][0]) == pytest.approx(float(score), abs=2e-4)
+
+
+ABLATIONS = {
+    "no softmax": ["--weight-normalization", "none"],
+    "no weight sharing": ["--encoder-conv-heads", "16", "--decoder-conv-heads", "16"],
+    "no DropConnect": ["--weight-dropout", "0"],
+    "no GLU": ["--encoder-glu", "0", "--decoder-glu", "0"],
+    "CNN of width 3": [
+        *("--encoder-self-attention-type", "cnn", "--decoder-self-attention-type", "cnn"),
+        *("--encoder-kernel-size-list", "3", "--decoder-kernel-size-list", "3"),
+    ],
+    "windowed self-attention": ["--encoder-self-attention-type", "local", "--decoder-self-attention-type", "local"],
+}
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_ablations_train_and_decode(folder: Path, tmp_path: Path, ablation: str) -> None:
+    train(folder, tmp_path, "--arch", "triton_lightconv", *TINY, "--attention-dropout", "0.1", *ABLATIONS[ablation])
+    assert generate(folder, tmp_path).keys() == set(range(13))
+
+
+def test_bad_kernel_list_is_named(folder: Path, tmp_path: Path) -> None:
+    output = train(folder, tmp_path, "--arch", "triton_dynamicconv", *TINY, "--decoder-layers", "3", check=False)
+    assert "--decoder-kernel-size-list [3, 31] has 2 entries, --decoder-layers is 3" in output
+
+
+@pytest.mark.parametrize("arch", ["triton_lightconv_lm", "triton_dynamicconv_lm"])
+def test_language_model_with_adaptive_softmax(folder: Path, tmp_path: Path, arch: str) -> None:
+    data = tmp_path / "data-bin"
+    text = [word for split in ("train", "valid", "test") for word in (f"--{split}pref", folder / f"../raw/{split}.src")]
+    commands.run("fairseq_cli.preprocess", "--only-source", "--destdir", data, *text)
+    criterion = commands.TRAINING[commands.TRAINING.index("--optimizer") :]
+    commands.run(
+        *("fairseq_cli.train", data, *PLUGIN, "--task", "language_modeling", "--arch", arch, *criterion),
+        *(
+            "--criterion",
+            "adaptive_loss",
+            "--ddp-backend",
+            "legacy_ddp",
+            "--adaptive-softmax-cutoff",
+            "4,8",
+            "--adaptive-input",
+        ),
+        *("--adaptive-input-cutoff", "4,8", "--tie-adaptive-weights", "--tie-adaptive-proj"),
+        *("--adaptive-input-factor", "2", "--adaptive-softmax-factor", "2"),
+        *("--decoder-embed-dim", "16", "--decoder-layers", "2", "--decoder-attention-heads", "2"),
+        *("--decoder-kernel-size-list", "[3,7]", "--sample-break-mode", "eos", "--lr", "0.001"),
+        *("--max-tokens", "200", "--max-update", "3", "--save-dir", tmp_path, "--no-epoch-checkpoints"),
+    )
+    output = commands.run(
+        *("fairseq_cli.eval_lm", data, *PLUGIN, "--path", tmp_path / "checkpoint_last.pt", "--cpu"),
+        *("--sample-break-mode", "eos", "--max-tokens", "200", "--gen-subset", "test"),
+    )
+    perplexity = float(output.split("Perplexity: ")[1].split()[0])
+    assert 1 < perplexity < 40
