@@ -14,7 +14,7 @@ BACKENDS = ("auto", "torch", "triton")
 logger = logging.getLogger(__name__)
 
 
-def choose_backend(requested: str, device: torch.device, operator: str) -> str:
+def choose_backend(requested: str, device: torch.device, operator: str, limit: str = "") -> str:
     """Which implementation runs, ``torch`` or ``triton``.
 
     Triton runs on CUDA devices, and on CPU tensors when ``TRITON_INTERPRET=1`` was set before it was imported.
@@ -23,6 +23,7 @@ def choose_backend(requested: str, device: torch.device, operator: str) -> str:
         requested: one of ``BACKENDS``; ``auto`` takes Triton on CUDA where it is installed, and PyTorch elsewhere.
         device: where the operator's tensors are.
         operator: its name, for messages.
+        limit: why its kernels cannot take these inputs, if they cannot.
 
     Raises:
         ValueError: for an unknown backend.
@@ -32,7 +33,7 @@ def choose_backend(requested: str, device: torch.device, operator: str) -> str:
         raise ValueError(f"{operator}: backend {requested!r} is unknown; choose one of {', '.join(BACKENDS)}")
     if requested == "torch":
         return "torch"
-    obstacle = _triton_obstacle(device)
+    obstacle = _triton_obstacle(device) or limit
     if requested == "triton":
         if obstacle:
             raise RuntimeError(f"{operator}: backend 'triton' cannot run: {obstacle}")
@@ -40,7 +41,8 @@ def choose_backend(requested: str, device: torch.device, operator: str) -> str:
     # The interpreter is for tests: auto never takes it.
     reason = obstacle or ("TRITON_INTERPRET is set, but only for tests" if device.type == "cpu" else "")
     choice = "torch" if reason else "triton"
-    _log_choice(operator, choice, device.type, reason)
+    if not torch.compiler.is_compiling():
+        _log_choice(operator, choice, device.type, reason)
     return choice
 
 

@@ -2,7 +2,7 @@
 
 Works through blocks of outputs. Within a block the convolution is a batched product with a band matrix,
 P (n × W) @ X (W × R), as in ``kernels.py``. The only extra memory are the matrices of one block: nothing grows with the
-length but the inputs, outputs and their gradients.
+length but inputs, outputs, their gradients and the weights' logsumexp; of half precision also a float32 gradient of x.
 
 Sizes: n outputs of a block, W inputs that they see, B batch, H heads, R = C/H channels of a head, k kernel width.
 """
@@ -33,11 +33,11 @@ def forward(
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     out, lse = new_output(x, length), new_logsumexp(weight, softmax)
-    if lse.numel() > 0:
-        torch.logsumexp(weight.to(lse.dtype), dim=-1, out=lse)
     weights = _Weights(x, weight, lse, seed, softmax, dropout)
     inputs, outputs = _by_head(x, weight), _by_head(out, weight)
     for block in _blocks(length, x.size(0), weight.size(-1), padding_l, step):
+        if lse.numel() > 0:
+            lse[block.outputs] = weight[block.outputs].to(lse.dtype).logsumexp(dim=-1)
         band = weights.band(block, step)[..., block.columns]
         outputs[:, :, block.outputs] = band @ inputs[:, :, block.inputs].to(band.dtype)
     return out, lse
@@ -48,7 +48,9 @@ def backward(
     padding_l: int, step: int, softmax: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     weights = _Weights(x, weight, lse, seed, softmax, dropout)
-    d_x, d_weight = torch.zeros_like(x, dtype=weights.dtype), torch.zeros_like(weight, dtype=weights.dtype)
+    d_x = torch.zeros_like(x, dtype=weights.dtype)
+    d_weight = torch.empty_like(weight)
+    d_shared = weight.new_zeros(weight.shape[-2:], dtype=weights.dtype)
     inputs, d_inputs, d_outputs = _by_head(x, weight), _by_head(d_x, weight), _by_head(grad, weight)
     for block in _blocks(grad.size(0), x.size(0), weight.size(-1), padding_l, step):
         d_output = d_outputs[:, :, block.outputs].to(weights.dtype)
@@ -56,16 +58,17 @@ def backward(
         d_inputs[:, :, block.inputs] += band[..., block.columns].mT @ d_output
         d_band = torch.zeros_like(band)
         d_band[..., block.columns] = d_output @ inputs[:, :, block.inputs].to(weights.dtype).mT
-        for rows, diagonals in _diagonals(d_band, block, weight.size(-1), step):
-            if weight.dim() == 2:
-                d_weight += diagonals.sum((0, 2))
-            else:
-                d_weight[rows] = diagonals.permute(2, 0, 1, 3)
-        if weight.dim() == 4:
-            weights.finish_gradient(d_weight[block.outputs], block)
+        if weight.dim() == 2:
+            for _, diagonals in _diagonals(d_band, block.size, weight.size(-1), step):
+                d_shared += diagonals.sum((0, 2))
+        else:
+            d_rows = d_shared.new_empty(block.size, *weight.shape[1:])
+            for rows, diagonals in _diagonals(d_band, block.size, weight.size(-1), step):
+                d_rows[rows] = diagonals.permute(2, 0, 1, 3)
+            d_weight[block.outputs] = weights.finish_gradient(d_rows, block)
     if weight.dim() == 2:
-        d_weight = finish_light_gradient(d_weight, weight, seed, softmax, dropout)
-    return d_x.to(x.dtype), d_weight.to(weight.dtype)
+        d_weight = finish_light_gradient(d_shared, weight, seed, softmax, dropout)
+    return d_x.to(x.dtype), d_weight
 
 
 class _Block(NamedTuple):
@@ -73,6 +76,10 @@ class _Block(NamedTuple):
     inputs: slice  # those that exist of the W
     columns: slice  # where they are among the W
     width: int  # W
+
+    @property
+    def size(self) -> int:
+        return self.outputs.stop - self.outputs.start
 
 
 def _blocks(length: int, inputs: int, kernel: int, padding_l: int, step: int) -> Iterator[_Block]:
@@ -90,15 +97,14 @@ def _by_head(x: Tensor, weight: Tensor) -> Tensor:
     return x.unflatten(2, (weight.size(-2), -1)).permute(1, 2, 0, 3)
 
 
-def _diagonals(band: Tensor, block: _Block, kernel: int, step: int) -> Iterator[tuple[slice, Tensor]]:
-    """Where the weights are in a band matrix (B, H, n, W): for each place within a step, the outputs that have it and
-    their rows' weights as a view (B, H, outputs, k)."""
-    n, width = band.shape[-2:]
-    for place in range(min(step, n)):
-        shape = (*band.shape[:2], len(range(place, n, step)), kernel)
+def _diagonals(band: Tensor, size: int, kernel: int, step: int) -> Iterator[tuple[slice, Tensor]]:
+    """Where the weights are in a band matrix (B, H, n, W): for each place within a step the rows that have it, and
+    these rows' weights as a view (B, H, rows, k)."""
+    width = band.size(-1)
+    for place in range(min(step, size)):
+        shape = (*band.shape[:2], len(range(place, size, step)), kernel)
         strides = (*band.stride()[:2], step * width + step, 1)
-        view = band.as_strided(shape, strides, band.storage_offset() + place * width)
-        yield slice(block.outputs.start + place, block.outputs.stop, step), view
+        yield slice(place, None, step), band.as_strided(shape, strides, band.storage_offset() + place * width)
 
 
 class _Weights:
@@ -121,8 +127,7 @@ class _Weights:
 
     def band(self, block: _Block, step: int) -> Tensor:
         """The block's band matrix, (B, H, n, W); overwritten by the next call."""
-        n = block.outputs.stop - block.outputs.start
-        shape = (self.batch, self.weight.size(-2), n, block.width)
+        shape = (self.batch, self.weight.size(-2), block.size, block.width)
         same = self.buffer.shape == shape  # then the zeros beside the band are in place, and shared weights too
         if not same:
             self.buffer = self.weight.new_zeros(shape, dtype=self.dtype)
@@ -130,22 +135,22 @@ class _Weights:
             p = self._rows(block)
             if self.seed is not None:
                 p = p * self._keep(block)
-            for rows, diagonals in _diagonals(self.buffer, block, self.kernel, step):
-                first = rows.start - block.outputs.start
-                diagonals.copy_(p[first::step].permute(1, 2, 0, 3))
+            for rows, diagonals in _diagonals(self.buffer, block.size, self.kernel, step):
+                diagonals.copy_(p[rows].permute(1, 2, 0, 3))
         elif not same:
-            for _, diagonals in _diagonals(self.buffer, block, self.kernel, step):
+            for _, diagonals in _diagonals(self.buffer, block.size, self.kernel, step):
                 diagonals.copy_(self.shared.unsqueeze(1))
         return self.buffer
 
-    def finish_gradient(self, d_weight: Tensor, block: _Block) -> None:
+    def finish_gradient(self, d_rows: Tensor, block: _Block) -> Tensor:
         """From the gradient (n, B, H, k) of the dynamic weights to that before DropConnect and softmax, in place."""
         if self.seed is not None:
-            d_weight *= self._keep(block)
+            d_rows *= self._keep(block)
         if self.softmax:
             p = self._rows(block)
-            d_weight -= torch.linalg.vecdot(p, d_weight).unsqueeze(-1)
-            d_weight *= p
+            d_rows -= torch.linalg.vecdot(p, d_rows).unsqueeze(-1)
+            d_rows *= p
+        return d_rows
 
     def _rows(self, block: _Block) -> Tensor:
         w = self.weight[block.outputs].to(self.dtype)

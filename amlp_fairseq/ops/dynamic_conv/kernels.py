@@ -267,7 +267,7 @@ def _sizes(x: Tensor, weight: Tensor, length: int, step: int) -> tuple[dict[str,
     """The kernels' sizes and blocks. tl.dot needs blocks of 16 at least."""
     heads, width = weight.shape[-2:]
     channels = x.size(2) // heads
-    positions = max(16 if length <= 16 else 32, triton.next_power_of_2(step))
+    positions = 16 if max(length, step) <= 16 else 32
     blocks = {
         "BT": positions,
         "BS": triton.next_power_of_2(positions + width - 1 + step - 1),

@@ -92,13 +92,13 @@ def keep_mask(
         return torch.ones((), dtype=torch.bool, device=device).expand(shape)
     per_position = shape[1] * shape[2]
     rows = torch.arange(first * per_position, (first + shape[0]) * per_position, device=device)
-    keys = _mix(_mix(seed.to(device) ^ (rows >> 32)) ^ (rows & 0xFFFFFFFF))
+    keys = _mix(_mix((seed.to(device) & 0xFFFFFFFF) ^ (rows >> 32)) ^ (rows & 0xFFFFFFFF))
     columns = torch.arange(shape[3], device=device) * 0x9E3779B9
     return (_mix((keys.unsqueeze(1) + columns) & 0xFFFFFFFF) >= drop_threshold(dropout)).view(shape)
 
 
 def drop_threshold(dropout: float) -> int:
-    return round(dropout * 2**32)
+    return min(round(dropout * 2**32), 2**32 - 1)
 
 
 def _mix(x: Tensor) -> Tensor:

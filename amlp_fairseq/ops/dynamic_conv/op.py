@@ -14,6 +14,8 @@ from amlp_fairseq.ops.dynamic_conv import cpu
 from amlp_fairseq.ops.dynamic_conv.shared import new_logsumexp, new_output
 
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+#: Largest ``step`` and sum of it and k for the kernels: larger blocks do not fit into every GPU's shared memory.
+TRITON_STEP, TRITON_WINDOW = 32, 98
 
 
 def dynamic_conv(
@@ -35,7 +37,8 @@ def dynamic_conv(
     float64 inputs). Differentiable once in ``x`` and ``weight``.
 
     Args:
-        x: inputs, (S, B, C); (B, S, C) if ``batch_first``. Not copied, whatever its strides.
+        x: inputs, (S, B, C); (B, S, C) if ``batch_first``. Not copied, whatever its strides. They must be finite: an
+            infinite one may spread to outputs that do not see it.
         weight: (T, B, H, k), or (B, T, H, k) if ``batch_first``, before the softmax; head h has the C/H channels from
             h·C/H on. T may differ from S.
         padding_l: inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred, any int allowed.
@@ -43,8 +46,8 @@ def dynamic_conv(
         step: positions that share a window; z for decoders that write z words per step (IBDecoder, Eq. 4).
         softmax: whether the weights are normalised over the kernel axis.
         dropout: probability of dropping a normalised weight (DropConnect).
-        seed: (1,) int64 tensor in [0, 2³²) on x's device: which weights are dropped, the same for every backend.
-            Drawn from torch's generator if None.
+        seed: (1,) int64 tensor on x's device, of which 32 bits count: which weights are dropped, the same for
+            every backend. Drawn from torch's generator if None.
         backend: ``auto``, ``torch`` or ``triton``.
 
     Returns:
@@ -103,8 +106,9 @@ def _apply(
         x = x.transpose(0, 1)
     if length is None:
         length = weight.size(0) if weight.dim() == 4 else x.size(0)
-    if x.size(0) == 0 or length == 0:
-        raise ValueError(f"x and weight must hold at least one position, not {x.size(0)} and {length}")
+    for name, positions in (("x", x.size(0)), ("weight" if weight.dim() == 4 else "length", length)):
+        if positions < 1:
+            raise ValueError(f"{name} must have at least one position, not {positions}")
     heads, width = weight.shape[-2:]
     if heads == 0 or x.size(2) % heads != 0:
         raise ValueError(f"x has {x.size(2)} channels, which the {heads} heads of weight do not divide")
@@ -118,19 +122,24 @@ def _apply(
         raise ValueError(f"step must be at least 1, not {step}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
-    chosen = choose_backend(backend, x.device, operator)
-    if chosen == "triton" and not {x.dtype, weight.dtype} <= set(TRITON_DTYPES):
-        if backend == "triton":
-            raise RuntimeError(f"{operator}: backend 'triton' cannot run on {x.dtype} and {weight.dtype}")
-        chosen = "torch"
+    chosen = choose_backend(backend, x.device, operator, _triton_limit(x.dtype, weight.dtype, width, step))
     if dropout == 0:
         seed = None
     elif seed is None:
         seed = torch.randint(2**32, (1,), device=x.device)
-    elif seed.shape != (1,) or seed.dtype != torch.int64 or seed.device != x.device:
+    elif not (isinstance(seed, Tensor) and seed.shape == (1,) and seed.dtype == torch.int64) or seed.device != x.device:
         raise ValueError(f"seed must be an int64 tensor of shape (1,) on {x.device}, not {seed!r}")
     out, _ = _conv(x, weight, seed, padding_l, length, step, softmax, dropout, chosen)
     return out.transpose(0, 1) if batch_first else out
+
+
+def _triton_limit(x: torch.dtype, weight: torch.dtype, width: int, step: int) -> str:
+    """Why the kernels cannot take such inputs; "" if they can."""
+    if not {x, weight} <= set(TRITON_DTYPES):
+        return f"the tensors are {x} and {weight}"
+    if step > TRITON_STEP or width + step > TRITON_WINDOW:
+        return f"the kernel width {width} with step {step} is too large"
+    return ""
 
 
 def _check(name: str, tensor: Tensor, dimensions: int) -> None:

@@ -30,4 +30,4 @@ def finish_light_gradient(
     if softmax:
         p = weight.to(d_weight.dtype).softmax(dim=-1)
         d_weight = p * (d_weight - (p * d_weight).sum(dim=-1, keepdim=True))
-    return d_weight.to(weight.dtype)
+    return torch.empty_like(weight).copy_(d_weight)
