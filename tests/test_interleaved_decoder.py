@@ -92,9 +92,10 @@ def test_masks_that_a_convolution_cannot_have_are_refused() -> None:
             )
 
 
+@pytest.mark.parametrize("kind", ["softmax", "dynamic_conv"])
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
-def test_reordering_leaves_no_trace(h: int, c: int) -> None:
-    task, model = build(h, c)
+def test_reordering_leaves_no_trace(h: int, c: int, kind: str) -> None:
+    task, model = build(h, c, decoder_self_attention_type=kind, decoder_kernel_size_list=[3, 7])
     z = h * c
     tokens, source = inputs(task, 4)
     encoder_out = model.encoder.forward_torchscript(source)

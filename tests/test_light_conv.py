@@ -11,6 +11,7 @@ import toy
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_REGISTRY, build_model
 from fairseq.models.lightconv import LightConvModel as StockModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel as StockLanguageModel
+from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,6 +142,23 @@ def test_language_model_takes_any_chunk() -> None:
     state: dict = {}
     parts = [ours.decoder(tokens[:, :n], incremental_state=state)[0] for n in (3, 4, 9)]
     torch.testing.assert_close(torch.cat(parts, dim=1), ours(tokens)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_stock_search_prints_the_models_probabilities(name: str) -> None:
+    ours, d = model(name), toy.dictionary(12)
+    sample = toy.batch(toy.random_sources(4, 12), d)
+    found = SequenceGenerator([ours], d, beam_size=3, max_len_b=12).generate([ours], sample)
+    for i, hypotheses in enumerate(found):
+        words = int(sample["net_input"]["src_lengths"][i])
+        source = sample["net_input"]["src_tokens"][i : i + 1, -words:]
+        for hypothesis in hypotheses:
+            tokens = hypothesis["tokens"]
+            inputs = torch.cat([tokens[-1:], tokens[:-1]]).unsqueeze(0)
+            output = ours(source, torch.tensor([words]), inputs)
+            lprobs = ours.get_normalized_probs(output, log_probs=True)[0]
+            expected = lprobs[torch.arange(len(tokens)), tokens]
+            torch.testing.assert_close(hypothesis["positional_scores"], expected, atol=1e-4, rtol=0)
 
 
 def options_of(name: str, arch: str, *words: str) -> Any:

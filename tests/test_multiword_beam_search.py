@@ -23,6 +23,10 @@ def build(h: int, c: int, words: int = 12, seed: int = 0, **options: Any) -> tup
     return task, toy.model(task, seed, **options)
 
 
+CONVOLUTION = {"decoder_self_attention_type": "dynamic_conv", "decoder_kernel_size_list": [3, 7]}
+of_every_kind = pytest.mark.parametrize("options", [{}, CONVOLUTION], ids=["softmax", "dynamic_conv"])
+
+
 def search(task: Any, models: list[Any], sample: dict, **options: Any) -> list[list[dict]]:
     options = {"beam_size": 4, "max_len_b": 12, **options}
     return MultiwordBeamSearch(models, task.tgt_dict, task.interleaving, **options).generate(models, sample)
@@ -125,9 +129,10 @@ def test_a_beam_that_covers_everything_finds_the_best_of_all_sequences(h: int, c
     assert float(found[0]["score"]) == pytest.approx(best_score, abs=1e-4)
 
 
+@of_every_kind
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
-def test_printed_scores_are_the_models_probabilities(h: int, c: int) -> None:
-    task, model = build(h, c)
+def test_printed_scores_are_the_models_probabilities(h: int, c: int, options: dict) -> None:
+    task, model = build(h, c, **options)
     for source in toy.random_sources(4, 12):
         (found,) = search(task, [model], toy.batch([source], task.src_dict), len_penalty=0.6)
         assert len(found) == 4
@@ -165,10 +170,11 @@ def test_words_behind_the_end_can_be_counted() -> None:
     assert differences > 0
 
 
+@of_every_kind
 @pytest.mark.parametrize("ngram", [0, 2])
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
-def test_a_sentence_is_translated_alone_as_in_any_batch(h: int, c: int, ngram: int) -> None:
-    task, model = build(h, c)
+def test_a_sentence_is_translated_alone_as_in_any_batch(h: int, c: int, ngram: int, options: dict) -> None:
+    task, model = build(h, c, **options)
     rows = toy.random_sources(7, 12, seed=5)
     options = {"max_len_a": 1.5, "max_len_b": 3, "no_repeat_ngram_size": ngram}
     left = search(task, [model], toy.batch(rows, task.src_dict), **options)

@@ -23,6 +23,11 @@ ARCHITECTURES = [
     "ibdecoder_tiny",
     "ibdecoder_wmt_en_de",
     "ibdecoder_wmt_en_de_big",
+    *(
+        f"triton_{conv}{size}"
+        for conv in ("lightconv", "dynamicconv")
+        for size in " _tiny _iwslt_de_en _wmt_en_de _wmt_en_de_big _wmt_en_fr_big _wmt_zh_en_big _lm _lm_gbw".split(" ")
+    ),
 ]
 # Prints which file the plugin came from once training is over.
 TRAIN_AND_TELL = (
