@@ -23,27 +23,20 @@ and without dropout; DynamicConv includes the linear map that makes its weights.
 import argparse
 import gc
 import itertools
-import json
 import logging
 import os
-import platform
-import random
 import re
 import statistics
-import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime, timezone
 from functools import cache, partial
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from benchmark_report import environment, finish, markdown, options_parser, parse, rounds
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from torch import Tensor
@@ -206,13 +199,9 @@ def scratch() -> Tensor:
 
 
 def median_seconds(functions: dict[Any, Callable[[], Any]], args: argparse.Namespace) -> dict[Any, float]:
-    """In each round all, in random order, for what ran before is in the caches; the first round warms up."""
-    order, found, generator = list(functions), defaultdict(list), random.Random(1)
-    for _ in range(args.repeats + 1):
-        generator.shuffle(order)
-        for key in order:
-            found[key].append(seconds(functions[key], args.device))
-    return {key: statistics.median(found[key][1:]) for key in functions}
+    """All take turns; the first round warms up."""
+    calls = {key: partial(seconds, function, args.device) for key, function in functions.items()}
+    return {key: statistics.median(found[1:]) for key, found in rounds(calls, args.repeats + 1).items()}
 
 
 def copy_bandwidth(args: argparse.Namespace) -> float:
@@ -281,13 +270,13 @@ def targets(rows: list[Row], args: argparse.Namespace) -> list[Row]:
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
     columns = {title: key for title, key in COLUMNS.items() if any(key in row for row in rows)}
-    lines = [["operator", "T", "system", *columns], ["---"] * (3 + len(columns))]
+    lines = []
     for row in rows:
         values = [f"{row[key]:.4g}" if key in row else "" for key in columns.values()]
         if "skipped" in row:
             values[0] = f"skipped: {row['skipped']}"
         lines.append([row["operator"], str(row["T"]), row["system"], *values])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown(["operator", "T", "system", *columns], lines)
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
@@ -314,51 +303,17 @@ def plot(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def environment(device: str) -> dict[str, Any]:
-    """Device, versions, commit and date."""
-
-    def git(*words: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
-    processor = model.group(1) if model else platform.machine()
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor,
-        "cuda": torch.version.cuda if device == "cuda" else "not measured: no CUDA device in this run",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "triton": version("triton") if find_spec("triton") else "not installed",
-        "commit": git("rev-parse", "HEAD") or "unknown",
-        "clean": git("status", "--porcelain") == "",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
+    parser = options_parser(__doc__, repeats=10)
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 256, 512, 1024, 4096], metavar="T")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--channels", type=int, default=1024)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--kernel", type=int, default=31)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
-    parser.add_argument("--repeats", type=int, default=10, help="timed calls of every system, after one not counted")
-    parser.add_argument("--out", type=Path, metavar="FILE.json", help="where all numbers go")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="where a plot goes, png or svg")
-    args = parser.parse_args()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no CUDA device")
+    args, options = parse(parser)
     if args.channels % args.heads:
         parser.error("the heads must divide the channels")
-    options = {name: value for name, value in vars(args).items() if name not in ("out", "plot")}
-    args.dtype = getattr(torch, args.dtype)
     args.backend = "triton" if args.device == "cuda" else "torch"
-    torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = False  # float32 is to mean the same for all systems
-    torch.manual_seed(1)
 
     failures = parity_failures(args.device, args.backend, {args.dtype, torch.float32})
     if failures:
@@ -377,13 +332,7 @@ def main() -> None:
         "targets": targets(rows, args),
     }
     print(table(rows), "\n")
-    for target in result["targets"]:
-        verdict = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]
-        print(f"{verdict}: {target['target']}" + (f" ({target['value']:.3g})" if target["value"] else ""))
-    if args.out is not None:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if args.plot is not None:
-        plot(result, args.plot)
+    finish(result, args, plot)
 
 
 if __name__ == "__main__":

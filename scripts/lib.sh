@@ -6,15 +6,16 @@ plugin=$root/amlp_fairseq
 # Prints a command the way a user could type it, then runs it.
 run() { printf '+ %s\n' "$*" >&2; "$@"; }
 
-systems="transformer ar sat ibdecoder ibdecoder-sa imdecoder triton_lightconv triton_dynamicconv ibdecoder-dynamicconv"
+systems="transformer ar sat ibdecoder ibdecoder-sa imdecoder"
+systems+=" triton_lightconv triton_dynamicconv ibdecoder-dynamicconv aan_transformer ibdecoder-aan"
 
 # system_task NAME: a system's task, for training; for decoding as well.
 system_task() {
   case $1 in
-    transformer|triton_*) echo "--task translation" ;;
+    transformer|triton_*|aan_transformer) echo "--task translation" ;;
     ar) echo "--task translation_interleaved --num-directions 1" ;;
     sat) echo "--task translation_interleaved --num-directions 1 --words-per-direction 2" ;;
-    ibdecoder|ibdecoder-dynamicconv) echo "--task translation_interleaved" ;;
+    ibdecoder|ibdecoder-dynamicconv|ibdecoder-aan) echo "--task translation_interleaved" ;;
     ibdecoder-sa) echo "--task translation_interleaved --words-per-direction 2" ;;
     imdecoder) echo "--task translation_interleaved --num-directions 4" ;;
     *) echo "unknown system '$1': choose one of $systems" >&2; return 1 ;;
@@ -24,10 +25,11 @@ system_task() {
 # system_model NAME KERNELS: a system's architecture; KERNELS are the widths of its convolutions, one for each layer.
 system_model() {
   case $1 in
-    transformer) echo "--arch transformer" ;;
+    transformer|aan_transformer) echo "--arch $1" ;;
     triton_*) echo "--arch $1 --encoder-kernel-size-list $2 --decoder-kernel-size-list $2" ;;
     ibdecoder-dynamicconv)
       echo "--arch ibdecoder --decoder-self-attention-type dynamic_conv --decoder-kernel-size-list $2" ;;
+    ibdecoder-aan) echo "--arch ibdecoder --decoder-self-attention-type average" ;;
     *) echo "--arch ibdecoder" ;;
   esac
 }

@@ -18,7 +18,7 @@ WIDTH, CHANNELS, BATCH = 5, 16, 3
 STEPS = [1, 2, 3]
 #: Those that see k positions only, and of them those that keep no more than k.
 WINDOWED = ["cnn", "dynamic_conv", "light_conv", "local"]
-CONSTANT_STATE = ["cnn", "dynamic_conv", "light_conv"]
+CONSTANT_STATE = ["average", "cnn", "dynamic_conv", "light_conv"]
 IN_DECODER = [(name, step) for name in sorted(ATTENTIONS) for step in STEPS if name != "cnn" or step == 1]
 
 
@@ -28,6 +28,7 @@ def place(side: str, step: int = 1, **options: Any) -> Place:
         for s in ("encoder", "decoder")
         for name, value in {
             "embed_dim": CHANNELS,
+            "ffn_embed_dim": 32,
             "attention_heads": 4,
             "layers": 1,
             "kernel_size_list": [WIDTH],
@@ -37,6 +38,9 @@ def place(side: str, step: int = 1, **options: Any) -> Place:
         }.items()
     }
     general = {
+        "average_ffn": False,
+        "no_average_gate": False,
+        "activation_dropout": 0.0,
         "attention_dropout": 0.0,
         "weight_dropout": None,
         "input_dropout": 0.0,
@@ -125,9 +129,11 @@ def test_state_never_grows(name: str) -> None:
         state: dict = {}
         run(layer, random(first), incremental_state=state)
         for _ in range(3):
-            ((saved,),) = (list(value.values()) for value in state.values())
-            assert saved.shape == (WIDTH - 1, BATCH, CHANNELS)
-            assert saved.untyped_storage().nbytes() == 4 * (WIDTH - 1) * BATCH * CHANNELS
+            ((saved, *count),) = (list(value.values()) for value in state.values())
+            vectors = 1 if name == "average" else WIDTH - 1
+            assert saved.numel() == vectors * BATCH * CHANNELS
+            assert saved.untyped_storage().nbytes() == 4 * saved.numel()
+            assert all(isinstance(number, int) for number in count)
             run(layer, random(1), incremental_state=state)
 
 

@@ -18,11 +18,11 @@ from amlp_fairseq.registration import register_model, register_task
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 
 ARCHITECTURES = [
-    "ibdecoder",
-    "ibdecoder_iwslt_de_en",
-    "ibdecoder_tiny",
-    "ibdecoder_wmt_en_de",
-    "ibdecoder_wmt_en_de_big",
+    *(
+        f"{model}{size}"
+        for model in ("ibdecoder", "aan_transformer")
+        for size in ("", "_iwslt_de_en", "_tiny", "_wmt_en_de", "_wmt_en_de_big")
+    ),
     *(
         f"triton_{conv}{size}"
         for conv in ("lightconv", "dynamicconv")

@@ -5,13 +5,11 @@ every number of directions h and words per direction c: autoregressive (1, 1), s
 (2, 1), IBDecoder + SA (2, c), IMDecoder (4, 1). h and c belong to the task; everything else is a Transformer.
 """
 
-from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models import register_model_architecture
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
@@ -19,7 +17,7 @@ from amlp_fairseq.models.plugin_transformer import (
     PluginDecoder,
     PluginTransformerConfig,
     PluginTransformerModel,
-    set_defaults,
+    register_sizes,
 )
 from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.ops.interleave import (
@@ -152,44 +150,4 @@ class IBDecoderModel(PluginTransformerModel):
         return sample["target_interleaved"]
 
 
-@register_model_architecture("ibdecoder", "ibdecoder_tiny")
-def ibdecoder_tiny(args: Namespace) -> None:
-    """2+2 layers, d = 64: for tests."""
-    set_defaults(
-        args,
-        encoder_embed_dim=64,
-        encoder_ffn_embed_dim=128,
-        encoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_embed_dim=64,
-        decoder_ffn_embed_dim=128,
-        decoder_layers=2,
-        decoder_attention_heads=2,
-    )
-
-
-@register_model_architecture("ibdecoder", "ibdecoder_iwslt_de_en")
-def ibdecoder_iwslt_de_en(args: Namespace) -> None:
-    """The sizes of fairseq's ``transformer_iwslt_de_en``."""
-    set_defaults(args, encoder_ffn_embed_dim=1024, encoder_attention_heads=4)
-    set_defaults(args, decoder_ffn_embed_dim=1024, decoder_attention_heads=4)
-
-
-@register_model_architecture("ibdecoder", "ibdecoder_wmt_en_de")
-def ibdecoder_wmt_en_de(args: Namespace) -> None:
-    """Transformer base, the paper's setting (Appendix A): the defaults."""
-
-
-@register_model_architecture("ibdecoder", "ibdecoder_wmt_en_de_big")
-def ibdecoder_wmt_en_de_big(args: Namespace) -> None:
-    """Transformer big, the sizes of fairseq's ``transformer_vaswani_wmt_en_de_big``."""
-    set_defaults(
-        args,
-        encoder_embed_dim=1024,
-        encoder_ffn_embed_dim=4096,
-        encoder_attention_heads=16,
-        decoder_embed_dim=1024,
-        decoder_ffn_embed_dim=4096,
-        decoder_attention_heads=16,
-        dropout=0.3,
-    )
+register_sizes("ibdecoder")

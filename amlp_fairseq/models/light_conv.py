@@ -25,16 +25,14 @@ from amlp_fairseq.models.plugin_transformer import (
     PluginDecoder,
     PluginTransformerConfig,
     PluginTransformerModel,
+    iwslt_de_en,
+    redefault,
     set_defaults,
+    tiny,
     transformer_config,
+    wmt_en_de_big,
 )
 from amlp_fairseq.registration import register_model
-
-
-def _default(name: str, value: Any) -> Any:
-    """An option of the plugin's Transformer with another default."""
-    return field(default=value, metadata=PluginTransformerConfig.__dataclass_fields__[name].metadata)
-
 
 #: The parts of a layer of fairseq's ``lightconv``, and where they are in a Transformer layer with these attentions.
 STOCK_NAMES = {
@@ -68,25 +66,25 @@ class _LoadsStock:
 class LightConvConfig(PluginTransformerConfig):
     """Options of ``triton_lightconv``; the defaults are those of fairseq's ``lightconv``."""
 
-    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
         "encoder_self_attention_type", "light_conv"
     )
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "light_conv"
     )
-    encoder_layers: int = _default("encoder_layers", 7)
-    attention_dropout: float = _default("attention_dropout", 0.0)
-    input_dropout: float = _default("input_dropout", 0.1)
+    encoder_layers: int = redefault("encoder_layers", 7)
+    attention_dropout: float = redefault("attention_dropout", 0.0)
+    input_dropout: float = redefault("input_dropout", 0.1)
 
 
 @dataclass
 class DynamicConvConfig(LightConvConfig):
     """Options of ``triton_dynamicconv``."""
 
-    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
         "encoder_self_attention_type", "dynamic_conv"
     )
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "dynamic_conv"
     )
 
@@ -115,11 +113,11 @@ class DynamicConvModel(LightConvModel):
 class LightConvLMConfig(DecoderConfig):
     """Options of ``triton_lightconv_lm``; the defaults are those of fairseq's ``lightconv_lm``."""
 
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "light_conv"
     )
-    attention_dropout: float = _default("attention_dropout", 0.0)
-    input_dropout: float = _default("input_dropout", 0.1)
+    attention_dropout: float = redefault("attention_dropout", 0.0)
+    input_dropout: float = redefault("input_dropout", 0.1)
     decoder_normalize_before: bool = field(
         default=True, metadata={"help": "layer norm after instead of before each decoder block"}
     )
@@ -148,7 +146,7 @@ class LightConvLMConfig(DecoderConfig):
 class DynamicConvLMConfig(LightConvLMConfig):
     """Options of ``triton_dynamicconv_lm``."""
 
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = _default(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "dynamic_conv"
     )
 
@@ -220,9 +218,9 @@ def _check_tied(options: Namespace) -> None:
 
 
 def _iwslt_de_en(args: Namespace) -> None:
-    """Section 6.1: d = 512, d_ff = 1024, H = 4."""
-    for side in ("encoder", "decoder"):
-        set_defaults(args, **{f"{side}_ffn_embed_dim": 1024, f"{side}_attention_heads": 4, f"{side}_glu": 0})
+    """Section 6.1: d = 512, d_ff = 1024, H = 4; no GLU."""
+    iwslt_de_en(args)
+    set_defaults(args, encoder_glu=0, decoder_glu=0)
     set_defaults(args, attention_dropout=0.1, weight_dropout=0.1, input_dropout=0.0, dropout=0.3)
 
 
@@ -232,9 +230,8 @@ def _wmt_en_de(args: Namespace) -> None:
 
 def _wmt_en_de_big(args: Namespace) -> None:
     """Section 5.1: d = 1024, d_ff = 4096, H = 16, N = 7 and 6, k = 3, 7, 15, 31x4 and 31x3."""
-    for side in ("encoder", "decoder"):
-        set_defaults(args, **{f"{side}_embed_dim": 1024, f"{side}_ffn_embed_dim": 4096, f"{side}_attention_heads": 16})
-    set_defaults(args, attention_dropout=0.1, dropout=0.3)
+    wmt_en_de_big(args)
+    set_defaults(args, attention_dropout=0.1)
 
 
 def _wmt_en_fr_big(args: Namespace) -> None:
@@ -250,18 +247,8 @@ def _wmt_zh_en_big(args: Namespace) -> None:
 
 
 def _tiny(args: Namespace) -> None:
-    """2+2 layers, d = 64: for tests."""
-    for side in ("encoder", "decoder"):
-        set_defaults(
-            args,
-            **{
-                f"{side}_embed_dim": 64,
-                f"{side}_ffn_embed_dim": 128,
-                f"{side}_layers": 2,
-                f"{side}_attention_heads": 2,
-                f"{side}_kernel_size_list": [3, 7],
-            },
-        )
+    tiny(args)
+    set_defaults(args, encoder_kernel_size_list=[3, 7], decoder_kernel_size_list=[3, 7])
 
 
 def _lm_gbw(args: Namespace) -> None:

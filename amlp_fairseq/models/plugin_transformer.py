@@ -8,6 +8,7 @@ import torch
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
@@ -41,6 +42,8 @@ class DecoderConfig(FairseqDataclass):
         default=None, metadata={"help": "H, heads that share kernels (default: --decoder-attention-heads)"}
     )
     decoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
+    average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer behind the mean of 'average'"})
+    no_average_gate: bool = field(default=False, metadata={"help": "leave out the gates of 'average'"})
     weight_normalization: ChoiceEnum(list(NORMALIZATIONS)) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "what is done to a convolution's weights over the kernel axis"}
     )
@@ -207,9 +210,9 @@ class PluginDecoder(TransformerDecoderBase):
         x = self.embed_scale * self.embed_tokens(tokens[:, start:])
         if self.project_in_dim is not None:
             x = self.project_in_dim(x)
-        if self.embed_positions is not None:
-            x = x + self.embed_positions(tokens)[:, start:]
-        return x
+        if len(positions) == 1:  # looks up one position, not those of the whole prefix
+            return x + self.embed_positions(tokens, incremental_state={})
+        return x + self.embed_positions(tokens)[:, start:]
 
     def attention_mask(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Which of the positions ``keys`` (S,) each of ``queries`` (T',) sees: a bool tensor (T', S)."""
@@ -288,3 +291,39 @@ def set_defaults(args: Namespace, **defaults: Any) -> None:
     """For architecture functions: what the command line did not give."""
     for name, value in defaults.items():
         setattr(args, name, getattr(args, name, value))
+
+
+def redefault(name: str, value: Any) -> Any:
+    """An option of the plugin's Transformer with another default, for a subclass of its configuration."""
+    return field(default=value, metadata=PluginTransformerConfig.__dataclass_fields__[name].metadata)
+
+
+def tiny(args: Namespace) -> None:
+    """2+2 layers, d = 64: for tests."""
+    for side in ("encoder", "decoder"):
+        sizes = {"embed_dim": 64, "ffn_embed_dim": 128, "layers": 2, "attention_heads": 2}
+        set_defaults(args, **{f"{side}_{name}": size for name, size in sizes.items()})
+
+
+def iwslt_de_en(args: Namespace) -> None:
+    """d = 512, FFN 1024, 4 heads: the sizes of fairseq's ``transformer_iwslt_de_en``."""
+    for side in ("encoder", "decoder"):
+        set_defaults(args, **{f"{side}_ffn_embed_dim": 1024, f"{side}_attention_heads": 4})
+
+
+def wmt_en_de(args: Namespace) -> None:
+    """Transformer base: the defaults."""
+
+
+def wmt_en_de_big(args: Namespace) -> None:
+    """Transformer big: the sizes of fairseq's ``transformer_vaswani_wmt_en_de_big``."""
+    for side in ("encoder", "decoder"):
+        sizes = {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16}
+        set_defaults(args, **{f"{side}_{name}": size for name, size in sizes.items()})
+    set_defaults(args, dropout=0.3)
+
+
+def register_sizes(model: str) -> None:
+    """Register the architectures ``<model>_tiny``, ``_iwslt_de_en``, ``_wmt_en_de`` and ``_wmt_en_de_big``."""
+    for size in (tiny, iwslt_de_en, wmt_en_de, wmt_en_de_big):
+        register_model_architecture(model, f"{model}_{size.__name__}")(size)

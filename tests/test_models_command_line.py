@@ -1,4 +1,4 @@
-"""The convolution models on the command line: stock checkpoints, ablations, language models."""
+"""Models under fairseq's own tasks on the command line: search, stock checkpoints, ablations, language models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 import commands
 import pytest
 
-pytestmark = pytest.mark.xdist_group("command-line")
+pytestmark = pytest.mark.xdist_group("models-command-line")
 PLUGIN: list[Any] = ["--user-dir", commands.PLUGIN]
 WORDS = [f"w{i}" for i in range(9)]
+LAST = "checkpoint_last.pt"
 TINY = [
     *(word for side in ("encoder", "decoder") for word in (f"--{side}-embed-dim", "16", f"--{side}-layers", "2")),
     *("--encoder-attention-heads", "2", "--decoder-attention-heads", "2"),
+]
+KERNELS = [
     *("--encoder-kernel-size-list", "[3,7]", "--decoder-kernel-size-list", "[3,31]"),
 ]
 
@@ -40,48 +43,84 @@ def train(data: Path, save: Path, *options: object, check: bool = True) -> str:
     )
 
 
-def generate(data: Path, save: Path, *options: object) -> dict[int, list[str]]:
+def generate(data: Path, path: object, *options: object) -> dict[int, list[str]]:
     output = commands.run(
-        *("fairseq_cli.generate", data, *PLUGIN, "--path", save / "checkpoint_last.pt", "--cpu", "--beam", "3"),
+        *("fairseq_cli.generate", data, *PLUGIN, "--path", path, "--cpu", "--beam", "3"),
         *("--max-len-b", "12", "--required-batch-size-multiple", "1", *options),
     )
     return commands.lines(output, "H")
+
+
+@pytest.mark.parametrize("arch", ["aan_transformer", "triton_dynamicconv"])
+def test_interactive_ensemble_and_half_precision(folder: Path, tmp_path: Path, arch: str) -> None:
+    model = ["--arch", arch, *TINY, *(KERNELS if arch.startswith("triton") else [])]
+    for seed in (1, 2):
+        train(folder, tmp_path / str(seed), *model, "--seed", seed)
+    one, two = (tmp_path / str(seed) / LAST for seed in (1, 2))
+    found = generate(folder, one)
+    text = (folder / "../raw/test.src").read_text(encoding="utf-8")
+    interactive = commands.run(
+        *("fairseq_cli.interactive", folder, *PLUGIN, "--path", one, "--cpu", "--beam", "3", "--max-len-b", "12"),
+        *("-s", "src", "-t", "tgt"),
+        text=text,
+    )
+    assert {i: words for i, (_, *words) in commands.lines(interactive, "H").items()} == {
+        i: words for i, (_, *words) in found.items()
+    }
+    both = generate(folder, f"{one}:{two}")
+    assert both.keys() == found.keys() == set(range(13))
+    assert both != found
+    assert generate(folder, f"{one}:{one}").keys() == found.keys()
+    half = generate(folder, one, "--fp16")
+    for i, (score, *_) in half.items():
+        assert float(score) == pytest.approx(float(found[i][0]), abs=0.05)
 
 
 @pytest.mark.parametrize(("conv", "arch"), [("lightweight", "triton_lightconv"), ("dynamic", "triton_dynamicconv")])
 def test_stock_checkpoint_decodes_with_these_kernels(folder: Path, tmp_path: Path, conv: str, arch: str) -> None:
     """The one-liner of the README: --model-overrides names the architecture."""
     types = ["--encoder-conv-type", conv, "--decoder-conv-type", conv]
-    train(folder, tmp_path, "--arch", "lightconv", *TINY, *types)
-    stock = generate(folder, tmp_path)
-    ours = generate(folder, tmp_path, "--model-overrides", f"{{'arch': '{arch}'}}")
+    train(folder, tmp_path, "--arch", "lightconv", *TINY, *KERNELS, *types)
+    stock = generate(folder, tmp_path / LAST)
+    ours = generate(folder, tmp_path / LAST, "--model-overrides", f"{{'arch': '{arch}'}}")
     assert ours.keys() == stock.keys() == set(range(13))
     for i, (score, *words) in stock.items():
         assert ours[i][1:] == words
         assert float(ours[i][0]) == pytest.approx(float(score), abs=2e-4)
 
 
-ABLATIONS = {
-    "no softmax": ["--weight-normalization", "none"],
-    "no weight sharing": ["--encoder-conv-heads", "16", "--decoder-conv-heads", "16"],
-    "no DropConnect": ["--weight-dropout", "0"],
-    "no GLU": ["--encoder-glu", "0", "--decoder-glu", "0"],
+ABLATIONS = {  # those of one row are independent of each other
+    "CNN depthwise": [
+        *("--arch", "triton_lightconv", *KERNELS, "--weight-normalization", "none", "--weight-dropout", "0"),
+        *("--encoder-conv-heads", "16", "--decoder-conv-heads", "16", "--encoder-glu", "0", "--decoder-glu", "0"),
+    ],
     "CNN of width 3": [
-        *("--encoder-self-attention-type", "cnn", "--decoder-self-attention-type", "cnn"),
+        *("--arch", "triton_lightconv", "--encoder-self-attention-type", "cnn"),
+        *("--decoder-self-attention-type", "cnn"),
         *("--encoder-kernel-size-list", "3", "--decoder-kernel-size-list", "3"),
     ],
-    "windowed self-attention": ["--encoder-self-attention-type", "local", "--decoder-self-attention-type", "local"],
+    "windowed self-attention": [
+        *("--arch", "triton_lightconv", *KERNELS, "--attention-dropout", "0.1"),
+        *("--encoder-self-attention-type", "local", "--decoder-self-attention-type", "local"),
+    ],
+    "AAN with FFN, in the encoder too, pre-norm": [
+        *("--arch", "aan_transformer", "--average-ffn", "--encoder-self-attention-type", "average"),
+        *("--encoder-normalize-before", "--decoder-normalize-before"),
+    ],
+    "AAN without gate": ["--arch", "aan_transformer", "--no-average-gate"],
 }
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
 def test_ablations_train_and_decode(folder: Path, tmp_path: Path, ablation: str) -> None:
-    train(folder, tmp_path, "--arch", "triton_lightconv", *TINY, "--attention-dropout", "0.1", *ABLATIONS[ablation])
-    assert generate(folder, tmp_path).keys() == set(range(13))
+    train(folder, tmp_path, *TINY, *ABLATIONS[ablation])
+    assert generate(folder, tmp_path / LAST).keys() == set(range(13))
 
 
 def test_bad_kernel_list_is_named(folder: Path, tmp_path: Path) -> None:
-    output = train(folder, tmp_path, "--arch", "triton_dynamicconv", *TINY, "--decoder-layers", "3", check=False)
+    output = train(
+        folder, tmp_path, "--arch", "triton_dynamicconv", *TINY, *KERNELS, "--decoder-layers", "3", check=False
+    )
     assert "--decoder-kernel-size-list [3, 31] has 2 entries, --decoder-layers is 3" in output
 
 

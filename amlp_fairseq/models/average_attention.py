@@ -1,0 +1,33 @@
+"""The Transformer with average attention (Zhang, Xiong and Su 2018): decoding with a state of one vector per layer."""
+
+from dataclasses import dataclass
+
+from fairseq.dataclass import ChoiceEnum
+
+from amlp_fairseq.models.plugin_transformer import (
+    ATTENTION_TYPES,
+    PluginTransformerConfig,
+    PluginTransformerModel,
+    redefault,
+    register_sizes,
+)
+from amlp_fairseq.registration import register_model
+
+
+@dataclass
+class AANTransformerConfig(PluginTransformerConfig):
+    """Options of ``aan_transformer``: average attention in the decoder, self-attention in the encoder."""
+
+    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+        "decoder_self_attention_type", "average"
+    )
+
+
+@register_model("aan_transformer", dataclass=AANTransformerConfig)
+class AANTransformerModel(PluginTransformerModel):
+    """AAN-Transformer; ``--encoder-self-attention-type average`` for the encoder as well."""
+
+    CONFIG = AANTransformerConfig
+
+
+register_sizes("aan_transformer")

@@ -1,0 +1,92 @@
+"""What the benchmarks share: their options, the environment, taking turns, tables and files."""
+
+import argparse
+import json
+import platform
+import random
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def options_parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
+    """With the options of every benchmark."""
+    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    result.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
+    result.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
+    result.add_argument("--repeats", type=int, default=repeats, help="timed calls of every system, after a warm-up")
+    result.add_argument("--out", type=Path, metavar="FILE.json", help="where all numbers go")
+    result.add_argument("--plot", type=Path, metavar="FILE", help="where a plot goes, png or svg")
+    return result
+
+
+def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options, applied to PyTorch, and again as they go into the numbers."""
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device")
+    options = {name: value for name, value in vars(args).items() if name not in ("out", "plot")}
+    args.dtype = getattr(torch, args.dtype)
+    torch.set_num_threads(args.threads)
+    torch.backends.cudnn.allow_tf32 = False  # float32 is to mean the same for all systems
+    torch.manual_seed(1)
+    return args, options
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Device, versions, commit and date."""
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
+    processor = model.group(1) if model else platform.machine()
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor,
+        "cuda": torch.version.cuda if device == "cuda" else "not measured: no CUDA device in this run",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "triton": version("triton") if find_spec("triton") else "not installed",
+        "commit": git("rev-parse", "HEAD") or "unknown",
+        "clean": git("status", "--porcelain") == "",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def rounds(functions: Mapping[Key, Callable[[], Value]], count: int) -> dict[Key, list[Value]]:
+    """Results of ``count`` calls of each; in each round all, in random order, for what ran before is in the caches."""
+    order, generator = list(functions), random.Random(1)
+    found: dict[Key, list[Value]] = {key: [] for key in functions}
+    for _ in range(count):
+        generator.shuffle(order)
+        for key in order:
+            found[key].append(functions[key]())
+    return found
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows))
+
+
+def finish(result: dict[str, Any], args: argparse.Namespace, plot: Callable[[dict[str, Any], Path], None]) -> None:
+    """Print the verdicts on ``result["targets"]`` and write what the options ask for."""
+    for target in result["targets"]:
+        verdict = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]
+        print(f"{verdict}: {target['target']}" + (f" ({target['value']:.3g})" if target["value"] else ""))
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if args.plot is not None:
+        plot(result, args.plot)
