@@ -161,16 +161,18 @@ def disagreement(ours: list[Tensor], other: list[Tensor]) -> float:
 
 def peak_extra_memory(function: Callable[[], Any], device: str) -> int:
     """The most bytes that are allocated at once during a call, beyond what was before it."""
+    gc.collect()  # garbage that is freed meanwhile would count
     if device == "cuda":
-        gc.collect()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         function()
         return torch.cuda.max_memory_allocated() - before
     # The allocator tells the profiler of every block, in custom operators too, into which a TorchDispatchMode sees not.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages
+    gc.disable()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()
+    gc.enable()
     assert profiler.profiler is not None
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import itertools
@@ -316,8 +317,11 @@ def test_triton_kernels_get_the_inputs_themselves(kind: str, monkeypatch: pytest
 
 def peak_memory(function: Callable[[], Any], folder: Path) -> int:
     """Most bytes that ``function`` holds at once, those inside PyTorch's own operators too, beyond those before it."""
+    gc.collect()
+    gc.disable()  # garbage of before, freed meanwhile, would count
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = function()
+    gc.enable()
     trace = folder / "trace.json"
     profiler.export_chrome_trace(str(trace))
     del kept

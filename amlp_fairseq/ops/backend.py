@@ -33,13 +33,13 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
         raise ValueError(f"{operator}: backend {requested!r} is unknown; choose one of {', '.join(BACKENDS)}")
     if requested == "torch":
         return "torch"
-    obstacle = _triton_obstacle(device) or limit
+    obstacle = _triton_obstacle(device)
     if requested == "triton":
-        if obstacle:
-            raise RuntimeError(f"{operator}: backend 'triton' cannot run: {obstacle}")
+        if obstacle or limit:
+            raise RuntimeError(f"{operator}: backend 'triton' cannot run: {obstacle or limit}")
         return "triton"
     # The interpreter is for tests: auto never takes it.
-    reason = obstacle or ("TRITON_INTERPRET is set, but only for tests" if device.type == "cpu" else "")
+    reason = obstacle or ("TRITON_INTERPRET is set, but only for tests" if device.type == "cpu" else limit)
     choice = "torch" if reason else "triton"
     if not torch.compiler.is_compiling():
         _log_choice(operator, choice, device.type, reason)

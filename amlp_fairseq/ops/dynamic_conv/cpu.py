@@ -2,7 +2,7 @@
 
 Works through blocks of outputs. Within a block the convolution is a batched product with a band matrix,
 P (n × W) @ X (W × R), as in ``kernels.py``. The only extra memory are the matrices of one block: nothing grows with the
-length but inputs, outputs, their gradients and the weights' logsumexp; of half precision also a float32 gradient of x.
+length but inputs, outputs and their gradients; of half precision also a float32 gradient of x.
 
 Sizes: n outputs of a block, W inputs that they see, B batch, H heads, R = C/H channels of a head, k kernel width.
 """
@@ -32,22 +32,20 @@ def forward(
     softmax: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    out, lse = new_output(x, length), new_logsumexp(weight, softmax)
-    weights = _Weights(x, weight, lse, seed, softmax, dropout)
+    out = new_output(x, length)
+    weights = _Weights(x, weight, seed, softmax, dropout)
     inputs, outputs = _by_head(x, weight), _by_head(out, weight)
     for block in _blocks(length, x.size(0), weight.size(-1), padding_l, step):
-        if lse.numel() > 0:
-            lse[block.outputs] = weight[block.outputs].to(lse.dtype).logsumexp(dim=-1)
         band = weights.band(block, step)[..., block.columns]
         outputs[:, :, block.outputs] = band @ inputs[:, :, block.inputs].to(band.dtype)
-    return out, lse
+    return out, new_logsumexp(weight, softmax, "torch")
 
 
 def backward(
-    grad: Tensor, x: Tensor, weight: Tensor, lse: Tensor, seed: Tensor | None,
+    grad: Tensor, x: Tensor, weight: Tensor, unused: Tensor, seed: Tensor | None,
     padding_l: int, step: int, softmax: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    weights = _Weights(x, weight, lse, seed, softmax, dropout)
+    weights = _Weights(x, weight, seed, softmax, dropout)
     d_x = torch.zeros_like(x, dtype=weights.dtype)
     d_weight = torch.empty_like(weight)
     d_shared = weight.new_zeros(weight.shape[-2:], dtype=weights.dtype)
@@ -110,12 +108,10 @@ def _diagonals(band: Tensor, size: int, kernel: int, step: int) -> Iterator[tupl
 class _Weights:
     """Normalised weights, block by block."""
 
-    def __init__(
-        self, x: Tensor, weight: Tensor, lse: Tensor, seed: Tensor | None, softmax: bool, dropout: float
-    ) -> None:
+    def __init__(self, x: Tensor, weight: Tensor, seed: Tensor | None, softmax: bool, dropout: float) -> None:
         self.dtype = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
         self.batch, self.kernel = x.size(1), weight.size(-1)
-        self.weight, self.lse, self.seed, self.softmax, self.dropout = weight, lse, seed, softmax, dropout
+        self.weight, self.seed, self.softmax, self.dropout = weight, seed, softmax, dropout
         self.shared: Tensor | None = None
         if weight.dim() == 2:
             p = weight.to(self.dtype)
@@ -154,7 +150,7 @@ class _Weights:
 
     def _rows(self, block: _Block) -> Tensor:
         w = self.weight[block.outputs].to(self.dtype)
-        return (w - self.lse[block.outputs].unsqueeze(-1)).exp_() if self.softmax else w
+        return w.softmax(dim=-1) if self.softmax else w
 
     def _keep(self, block: _Block) -> Tensor:
         shape = self.weight[block.outputs].shape

@@ -216,7 +216,7 @@ def forward(
     softmax: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    out, lse = new_output(x, length), new_logsumexp(weight, softmax)
+    out, lse = new_output(x, length), new_logsumexp(weight, softmax, "triton")
     sizes, blocks = _sizes(x, weight, length, step)
     with _on(x):
         _forward_kernel[_grid(length, sizes, blocks)](

@@ -158,7 +158,7 @@ def _implementation(backend: str) -> Any:
 
 
 # Custom operators, so that torch.compile sees one node and not what is inside. A weight of 4 dimensions is dynamic, one
-# of 2 shared. The second result is the logsumexp of the weights (T, B, H), kept for the gradient; empty if not needed.
+# of 2 shared. The second result is what the kernels keep for the gradient: the weights' logsumexp (T, B, H), or empty.
 
 
 @torch.library.custom_op("amlp_fairseq::dynamic_conv", mutates_args=())
@@ -188,7 +188,7 @@ def _(
     dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    return new_output(x, length), new_logsumexp(weight, softmax)
+    return new_output(x, length), new_logsumexp(weight, softmax, backend)
 
 
 @torch.library.custom_op("amlp_fairseq::dynamic_conv_backward", mutates_args=())

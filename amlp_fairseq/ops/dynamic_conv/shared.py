@@ -15,10 +15,10 @@ def new_output(x: Tensor, length: int) -> Tensor:
     return x.new_empty(length, x.size(1), x.size(2))
 
 
-def new_logsumexp(weight: Tensor, softmax: bool) -> Tensor:
-    """Uninitialised (T, B, H) for dynamic weights under softmax; empty otherwise."""
-    shape = weight.shape[:3] if softmax and weight.dim() == 4 else (0,)
-    return weight.new_empty(shape, dtype=torch.promote_types(weight.dtype, torch.float32))
+def new_logsumexp(weight: Tensor, softmax: bool, backend: str) -> Tensor:
+    """Uninitialised (T, B, H) float32 for dynamic weights under softmax in kernels; empty otherwise."""
+    shape = weight.shape[:3] if softmax and weight.dim() == 4 and backend == "triton" else (0,)
+    return weight.new_empty(shape, dtype=torch.float32)
 
 
 def finish_light_gradient(
