@@ -54,7 +54,7 @@ def backward(
         d_output = d_outputs[:, :, block.outputs].to(weights.dtype)
         band = weights.band(block, step)
         d_inputs[:, :, block.inputs] += band[..., block.columns].mT @ d_output
-        d_band = torch.zeros_like(band)
+        d_band = band.new_zeros(band.shape)
         d_band[..., block.columns] = d_output @ inputs[:, :, block.inputs].to(weights.dtype).mT
         if weight.dim() == 2:
             for _, diagonals in _diagonals(d_band, block.size, weight.size(-1), step):
@@ -123,14 +123,15 @@ class _Weights:
 
     def band(self, block: _Block, step: int) -> Tensor:
         """The block's band matrix, (B, H, n, W); overwritten by the next call."""
+        if block.size <= step:  # they share one window, as in decoding: the weights are the matrix
+            p = self._final_rows(block) if self.shared is None else self.shared.expand(block.size, self.batch, -1, -1)
+            return p.permute(1, 2, 0, 3)
         shape = (self.batch, self.weight.size(-2), block.size, block.width)
         same = self.buffer.shape == shape  # then the zeros beside the band are in place, and shared weights too
         if not same:
             self.buffer = self.weight.new_zeros(shape, dtype=self.dtype)
         if self.shared is None:
-            p = self._rows(block)
-            if self.seed is not None:
-                p = p * self._keep(block)
+            p = self._final_rows(block)
             for rows, diagonals in _diagonals(self.buffer, block.size, self.kernel, step):
                 diagonals.copy_(p[rows].permute(1, 2, 0, 3))
         elif not same:
@@ -147,6 +148,10 @@ class _Weights:
             d_rows -= torch.linalg.vecdot(p, d_rows).unsqueeze(-1)
             d_rows *= p
         return d_rows
+
+    def _final_rows(self, block: _Block) -> Tensor:
+        p = self._rows(block)
+        return p if self.seed is None else p * self._keep(block)
 
     def _rows(self, block: _Block) -> Tensor:
         w = self.weight[block.outputs].to(self.dtype)
