@@ -275,17 +275,21 @@ class _Search:
     def _drop_repeating_seams(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> None:
         """Take back, in place, hypotheses that end with an n-gram repeated where two directions meet.
 
-        One that has reached the length limit stays: something must be returned.
+        One that has reached the length limit stays, and those of a sentence that has nothing else: something must be
+        returned.
         """
         blocker, beam, z = self.options.blocker, self.options.beam_size, self.options.pattern.words_per_step
         assert blocker is not None
-        k = step.scores.size(1)
+        k, before = step.scores.size(1), totals.clone()
         for sentence, candidate in (ended & totals.isfinite()).nonzero().tolist():
             row, column = sentence * beam + candidate // k, candidate % k
             length = (steps - 1) * z + int(step.ends[row, column])
             words = torch.cat([self.tokens[row, z:], step.words[row, column]])[:length].tolist()
             if length < int(self.max_lengths[sentence]) and blocker.repeats(words):
                 totals[sentence, candidate] = -math.inf
+        for sentence in (~totals.isfinite().any(dim=1)).nonzero().squeeze(1).tolist():
+            if not self.hypotheses[int(self.sentences[sentence])]:
+                totals[sentence] = before[sentence]
 
     def _finish(self, sentence: int, candidate: int, step: Combinations, steps: int) -> None:
         """Add a finished hypothesis, in reading order, unless its sentence has B already."""
