@@ -118,9 +118,6 @@ class LightConvLMConfig(DecoderConfig):
     )
     attention_dropout: float = redefault("attention_dropout", 0.0)
     input_dropout: float = redefault("input_dropout", 0.1)
-    decoder_normalize_before: bool = field(
-        default=True, metadata={"help": "layer norm after instead of before each decoder block"}
-    )
     decoder_input_dim: Optional[int] = field(
         default=None, metadata={"help": "dimension of the input embedding (default: --decoder-embed-dim)"}
     )
@@ -153,7 +150,10 @@ class DynamicConvLMConfig(LightConvLMConfig):
 
 @register_model("triton_lightconv_lm", dataclass=LightConvLMConfig)
 class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
-    """A language model of lightweight convolutions (Section 6.3): the decoder alone."""
+    """A language model of lightweight convolutions (Section 6.3): the decoder alone.
+
+    As fairseq's: always pre-norm, without a norm behind the last layer.
+    """
 
     CONFIG = LightConvLMConfig
 
@@ -169,7 +169,7 @@ class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
             ValueError: if tied adaptive weights differ in cutoffs, factors or dimensions.
         """
         transformer = transformer_config(cfg, cls.CONFIG)
-        transformer.no_decoder_final_norm = True
+        transformer.decoder.normalize_before = transformer.no_decoder_final_norm = True
         if transformer.max_target_positions is None:
             transformer.max_target_positions = cfg.tokens_per_sample
         if cfg.tie_adaptive_weights:
