@@ -53,7 +53,7 @@ class Place:
 
 
 class SelfAttention(nn.Module):
-    """The protocol, which fairseq's MultiheadAttention follows as well.
+    """The protocol, which fairseq's MultiheadAttention follows as well; subclasses write ``mix``.
 
     Built from a ``Place``; raises ValueError where it cannot stand. ``num_heads`` and ``head_dim`` are for fairseq's
     decoder layer. An attention with a decoding state takes any number of new words per call, finds its state in
@@ -75,18 +75,19 @@ class SelfAttention(nn.Module):
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """Self-attention over ``query`` (T, B, C).
+        """What fairseq's layers call: ``mix`` of ``query``; ``key`` and ``value`` are ``query`` again."""
+        return self.mix(query, key_padding_mask, incremental_state), None
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+        """Self-attention over ``x``, causal in a decoder.
 
         Args:
-            query: inputs; in incremental decoding those that are new.
-            key: ``query`` again, as is ``value``.
-            key_padding_mask: True for padding, (B, T).
+            x: inputs (T, B, C); in incremental decoding those that are new.
+            padding_mask: True for padding, (B, T).
             incremental_state: fairseq's decoding state.
-            need_weights: must be False.
-            attn_mask: 0 or -inf for each query and key, (T, S).
 
         Returns:
-            (T, B, C), None.
+            (T, B, C).
         """
         raise NotImplementedError
 

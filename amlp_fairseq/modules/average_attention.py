@@ -38,24 +38,15 @@ class AverageAttention(FairseqIncrementalState, SelfAttention):
             self.ffn = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), dropout, nn.Linear(hidden, dim))
         self.gates = None if options.no_average_gate else nn.Linear(2 * dim, 2 * dim)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        need_weights: bool = False,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        y = query
-        g = self._average(y, key_padding_mask, incremental_state)
+    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+        y = x
+        g = self._average(y, padding_mask, incremental_state)
         if self.ffn is not None:
             g = self.ffn(g)
         if self.gates is None:
-            return g, None
+            return g
         i, f = self.gates(torch.cat([y, g], dim=-1)).sigmoid().chunk(2, dim=-1)
-        return i * y + f * g, None
+        return i * y + f * g
 
     def _average(self, y: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
         if incremental_state is None:

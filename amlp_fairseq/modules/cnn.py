@@ -33,16 +33,7 @@ class CNNBlock(SelfAttention):
         self.num_heads, self.head_dim = 1, place.option("embed_dim")
         self.conv = _Conv1d(place, self.head_dim)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        need_weights: bool = False,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        if key_padding_mask is not None:
-            query = query.masked_fill(key_padding_mask.t().unsqueeze(2), 0)
-        return self.conv(query, incremental_state), None
+    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+        if padding_mask is not None:
+            x = x.masked_fill(padding_mask.t().unsqueeze(2), 0)
+        return self.conv(x, incremental_state)

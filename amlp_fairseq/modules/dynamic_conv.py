@@ -111,22 +111,13 @@ class ConvolutionBlock(SelfAttention):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        need_weights: bool = False,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        x = self.linear1(self.input_dropout_module(query))
+    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+        x = self.linear1(self.input_dropout_module(x))
         if self.glu:
             x = F.glu(x)
-        if key_padding_mask is not None:
-            x = x.masked_fill(key_padding_mask.t().unsqueeze(2), 0)
-        return self.linear2(self.conv(x, incremental_state)), None
+        if padding_mask is not None:
+            x = x.masked_fill(padding_mask.t().unsqueeze(2), 0)
+        return self.linear2(self.conv(x, incremental_state))
 
 
 @register_attention("light_conv")
