@@ -361,7 +361,8 @@ def test_memory_of_the_torch_backend(kind: str, batch_first: bool, tmp_path: Pat
     costs(operator, backend="torch", batch_first=batch_first)  # whatever PyTorch allocates once
     ours, theirs = costs(operator, backend="torch", batch_first=batch_first), costs(naive)
     assert all(channels <= cost < 1.5 * channels for cost in ours), ours
-    assert all(cost > width * channels / 2 for cost in theirs), theirs
+    # Forwards only: in its gradient the naive operator frees what it kept while it allocates.
+    assert theirs[0] > width * channels / 2, theirs
 
 
 # Sizes that fit, strides that do not: an offset in 32 bits would be negative. Memory never touched costs nothing.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fairseq.dataclass import ChoiceEnum
 
 from amlp_fairseq.models.plugin_transformer import (
-    ATTENTION_TYPES,
+    SELF_ATTENTIONS,
     PluginTransformerConfig,
     PluginTransformerModel,
     redefault,
@@ -18,7 +18,7 @@ from amlp_fairseq.registration import register_model
 class AANTransformerConfig(PluginTransformerConfig):
     """Options of ``aan_transformer``: average attention in the decoder, self-attention in the encoder."""
 
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "average"
     )
 

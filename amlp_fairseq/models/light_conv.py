@@ -20,7 +20,7 @@ from omegaconf import II
 from torch import nn
 
 from amlp_fairseq.models.plugin_transformer import (
-    ATTENTION_TYPES,
+    SELF_ATTENTIONS,
     DecoderConfig,
     PluginDecoder,
     PluginTransformerConfig,
@@ -66,10 +66,10 @@ class _LoadsStock:
 class LightConvConfig(PluginTransformerConfig):
     """Options of ``triton_lightconv``; the defaults are those of fairseq's ``lightconv``."""
 
-    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "encoder_self_attention_type", "light_conv"
     )
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "light_conv"
     )
     encoder_layers: int = redefault("encoder_layers", 7)
@@ -81,10 +81,10 @@ class LightConvConfig(PluginTransformerConfig):
 class DynamicConvConfig(LightConvConfig):
     """Options of ``triton_dynamicconv``."""
 
-    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "encoder_self_attention_type", "dynamic_conv"
     )
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "dynamic_conv"
     )
 
@@ -113,7 +113,7 @@ class DynamicConvModel(LightConvModel):
 class LightConvLMConfig(DecoderConfig):
     """Options of ``triton_lightconv_lm``; the defaults are those of fairseq's ``lightconv_lm``."""
 
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "light_conv"
     )
     attention_dropout: float = redefault("attention_dropout", 0.0)
@@ -143,7 +143,7 @@ class LightConvLMConfig(DecoderConfig):
 class DynamicConvLMConfig(LightConvLMConfig):
     """Options of ``triton_dynamicconv_lm``."""
 
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = redefault(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "dynamic_conv"
     )
 

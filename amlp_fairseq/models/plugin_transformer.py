@@ -1,4 +1,4 @@
-"""The Transformer of the plugin: fairseq's, with any self-attention of the registry and exact incremental decoding."""
+"""The Transformer of the plugin: fairseq's, with any attention of the registry and exact incremental decoding."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
@@ -18,17 +18,19 @@ from fairseq.models.transformer import (
 from omegaconf import II
 from torch import Tensor, nn
 
-from amlp_fairseq.modules.attention import ATTENTIONS, replace_self_attention
+from amlp_fairseq.modules.amlp import ACTIVATIONS
+from amlp_fairseq.modules.attention import attention_types, replace_attentions
 from amlp_fairseq.modules.dynamic_conv import NORMALIZATIONS
+from amlp_fairseq.registration import register_model
 
-ATTENTION_TYPES = sorted(ATTENTIONS)
+SELF_ATTENTIONS, CROSS_ATTENTIONS = attention_types("self"), attention_types("cross")
 
 
 @dataclass
 class DecoderConfig(FairseqDataclass):
     """Options of a decoder's layers; all are flat, with fairseq's names where fairseq has them."""
 
-    decoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = field(  # type: ignore[valid-type]
+    decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the words of the target see each other"}
     )
     decoder_kernel_size_list: List[int] = field(
@@ -42,6 +44,29 @@ class DecoderConfig(FairseqDataclass):
         default=None, metadata={"help": "H, heads that share kernels (default: --decoder-attention-heads)"}
     )
     decoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
+    attention_window: Optional[int] = field(
+        default=None, metadata={"help": "width of the windows of 'local' (default: the kernel size lists)"}
+    )
+    attention_inner_dim: int = field(
+        default=16, metadata={"help": "c: slots of 'abc', inner width of AMLP, random features of 'performer'"}
+    )
+    amlp_activation: ChoiceEnum(list(ACTIVATIONS)) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "activation of AMLP's inner layer"}
+    )
+    amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
+    amlp_ema_bias_correction: bool = field(
+        default=False, metadata={"help": "divide the moving average by 1 - β^i, for it starts at 0"}
+    )
+    no_amlp_normalize: bool = field(
+        default=False, metadata={"help": "do not normalise the channels before the covariances of 'amlp_cov'"}
+    )
+    no_amlp_temperature: bool = field(
+        default=False, metadata={"help": "no learned temperatures of the covariances of 'amlp_cov'"}
+    )
+    no_amlp_output_norm: bool = field(default=False, metadata={"help": "no layer norm behind the heads of AMLP"})
+    amlp_published_contraction: bool = field(
+        default=False, metadata={"help": "'amlp_cov' with relu(L) and the axis of KᵀV that the authors' code sums over"}
+    )
     average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer behind the mean of 'average'"})
     no_average_gate: bool = field(default=False, metadata={"help": "leave out the gates of 'average'"})
     weight_normalization: ChoiceEnum(list(NORMALIZATIONS)) = field(  # type: ignore[valid-type]
@@ -86,8 +111,11 @@ class DecoderConfig(FairseqDataclass):
 class PluginTransformerConfig(DecoderConfig):
     """Options of the plugin's encoder-decoder models."""
 
-    encoder_self_attention_type: ChoiceEnum(ATTENTION_TYPES) = field(  # type: ignore[valid-type]
+    encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the words of the source see each other"}
+    )
+    decoder_cross_attention_type: ChoiceEnum(CROSS_ATTENTIONS) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the words of the target see the source"}
     )
     encoder_kernel_size_list: List[int] = field(
         default_factory=lambda: [3, 7, 15, 31, 31, 31, 31],
@@ -112,15 +140,16 @@ class PluginTransformerConfig(DecoderConfig):
 
 
 class PluginEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder with the self-attention of ``--encoder-self-attention-type``."""
+    """fairseq's Transformer encoder with the attention of ``--encoder-self-attention-type``."""
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
-        replace_self_attention(self.layers, cfg.options, "encoder")
+        replace_attentions(self.layers, cfg.options, "encoder")
 
 
 class PluginDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with the self-attention of ``--decoder-self-attention-type``.
+    """fairseq's Transformer decoder with the attentions of ``--decoder-self-attention-type`` and
+    ``--decoder-cross-attention-type``.
 
     With an incremental state the whole prefix is given each time, and any number of words may be new: stock fairseq
     looks at the last word only.
@@ -143,7 +172,7 @@ class PluginDecoder(TransformerDecoderBase):
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.words_per_step = words_per_step
-        replace_self_attention(self.layers, cfg.options, "decoder", words_per_step)
+        replace_attentions(self.layers, cfg.options, "decoder", words_per_step)
 
     def extract_features(
         self,
@@ -241,8 +270,9 @@ class PluginDecoder(TransformerDecoderBase):
         return torch.zeros(allowed.shape, dtype=x.dtype, device=x.device).masked_fill(~allowed, float("-inf"))
 
 
+@register_model("plugin_transformer", dataclass=PluginTransformerConfig)
 class PluginTransformerModel(TransformerModelBase):
-    """An encoder-decoder model built from a flat configuration; subclasses register themselves with ``CONFIG``."""
+    """Transformer whose attentions are options; subclasses register themselves with another ``CONFIG``."""
 
     CONFIG: type[PluginTransformerConfig] = PluginTransformerConfig
 
@@ -327,3 +357,6 @@ def register_sizes(model: str) -> None:
     """Register the architectures ``<model>_tiny``, ``_iwslt_de_en``, ``_wmt_en_de`` and ``_wmt_en_de_big``."""
     for size in (tiny, iwslt_de_en, wmt_en_de, wmt_en_de_big):
         register_model_architecture(model, f"{model}_{size.__name__}")(size)
+
+
+register_sizes("plugin_transformer")

@@ -1,3 +1,15 @@
-"""Neural network layers; importing registers the self-attentions."""
+"""Neural network layers; importing registers the attentions."""
 
-from amlp_fairseq.modules import average_attention, cnn, dynamic_conv, local_attention  # noqa: F401
+from amlp_fairseq.modules import (  # noqa: F401
+    abc,
+    amlp,
+    average_attention,
+    cnn,
+    cosformer,
+    dynamic_conv,
+    gmlp,
+    linear,
+    local,
+    softmax,
+    xca,
+)

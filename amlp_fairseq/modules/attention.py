@@ -1,6 +1,7 @@
-"""The registry of self-attentions: whatever lets the words of a sequence see each other in a Transformer layer.
+"""The registry of attentions: whatever lets the positions of a Transformer layer see each other or the source.
 
-A new one is a file in this folder with a class under ``@register_attention(name)`` that follows ``SelfAttention``.
+A new one is a file in this folder with a class under ``@register_attention(name)``: a ``MultiHeadAttention`` (see
+``multihead.py``), or a ``SelfAttention`` where there are no queries, keys and values.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
+
+#: What an attention may have to do. Where the decoder writes from left to right, its output at a position must not
+#: depend on later inputs: they are unknown when decoding. For "causal cross" that is about the queries alone.
+PATTERNS = ("noncausal self", "causal self", "noncausal cross", "causal cross")
 
 
 @dataclass(frozen=True)
@@ -19,15 +23,26 @@ class Place:
 
     Attributes:
         options: the model's options by their names on the command line.
-        side: ``encoder`` (sees the whole sequence) or ``decoder`` (causal).
+        side: ``encoder`` or ``decoder``.
         layer: its layer, from 0.
-        words_per_step: z; in a decoder position i sees j iff ⌊i/z⌋ ≥ ⌊j/z⌋ (IBDecoder, Eq. 4). 1 is plain causality.
+        pattern: one of ``PATTERNS``.
+        words_per_step: z; under "causal self" position i sees j iff ⌊i/z⌋ ≥ ⌊j/z⌋ (IBDecoder, Eq. 4). 1 is plain
+            causality.
     """
 
     options: Any
     side: str
     layer: int
+    pattern: str
     words_per_step: int = 1
+
+    @property
+    def causal(self) -> bool:
+        return self.pattern.startswith("causal")
+
+    @property
+    def cross(self) -> bool:
+        return self.pattern.endswith("cross")
 
     def option(self, name: str) -> Any:
         """The value of ``--<side>-<name>``."""
@@ -53,16 +68,17 @@ class Place:
 
 
 class SelfAttention(nn.Module):
-    """The protocol, which fairseq's MultiheadAttention follows as well; subclasses write ``mix``.
+    """Self-attention without queries, keys and values; subclasses write ``mix`` and say their ``patterns``.
 
     Built from a ``Place``; raises ValueError where it cannot stand. ``num_heads`` and ``head_dim`` are for fairseq's
-    decoder layer. An attention with a decoding state takes any number of new words per call, finds its state in
+    decoder layer. With a decoding state it takes any number of new words per call, finds its state in
     ``incremental_state`` and has ``reorder_incremental_state``.
     """
 
+    patterns: tuple[str, ...] = ("noncausal self", "causal self")
     num_heads: int
     head_dim: int
-    #: Whether it needs ``attn_mask`` to be causal, and is not so by construction.
+    #: Whether it obeys ``attn_mask``, and needs it to be causal.
     takes_mask = False
 
     def forward(
@@ -74,12 +90,13 @@ class SelfAttention(nn.Module):
         incremental_state: dict[str, Any] | None = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """What fairseq's layers call: ``mix`` of ``query``; ``key`` and ``value`` are ``query`` again."""
+        """What the layers call: ``mix`` of ``query``; ``key`` and ``value`` are ``query`` again."""
         return self.mix(query, key_padding_mask, incremental_state), None
 
     def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Self-attention over ``x``, causal in a decoder.
+        """Self-attention over ``x``.
 
         Args:
             x: inputs (T, B, C); in incremental decoding those that are new.
@@ -96,11 +113,11 @@ class SelfAttention(nn.Module):
         return {}
 
 
-ATTENTIONS: dict[str, Callable[[Place], nn.Module]] = {}
+ATTENTIONS: dict[str, Any] = {}
 
 
 def register_attention(name: str) -> Callable[[Any], Any]:
-    """Register a class under a name for ``--encoder-self-attention-type`` and ``--decoder-self-attention-type``."""
+    """Register a class under a name for the options ``--<side>-self-attention-type`` and ``…-cross-attention-type``."""
 
     def register(cls: Any) -> Any:
         if name in ATTENTIONS:
@@ -111,27 +128,34 @@ def register_attention(name: str) -> Callable[[Any], Any]:
     return register
 
 
-@register_attention("softmax")
-class SoftmaxAttention(MultiheadAttention):
-    """fairseq's multi-head attention."""
-
-    takes_mask = True
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(
-            place.option("embed_dim"),
-            place.option("attention_heads"),
-            dropout=place.options.attention_dropout,
-            self_attention=True,
-        )
+def attention_types(kind: str) -> list[str]:
+    """Names of the attentions for some pattern of a kind, ``self`` or ``cross``."""
+    return sorted(name for name, cls in ATTENTIONS.items() if any(p.endswith(kind) for p in cls.patterns))
 
 
-def replace_self_attention(layers: nn.ModuleList, options: Any, side: str, words_per_step: int = 1) -> None:
-    """Give the layers of a fairseq encoder or decoder the attention of ``--<side>-self-attention-type``.
+def build_attention(place: Place) -> nn.Module:
+    """The attention that ``--<side>-self-attention-type`` or ``--<side>-cross-attention-type`` asks for.
+
+    Raises:
+        ValueError: if it cannot do what its place needs.
+    """
+    option = "cross_attention_type" if place.cross else "self_attention_type"
+    name = place.option(option)
+    able = sorted(other for other, cls in ATTENTIONS.items() if place.pattern in cls.patterns)
+    if name not in able:
+        flag = f"--{place.side}-{option.replace('_', '-')}"
+        raise ValueError(f"{flag} {name}: it cannot be {place.pattern} attention; choose one of {', '.join(able)}")
+    return ATTENTIONS[name](place)
+
+
+def replace_attentions(layers: nn.ModuleList, options: Any, side: str, words_per_step: int = 1) -> None:
+    """Give the layers of a fairseq encoder or autoregressive decoder the attentions that the options name.
 
     Raises:
         ValueError: from the attention, if it cannot stand there.
     """
     for i, layer in enumerate(layers):
-        place = Place(options, side, i, words_per_step)
-        layer.self_attn = ATTENTIONS[place.option("self_attention_type")](place)
+        own = "causal self" if side == "decoder" else "noncausal self"
+        layer.self_attn = build_attention(Place(options, side, i, own, words_per_step))
+        if getattr(layer, "encoder_attn", None) is not None:
+            layer.encoder_attn = build_attention(Place(options, side, i, "causal cross", words_per_step))

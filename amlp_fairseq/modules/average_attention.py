@@ -22,15 +22,15 @@ class AverageAttention(FairseqIncrementalState, SelfAttention):
         i_j, f_j = σ(W [y_j; g_j] + b)          gates, W: 2d → 2d; none with --no-average-gate
         h̃_j = i_j ⊙ y_j + f_j ⊙ g_j            without gates h̃_j = g_j
 
-    In the encoder the mean runs over the whole sentence: uniform weights where self-attention has learned ones. The
-    decoding state is the sum of the inputs and their number.
+    Where it is not causal the mean runs over the whole sentence: uniform weights where self-attention has learned ones.
+    The decoding state is the sum of the inputs and their number.
     """
 
     def __init__(self, place: Place) -> None:
         super().__init__()
         options, dim = place.options, place.option("embed_dim")
         self.num_heads, self.head_dim = 1, dim
-        self.causal, self.step = place.side == "decoder", place.words_per_step
+        self.causal, self.step = place.causal, place.words_per_step
         self.ffn = None
         if options.average_ffn:
             hidden = place.option("ffn_embed_dim")

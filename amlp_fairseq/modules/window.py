@@ -13,9 +13,9 @@ from amlp_fairseq.modules.attention import Place
 
 
 class WindowedLayer(FairseqIncrementalState, nn.Module):
-    """A layer whose outputs see k inputs each: a centred window in the encoder, the last k inputs in the decoder.
+    """A layer whose outputs see k inputs each: a centred window, or the last k inputs where it is causal.
 
-    With z words per step, the window of a decoder's position ends with the last position of its step (IBDecoder,
+    With z words per step, the window of a causal position ends with the last position of its step (IBDecoder,
     Eq. 4). The decoding state are the last k - z inputs, whatever the number of new ones per call.
 
     Args:
@@ -26,9 +26,8 @@ class WindowedLayer(FairseqIncrementalState, nn.Module):
         super().__init__()
         self.kernel_size = place.kernel_size
         self.step = place.words_per_step
-        causal = place.side == "decoder"
         #: Inputs to the left of the first position of a step; as fairseq's lightconv for even k.
-        self.padding_l = self.kernel_size - self.step if causal else (self.kernel_size - 1) // 2
+        self.padding_l = self.kernel_size - self.step if place.causal else (self.kernel_size - 1) // 2
 
     def convolve(self, x: Tensor, inputs: Tensor, padding_l: int) -> Tensor:
         """Outputs (T, B, C) for the positions ``x`` (T, B, C); the window of the first step begins at

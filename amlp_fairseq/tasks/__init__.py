@@ -1,3 +1,3 @@
 """Tasks."""
 
-from amlp_fairseq.tasks import translation_interleaved  # noqa: F401
+from amlp_fairseq.tasks import translation_cmlmc, translation_interleaved  # noqa: F401

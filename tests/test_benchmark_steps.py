@@ -1,4 +1,4 @@
-"""scripts/benchmark_length.py: it measures only what decodes right, and counts the decoding state exactly."""
+"""scripts/benchmark_steps.py: it measures only what decodes right, and counts the decoding state exactly."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fairseq.models import FairseqIncrementalDecoder
 from amlp_fairseq.modules import average_attention
 
 sys.path.append(str(commands.ROOT / "scripts"))  # for what the scripts import of each other
-SCRIPT = commands.load_script("benchmark_length")
+SCRIPT = commands.load_script("benchmark_steps")
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 1, "heads": 2, "words": 20, "length": 6, "source_length": 5}
 MEASURED = {"rows": 3, "batches": [1, 2], "beams": [1, 4], "uncached_rows": 4, "repeats": 1, "threads": 1}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    words = ["benchmark_length.py"]
+    words = ["benchmark_steps.py"]
     for name, value in {**SIZES, **MEASURED}.items():
         words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
     monkeypatch.setattr(sys, "argv", [*words, *map(str, arguments)])

@@ -1,6 +1,6 @@
 """Decoding time of the average attention network (AAN) over position and beam, against Transformers, in one run.
 
-    python scripts/benchmark_length.py [--device cuda] [--dtype float16] [--out FILE.json] [--plot FILE.svg]
+    python scripts/benchmark_steps.py [--device cuda] [--dtype float16] [--out FILE.json] [--plot FILE.svg]
 
 Random weights. First, in float32, every system's decoding must agree with its full forward, and the Transformer's beam
 search with and without cache word for word; else there are no numbers and the status is 1. Systems:

@@ -1,0 +1,277 @@
+"""CMLMC: a conditional masked language model that corrects itself, with any attention of the registry.
+
+Sources: Huang, Perez and Volkovs, "Improving Non-Autoregressive Translation Models Without Distillation" (2022), on
+top of CMLM (Ghazvininejad et al. 2019), for which fairseq has ``cmlm_transformer``; Jiang et al. (2023) for AMLP in its
+decoder. CMLMC changes three things, each of which can be left out; without all three it is CMLM:
+
+1. RePos: a causally masked self-attention behind the unmasked one in every decoder layer;
+2. word and position embeddings are concatenated and mapped to the width of the model, not scaled and added;
+3. correction loss: some revealed words are replaced by the model's own guesses, and have to be found again.
+"""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.iterative_refinement_generator import DecoderOut
+from fairseq.models import register_model_architecture
+from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder, NATransformerDecoder
+from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from omegaconf import II
+from torch import Tensor, nn
+
+from amlp_fairseq.models.plugin_transformer import (
+    PluginTransformerConfig,
+    redefault,
+    register_sizes,
+    set_defaults,
+    transformer_config,
+    wmt_en_de,
+)
+from amlp_fairseq.modules.attention import replace_attentions
+from amlp_fairseq.modules.nat_decoder_layer import NATDecoderLayer
+from amlp_fairseq.registration import register_model
+
+
+@dataclass
+class CMLMCConfig(PluginTransformerConfig):
+    """Options of ``cmlmc_transformer``: the plugin's Transformer's, ``cmlm_transformer``'s, and its own."""
+
+    no_repos: bool = field(default=False, metadata={"help": "no causal self-attention in the decoder's layers"})
+    no_concatenated_positions: bool = field(
+        default=False, metadata={"help": "add position embeddings to scaled word embeddings"}
+    )
+    self_correction: int = field(
+        default=0,
+        metadata={"help": "updates after which the correction loss begins; -1: never, and only masks are predicted"},
+    )
+    replace_factor: float = field(
+        default=0.3, metadata={"help": "share of the revealed words that the correction loss replaces by guesses"}
+    )
+    encoder_learned_pos: bool = field(default=False, metadata={"help": "use learned positions in the encoder"})
+    decoder_learned_pos: bool = field(default=False, metadata={"help": "use learned positions in the decoder"})
+    apply_bert_init: bool = field(default=False, metadata={"help": "initialise the parameters as BERT does"})
+    pred_length_offset: bool = field(
+        default=False, metadata={"help": "predict the difference between the lengths of target and source"}
+    )
+    sg_length_pred: bool = field(
+        default=False, metadata={"help": "no gradients from the length prediction to the encoder"}
+    )
+    length_loss_factor: float = field(default=0.1, metadata={"help": "weight of the length prediction's loss"})
+    attention_window: Optional[int] = redefault("attention_window", 5)
+    label_smoothing: float = II("criterion.label_smoothing")
+
+
+class CMLMCEncoder(FairseqNATEncoder):
+    """fairseq's NAT encoder with the attention of ``--encoder-self-attention-type``."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        replace_attentions(self.layers, cfg.options, "encoder")
+        self.join_positions = _position_map(cfg.options, cfg.encoder.embed_dim)
+
+    def forward_embedding(self, src_tokens: Tensor, token_embedding: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if self.join_positions is None:
+            return super().forward_embedding(src_tokens, token_embedding)
+        embedding = self.embed_tokens(src_tokens) if token_embedding is None else token_embedding
+        x = self.join_positions(torch.cat([embedding, self.embed_positions(src_tokens)], dim=-1))
+        return self.dropout_module(x), embedding
+
+
+class CMLMCDecoder(NATransformerDecoder):
+    """fairseq's NAT decoder with the attentions of ``--decoder-self-attention-type`` and
+    ``--decoder-cross-attention-type``, and RePos."""
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+        super().__init__(cfg, dictionary, embed_tokens)
+        repos = not cfg.options.no_repos
+        self.layers = nn.ModuleList(NATDecoderLayer(cfg, i, repos) for i in range(cfg.decoder.layers))
+        self.join_positions = _position_map(cfg.options, cfg.decoder.embed_dim)
+
+    def forward_embedding(self, prev_output_tokens: Tensor, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if self.join_positions is None:
+            return super().forward_embedding(prev_output_tokens, states)
+        embedding = self.embed_tokens(prev_output_tokens) if states is None else states
+        x = self.join_positions(torch.cat([embedding, self.embed_positions(prev_output_tokens)], dim=-1))
+        return self.dropout_module(x), prev_output_tokens.eq(self.padding_idx)
+
+
+def _position_map(options: Any, dim: int) -> nn.Linear | None:
+    """W of ``W [x; pos]``, 2d → d."""
+    return None if options.no_concatenated_positions else nn.Linear(2 * dim, dim)
+
+
+@register_model("cmlmc_transformer", dataclass=CMLMCConfig)
+class CMLMCTransformerModel(CMLMNATransformerModel):
+    """CMLMC. As in fairseq's NAT models the mask is ``<unk>``, and targets begin with ``<s>`` and end with ``</s>``."""
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:  # type: ignore[override]
+        gen_parser_from_dataclass(parser, CMLMCConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "CMLMCTransformerModel":
+        if not 0 <= cfg.replace_factor <= 1:
+            raise ValueError(f"--replace-factor {cfg.replace_factor} must be between 0 and 1")
+        # Not through TransformerModel, which expects all of fairseq's own options.
+        return super(TransformerModel, cls).build_model(transformer_config(cfg, CMLMCConfig), task)
+
+    @classmethod
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> CMLMCEncoder:
+        return _initialised(CMLMCEncoder(cfg, src_dict, embed_tokens), cfg)
+
+    @classmethod
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> CMLMCDecoder:
+        return _initialised(CMLMCDecoder(cfg, tgt_dict, embed_tokens), cfg)
+
+    def __init__(self, args: Any, encoder: CMLMCEncoder, decoder: CMLMCDecoder) -> None:
+        super().__init__(args, encoder, decoder)
+        self.correction_starts = args.options.self_correction
+        self.num_updates = 0
+
+    def set_num_updates(self, num_updates: int) -> None:
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
+
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, tgt_tokens: Tensor, **kwargs: Any
+    ) -> dict[str, dict[str, Any]]:
+        """What fairseq's ``nat_loss`` takes: logits, targets, masks and weights of the losses.
+
+        Args:
+            src_tokens: (B, S).
+            src_lengths: (B,).
+            prev_output_tokens: the target with masks, (B, T).
+            tgt_tokens: the target, (B, T).
+
+        Returns:
+            ``word_ins`` (masked words), ``correction`` (replaced words) once it has begun, ``length``. The first two
+            have equal weights that add up to 1, where both have positions.
+        """
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, **kwargs)
+        length_out = self.decoder.forward_length(normalize=False, encoder_out=encoder_out)
+        length_tgt = self.decoder.forward_length_prediction(length_out, encoder_out, tgt_tokens)
+        positions = {"word_ins": prev_output_tokens.eq(self.unk)}
+        if 0 <= self.correction_starts <= self.num_updates:
+            prev_output_tokens, replaced = self._with_guesses(prev_output_tokens, tgt_tokens, encoder_out)
+            positions["correction"] = replaced
+        word_out = self.decoder(normalize=False, prev_output_tokens=prev_output_tokens, encoder_out=encoder_out)
+        filled = sum(bool(mask.any()) for mask in positions.values())
+        losses: dict[str, dict[str, Any]] = {
+            name: {
+                "out": word_out,
+                "tgt": tgt_tokens,
+                "mask": mask,
+                "ls": self.args.label_smoothing,
+                "nll_loss": True,
+                "factor": 1 / max(filled, 1),
+            }
+            for name, mask in positions.items()
+        }
+        losses["length"] = {"out": length_out, "tgt": length_tgt, "factor": self.decoder.length_loss_factor}
+        return losses
+
+    def _with_guesses(
+        self, prev_output_tokens: Tensor, tgt_tokens: Tensor, encoder_out: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """The inputs with a share of the revealed words replaced by what the model says where everything is masked, and
+        which those are, (B, T) each."""
+        words = self._words(tgt_tokens)
+        with torch.no_grad():
+            _, guesses = self._predict(tgt_tokens.masked_fill(words, self.unk), encoder_out)
+        revealed = words & prev_output_tokens.ne(self.unk)
+        order = torch.rand(revealed.shape, device=revealed.device).masked_fill(~revealed, 2.0)
+        count = revealed.sum(dim=1, keepdim=True) * self.args.options.replace_factor
+        replaced = _lowest(order, count.long())
+        return torch.where(replaced, guesses, prev_output_tokens), replaced
+
+    def _words(self, tokens: Tensor) -> Tensor:
+        """Where neither start, end nor padding stands."""
+        return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
+
+    def _predict(self, tokens: Tensor, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The best word of each position and its log-probability; start, end and padding are no words."""
+        scores = self.decoder(normalize=True, prev_output_tokens=tokens, encoder_out=encoder_out)
+        scores[..., [self.pad, self.bos, self.eos]] = -torch.inf
+        best: tuple[Tensor, Tensor] = scores.max(-1)
+        return best
+
+    def forward_decoder(
+        self, decoder_out: DecoderOut, encoder_out: dict[str, Any], decoding_format: None = None, **kwargs: Any
+    ) -> DecoderOut:
+        """One iteration of mask-predict: mask the words with the lowest scores, then predict.
+
+        Iteration t of T (from 0) masks ⌊n (1 - t/T)⌋ of n words. CMLMC then takes the new prediction and score of every
+        word, CMLM (``--self-correction -1``) of the masked ones. The result never holds masks, at any iteration.
+        """
+        tokens, scores, history = decoder_out.output_tokens, decoder_out.output_scores, decoder_out.history
+        words = self._words(tokens)
+        if decoder_out.step > 0:
+            count = words.sum(dim=1, keepdim=True) * (1 - decoder_out.step / decoder_out.max_step)
+            tokens = tokens.masked_fill(_lowest(scores.float().masked_fill(~words, 2.0), count.long()), self.unk)
+            if history is not None:
+                history.append(tokens)
+        new_scores, new_tokens = self._predict(tokens, encoder_out)
+        updated = words if self.correction_starts >= 0 else tokens.eq(self.unk)
+        tokens, scores = torch.where(updated, new_tokens, tokens), torch.where(updated, new_scores, scores)
+        if history is not None:
+            history.append(tokens)
+        return decoder_out._replace(output_tokens=tokens, output_scores=scores, attn=None, history=history)
+
+    def initialize_output_tokens(self, encoder_out: dict[str, Any], src_tokens: Tensor) -> DecoderOut:
+        """Masks for the words of the likeliest length."""
+        length_out = self.decoder.forward_length(normalize=True, encoder_out=encoder_out)
+        lengths = self.decoder.forward_length_prediction(length_out, encoder_out=encoder_out)
+        start = DecoderOut(output_tokens=None, output_scores=None, attn=None, step=0, max_step=0, history=None)
+        return self._masked(lengths, start, encoder_out["encoder_out"][0].dtype)
+
+    def regenerate_length_beam(self, decoder_out: DecoderOut, beam_size: int) -> DecoderOut:
+        """``beam_size`` rows for each sentence, of lengths around the likeliest; of at least one word, unless no word
+        is the likeliest."""
+        likeliest = decoder_out.output_tokens.ne(self.pad).sum(1, keepdim=True)
+        offsets = torch.arange(beam_size, device=likeliest.device) - beam_size // 2
+        lengths = torch.where(likeliest > 2, (likeliest + offsets).clamp(min=3), likeliest)
+        return self._masked(lengths.view(-1), decoder_out, decoder_out.output_scores.dtype)
+
+    def _masked(self, lengths: Tensor, decoder_out: DecoderOut, dtype: torch.dtype) -> DecoderOut:
+        """Start, masks, end: rows of ``lengths`` tokens, brought into the range that the decoder can write."""
+        lengths = lengths.clamp(min=2, max=self.max_decoder_positions()).unsqueeze(1)
+        positions = torch.arange(int(lengths.max()), device=lengths.device)
+        tokens = torch.full((len(lengths), len(positions)), self.unk, device=lengths.device)
+        tokens[:, 0] = self.bos
+        tokens = tokens.masked_fill(positions == lengths - 1, self.eos).masked_fill(positions >= lengths, self.pad)
+        return decoder_out._replace(output_tokens=tokens, output_scores=torch.zeros_like(tokens, dtype=dtype))
+
+
+def _lowest(scores: Tensor, count: Tensor) -> Tensor:
+    """Where the ``count`` (B, 1) lowest of each row of scores (B, T) stand."""
+    chosen = torch.arange(scores.size(1), device=scores.device) < count
+    return chosen.scatter(1, scores.argsort(dim=1), chosen)
+
+
+def _initialised(module: Any, cfg: TransformerConfig) -> Any:
+    if cfg.options.apply_bert_init:
+        module.apply(init_bert_params)
+    return module
+
+
+register_sizes("cmlmc_transformer")
+
+
+def _row(attention: str) -> None:
+    """A row of the AMLP paper's Table 3: CMLMC at the sizes of WMT14 with efficient attentions in the decoder. The
+    encoder's, and those of RePos, stay softmax."""
+
+    def architecture(args: Namespace) -> None:
+        set_defaults(args, decoder_self_attention_type=attention, decoder_cross_attention_type=attention)
+        wmt_en_de(args)
+
+    name = "amlp" if attention == "amlp_pquery" else attention
+    register_model_architecture("cmlmc_transformer", f"cmlmc_{name}_wmt_en_de")(architecture)
+
+
+for _attention in ("amlp_pquery", "abc", "local"):
+    _row(_attention)

@@ -1,0 +1,141 @@
+"""AMLP: attentive multi-layer perceptron (Jiang et al. 2023), attention at linear cost for decoders that see all words.
+
+Per head, with Q (n, d_h) and K, V (m, d_h):
+
+    AMLP(Q; K, V) = σ₁(Q L) W                                      (8)
+
+with the adaptive weights L (d_h, c) and W (c, d_h); ``AMLPCov`` and ``AMLPPQuery`` are two ways to compute them.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from amlp_fairseq.modules.attention import Place, register_attention
+from amlp_fairseq.modules.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.ops.amlp_cov.op import cross_covariance
+from amlp_fairseq.ops.ema import exponential_moving_average
+
+#: σ₁ of Eq. 8; softmax is over the c inner dimensions.
+ACTIVATIONS = {
+    "softmax": lambda x: x.softmax(dim=-1, dtype=torch.float32).to(x),
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
+
+
+class AMLP(MultiHeadAttention):
+    """Equation 8; c is ``--attention-inner-dim``, σ₁ ``--amlp-activation``.
+
+    The argument of σ₁ is divided by √d_h, and the output normalised for each head (LayerNorm; left out by
+    ``--no-amlp-output-norm``), as in the authors' code. Nothing of size n·m or n² is computed.
+    """
+
+    patterns = ("noncausal self", "noncausal cross")
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        options, c = place.options, place.options.attention_inner_dim
+        self.activation = ACTIVATIONS[options.amlp_activation]
+        self.c_q = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
+        self.c_k = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
+        for head in (*self.c_q, *self.c_k):
+            nn.init.xavier_normal_(head, gain=2**-0.5)
+        self.norm = None if options.no_amlp_output_norm else nn.LayerNorm(self.head_dim)
+
+    def read(
+        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
+        l_t, w = self.adaptive_weights(q, k, v, padding_mask, hidden)
+        out = self.dropout_module(self.activation(q @ (l_t * self.scaling).transpose(2, 3))) @ w
+        return out if self.norm is None else self.norm(out), None
+
+    def adaptive_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Lᵀ and W, both (B, H, c, d_h), from queries (B, H, n, d_h), keys and values (B, H, m, d_h) and where their
+        padding is, (B, n) and (B, m)."""
+        raise NotImplementedError
+
+
+@register_attention("amlp_cov")
+class AMLPCov(AMLP):
+    """Cross-covariance (Section 2.3.1):
+
+        Lᵀ = C_q softmax(QᵀQ) + C_k softmax(KᵀK)                   (9)
+        W  = Lᵀ softmax(KᵀV)                                       (10)
+
+    As in the authors' code the channels are normalised over the sequence (left out by ``--no-amlp-normalize``) and each
+    covariance has a learned temperature per head (``--no-amlp-temperature``). ``--amlp-published-contraction`` also
+    takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10: W = Lᵀ softmax(KᵀV)ᵀ.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        options = place.options
+        self.normalize = not options.no_amlp_normalize
+        self.published = options.amlp_published_contraction
+        self.temperature = None if options.no_amlp_temperature else nn.Parameter(torch.ones(3, self.num_heads))
+
+    def adaptive_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        t_q, t_k, t_v = (None, None, None) if self.temperature is None else self.temperature
+        l_t = self.c_q @ cross_covariance(q, q, t_q, q_hidden, normalize=self.normalize)
+        l_t = l_t + self.c_k @ cross_covariance(k, k, t_k, k_hidden, normalize=self.normalize)
+        covariance = cross_covariance(k, v, t_v, k_hidden, normalize=self.normalize)
+        if self.published:
+            l_t, covariance = l_t.relu(), covariance.transpose(2, 3)
+        return l_t, l_t @ covariance
+
+
+@register_attention("amlp_pquery")
+class AMLPPQuery(AMLP):
+    """Pseudo-queries (Section 2.3.2):
+
+        q̂_i = β q̂_{i-1} + (1 - β) q_i
+        Lᵀ  = [softmax(C_q Q̂ᵀ) Q̂ ; softmax(C_k Kᵀ) K] W_o           (11)
+        W   = softmax(Lᵀ Kᵀ) V                                      (12)
+
+    with W_o: 2 d_h → d_h for all heads. β is ``--amlp-ema-beta``; ``--amlp-ema-bias-correction`` divides q̂_i by
+    1 - β^i, for the recursion starts with zero.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.beta = place.options.amlp_ema_beta
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"--amlp-ema-beta {self.beta} must be at least 0 and less than 1")
+        self.bias_correction = place.options.amlp_ema_bias_correction
+        self.fuse = nn.Linear(2 * self.head_dim, self.head_dim)
+
+    def adaptive_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        q_hat = exponential_moving_average(q, self.beta, q_hidden)
+        if self.bias_correction:
+            q_hat = q_hat / self._corrections(q, q_hidden).to(q)
+        from_q = _pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_hidden)
+        from_k = _pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_hidden)
+        l_t = self.fuse(torch.cat([from_q, from_k], dim=-1))
+        return l_t, _pool(l_t, k, v, k_hidden)
+
+    def _corrections(self, q: Tensor, hidden: Tensor | None) -> Tensor:
+        """1 - β^i for the i-th word, (1 or B, 1, n, 1)."""
+        if hidden is None:
+            words = torch.arange(1, q.size(2) + 1, device=q.device).unsqueeze(0)
+        else:
+            words = (~hidden).cumsum(dim=1).clamp(min=1)
+        return (1 - self.beta ** words.float())[:, None, :, None]
+
+
+def _pool(queries: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+    """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
+    scores = (queries @ k.transpose(2, 3)).float()
+    if hidden is not None:
+        scores = scores.masked_fill(hidden[:, None, None], -1e4)
+    return scores.softmax(dim=-1).to(v) @ v

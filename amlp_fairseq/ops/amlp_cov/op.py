@@ -1,0 +1,159 @@
+"""The operator ``cross_covariance``: checks, choice of the implementation, gradients, torch.compile.
+
+The implementations are in ``cpu.py`` (PyTorch on any device) and ``kernels.py`` (Triton); ``naive.py`` says what they
+compute.
+"""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from amlp_fairseq.ops.amlp_cov import cpu
+from amlp_fairseq.ops.amlp_cov.shared import new_gradients, new_outputs
+from amlp_fairseq.ops.backend import choose_backend
+
+TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+#: Largest d and e for the kernels: a program keeps a sum of d × e in registers.
+TRITON_CHANNELS = 128
+
+
+def cross_covariance(
+    x: Tensor,
+    y: Tensor,
+    temperature: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    *,
+    normalize: bool = True,
+    backend: str = "auto",
+) -> Tensor:
+    """σ2(XᵀY) of AMLP-Cov (Eq. 9 and 10) for every head: how its channels vary together over the positions.
+
+    Row d of the result is ``softmax_e(τ · G[d, e] / (‖X[:, d]‖ · ‖Y[:, e]‖))`` with ``G = Σ_i X[i, d] Y[i, e]``; sum
+    and norms run over the positions that are not padding. Norms and τ are the stabilisers of the published code, from
+    XCiT (Ali et al. 2021). Accumulates in float32 (float64 for float64 inputs), in time and memory linear in n.
+    Differentiable once in ``x``, ``y`` and ``temperature``; the gradient at padding is 0.
+
+    Args:
+        x: (B, H, n, d). Not copied as a whole, whatever its strides.
+        y: (B, H, n, e), of x's dtype; x itself gives its own covariance. Not copied either.
+        temperature: τ of every head, (H,); 1 if None.
+        padding_mask: bool (B, n), True at padding, where x and y may hold anything.
+        normalize: whether the norms divide, which are at least 1e-12 then.
+        backend: ``auto``, ``torch`` or ``triton``.
+
+    Returns:
+        (B, H, d, e) of x's dtype. Uniform for a sentence that is nothing but padding.
+
+    Raises:
+        ValueError: for shapes, dtypes or devices that do not fit; the message names the argument.
+        RuntimeError: if ``backend="triton"`` cannot run.
+    """
+    for name, tensor in (("x", x), ("y", y)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} must have the 4 dimensions (B, H, n, channels), not {tuple(tensor.shape)}")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} must hold floating-point numbers, not {tensor.dtype}")
+        if 0 in tensor.shape[2:]:
+            raise ValueError(f"{name} must have at least one position and channel, not {tuple(tensor.shape)}")
+    if x.shape[:3] != y.shape[:3]:
+        raise ValueError(f"y must have the B, H and n of x, which is {tuple(x.shape)}, not {tuple(y.shape)}")
+    if x.dtype != y.dtype:
+        raise ValueError(f"y must be {x.dtype} as x is, not {y.dtype}")
+    batch, heads, positions, _ = x.shape
+    if temperature is not None and (temperature.shape != (heads,) or not temperature.is_floating_point()):
+        shape = tuple(temperature.shape)
+        raise ValueError(f"temperature must be ({heads},) floating-point numbers, not {temperature.dtype} {shape}")
+    if padding_mask is not None and (padding_mask.shape != (batch, positions) or padding_mask.dtype != torch.bool):
+        shape = tuple(padding_mask.shape)
+        raise ValueError(f"padding_mask must be torch.bool {(batch, positions)}, not {padding_mask.dtype} {shape}")
+    for name, other in (("y", y), ("temperature", temperature), ("padding_mask", padding_mask)):
+        if other is not None and other.device != x.device:
+            raise ValueError(f"{name} must be on {x.device} as x is, not on {other.device}")
+    chosen = choose_backend(backend, x.device, "cross_covariance", _triton_limit(x, y))
+    return _cross_covariance(x, y, temperature, padding_mask, normalize, chosen)[0]
+
+
+def _triton_limit(x: Tensor, y: Tensor) -> str:
+    """Why the kernels cannot take such inputs; "" if they can."""
+    if x.dtype not in TRITON_DTYPES:
+        return f"the tensors are {x.dtype}"
+    if max(x.size(3), y.size(3)) > TRITON_CHANNELS:
+        return f"heads of {x.size(3)} and {y.size(3)} channels have more than {TRITON_CHANNELS}"
+    return ""
+
+
+def _implementation(backend: str) -> Any:
+    if backend == "torch":
+        return cpu
+    from amlp_fairseq.ops.amlp_cov import kernels  # imports triton
+
+    return kernels
+
+
+# Custom operators, so that torch.compile sees one node and not what is inside. The results after the first are what is
+# kept for the gradient. Autocast reaches into custom operators: there it would make products of float32 half precision.
+
+
+@torch.library.custom_op("amlp_fairseq::cross_covariance", mutates_args=())
+def _cross_covariance(
+    x: Tensor,
+    y: Tensor,
+    temperature: Optional[Tensor],  # noqa: UP045
+    padding_mask: Optional[Tensor],  # noqa: UP045
+    normalize: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):
+        return _implementation(backend).forward(x, y, temperature, padding_mask, normalize)
+
+
+@_cross_covariance.register_fake
+def _(
+    x: Tensor, y: Tensor, temperature: Tensor | None, padding_mask: Tensor | None, normalize: bool, backend: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return new_outputs(x, y, normalize)
+
+
+@torch.library.custom_op("amlp_fairseq::cross_covariance_backward", mutates_args=())
+def _cross_covariance_backward(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    temperature: Optional[Tensor],  # noqa: UP045
+    padding_mask: Optional[Tensor],  # noqa: UP045
+    covariance: Tensor,
+    x_norm: Tensor,
+    y_norm: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):
+        return _implementation(backend).backward(grad, x, y, temperature, padding_mask, covariance, x_norm, y_norm)
+
+
+@_cross_covariance_backward.register_fake
+def _(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    temperature: Tensor | None,
+    padding_mask: Tensor | None,
+    covariance: Tensor,
+    x_norm: Tensor,
+    y_norm: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return new_gradients(x, y, temperature)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, _, ctx.backend = inputs
+    ctx.save_for_backward(*tensors, *output[1:])
+
+
+def _gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    d_x, d_y, d_temperature = _cross_covariance_backward(grad, *ctx.saved_tensors, ctx.backend)
+    return d_x, d_y, d_temperature if ctx.needs_input_grad[2] else None, None, None, None
+
+
+_cross_covariance.register_autograd(_gradients, setup_context=_save_for_backward)

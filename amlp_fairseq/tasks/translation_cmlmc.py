@@ -1,0 +1,119 @@
+"""Translation with non-autoregressive models: masked targets, and decoding by iterative refinement."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq.data import PrependTokenDataset
+from fairseq.tasks.translation import TranslationTask
+from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
+
+from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
+from amlp_fairseq.registration import register_task
+from amlp_fairseq.tasks.plugin_translation import PluginTranslationTask
+
+logger = logging.getLogger(__name__)
+
+#: Lengths that fairseq's NAT models can predict, start and end included, without --pred-length-offset.
+LENGTHS = 256
+
+
+@dataclass
+class TranslationCMLMCConfig(TranslationLevenshteinConfig):
+    """Options of ``translation_cmlmc``: those of fairseq's ``translation_lev``."""
+
+    noise: NOISE_CHOICES = field(default="random_mask", metadata={"help": "type of noise"})  # type: ignore[valid-type]
+
+
+@register_task("translation_cmlmc", dataclass=TranslationCMLMCConfig)
+class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
+    """fairseq's ``translation_lev`` without its gaps.
+
+    - The model learns the number of the update: CMLMC's correction loss begins at one.
+    - ``--eval-bleu`` works, and so does ``--best-checkpoint-metric bleu``.
+    - ``target`` and hypotheses are without the start symbol: no score counts it.
+    - Candidates can be rescored by an autoregressive model.
+    """
+
+    HONOURED_GENERATION_OPTIONS = frozenset(
+        "beam nbest max_len_a max_len_b lenpen iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter "
+        "iter_decode_with_external_reranker retain_iter_history print_step no_seed_provided no_beamable_mm lm_weight "
+        "sacrebleu post_process path".split()
+    )
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationCMLMCTask":
+        if cfg.left_pad_target:
+            raise ValueError("--left-pad-target is not supported by translation_cmlmc: targets are padded on the right")
+        return super().setup_task(cfg, **kwargs)
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """As for autoregressive models, but for sources that begin with the start symbol."""
+        TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
+        dataset = self.datasets[split]
+        dataset.src = PrependTokenDataset(dataset.src, self.source_dictionary.bos())
+        dataset.src_sizes = dataset.src.sizes
+        dataset.sizes[:, 0] = dataset.src_sizes
+        if dataset.tgt is not None and (long := int((dataset.tgt_sizes >= LENGTHS - 1).sum())):
+            logger.warning(
+                "%d target(s) of %s are longer than %d words: without --pred-length-offset the length prediction takes "
+                "them for sentences of that length, and never writes longer ones",
+                long,
+                split,
+                LENGTHS - 3,
+            )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the task's part of a checkpoint; those of fairseq's own tasks, which may rescore, have none."""
+        if "dictionaries" in state_dict:
+            super().load_state_dict(state_dict)
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> Any:
+        model.set_num_updates(update_num)
+        return super().train_step(self._with_start(sample), model, criterion, optimizer, update_num, ignore_grad)
+
+    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
+        sample = self._with_start(sample)
+        sample["prev_target"] = self.inject_noise(sample["target"])
+        # TranslationLevenshteinTask's own leaves BLEU out; no string of words has the start symbol.
+        return TranslationTask.valid_step(self, sample, model, criterion)
+
+    def _with_start(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """The batch with targets that begin with the start symbol, as the models and ``nat_loss`` take them."""
+        target = sample["target"]
+        start = torch.full_like(target[:, :1], self.target_dictionary.bos())
+        return {**sample, "target": torch.cat([start, target], dim=1)}
+
+    def build_generator(
+        self,
+        models: list[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: Any = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> IterativeRefinement:
+        """Iterative refinement with fairseq's ``--iter-decode-…`` options.
+
+        Raises:
+            ValueError: naming the options that it cannot honour.
+        """
+        self.refuse_unsupported_generation_options(args)
+        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
+            raise ValueError("TranslationCMLMCTask does not support prefix_allowed_tokens_fn or a language model")
+        return IterativeRefinement(
+            self.target_dictionary,
+            max_iter=getattr(args, "iter_decode_max_iter", 10),
+            beam_size=getattr(args, "iter_decode_with_beam", 1),
+            adaptive=not getattr(args, "iter_decode_force_max_iter", False),
+            retain_history=getattr(args, "retain_iter_history", False),
+            rerank=getattr(args, "iter_decode_with_external_reranker", False),
+        )
