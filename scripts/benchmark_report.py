@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import math
 import platform
 import random
 import re
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -65,14 +67,23 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def rounds(functions: Mapping[Key, Callable[[], Value]], count: int) -> dict[Key, list[Value]]:
-    """Results of ``count`` calls of each; in each round all, in random order, for what ran before is in the caches."""
+def rounds(
+    functions: Mapping[Key, Callable[[], Value]], count: int, seconds: float = math.inf
+) -> dict[Key, list[Value]]:
+    """Results of ``count`` calls of each; in each round all, in random order, for what ran before is in the caches.
+
+    What has taken ``seconds`` by then is called no more, but each once.
+    """
     order, generator = list(functions), random.Random(1)
     found: dict[Key, list[Value]] = {key: [] for key in functions}
+    spent = dict.fromkeys(functions, 0.0)
     for _ in range(count):
         generator.shuffle(order)
         for key in order:
-            found[key].append(functions[key]())
+            if not found[key] or spent[key] < seconds:
+                start = time.perf_counter()
+                found[key].append(functions[key]())
+                spent[key] += time.perf_counter() - start
     return found
 
 
@@ -81,11 +92,16 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows))
 
 
+def verdict(target: Mapping[str, Any]) -> str:
+    """A line on one of ``result["targets"]``."""
+    word = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]
+    return f"{word}: {target['target']}" + (f" ({target['value']:.4g})" if target["value"] else "")
+
+
 def finish(result: dict[str, Any], args: argparse.Namespace, plot: Callable[[dict[str, Any], Path], None]) -> None:
     """Print the verdicts on ``result["targets"]`` and write what the options ask for."""
     for target in result["targets"]:
-        verdict = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]
-        print(f"{verdict}: {target['target']}" + (f" ({target['value']:.3g})" if target["value"] else ""))
+        print(verdict(target))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if args.plot is not None:

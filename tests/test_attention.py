@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from amlp_fairseq.modules.attention import ATTENTIONS, PATTERNS, Place, build_attention, register_attention
+from amlp_fairseq.modules.attention import ATTENTIONS, PATTERNS, Place, build_attention, register_attention, supporting
 from amlp_fairseq.modules.dynamic_conv import NORMALIZATIONS
 
 WIDTH, CHANNELS, BATCH = 5, 16, 3
@@ -27,10 +27,6 @@ CONSTANT_STATE = {
     "light_conv": (WIDTH - 1) * CHANNELS,
     "local": 2 * (WIDTH - 1) * CHANNELS,
 }
-
-
-def supporting(pattern: str) -> list[str]:
-    return sorted(name for name, cls in ATTENTIONS.items() if pattern in cls.patterns)
 
 
 #: The two self-attention patterns are called by where they usually stand.
@@ -229,6 +225,17 @@ def test_half_precision_is_near_float32(name: str, side: str, dtype: torch.dtype
     assert half.dtype == dtype
     tolerance = 0.01 if dtype == torch.float16 else 0.06
     torch.testing.assert_close(half.float(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("name", "side"), [(name, side) for name, side in IN_SELF if name != "gmlp"])
+def test_long_sentences_under_autocast_are_near_float32(name: str, side: str) -> None:
+    """As under --amp; a thousand summands of float16 would overflow."""
+    layer, x = build(name, side), random(1000)
+    expected = run(layer, x, side == "decoder")
+    with torch.autocast("cpu", dtype=torch.float16):
+        half = run(layer, x, side == "decoder")
+    # The mean: where all of cosformer's features of a query are nearly 0, its output is a ratio of two roundings.
+    assert (half.float() - expected).abs().mean() < 0.01 * expected.abs().mean()
 
 
 @pytest.mark.parametrize("name", ["dynamic_conv", "light_conv"])

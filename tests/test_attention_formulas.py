@@ -22,7 +22,8 @@ from amlp_fairseq.modules.multihead import MultiHeadAttention
 
 WIDTH, SOURCE_WIDTH, BATCH = 8, 6, 3
 #: Padding on the left and on the right of each sentence; the target has more words than the source, fewer, or as many.
-SOURCE, TARGET, SELF = [(2, 0), (0, 0), (5, 0)], [(0, 3), (0, 1), (0, 0)], [(2, 0), (0, 3), (0, 0)]
+SOURCE, SELF = [(2, 0), (0, 0), (5, 0)], [(2, 0), (0, 3), (0, 0)]
+TARGET, CAUSAL_TARGET = [(0, 3), (2, 0), (0, 0)], [(0, 3), (0, 2), (0, 0)]
 OPTIONS = {
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -264,7 +265,7 @@ def check(name: str, pattern: str, step: int, padded: bool, length: int = 9, **o
     arguments: dict[str, Any] = {}
     if pattern.endswith("cross"):
         x, source = random(7), random(9, SOURCE_WIDTH)
-        source_mask, x_mask = mask(9, SOURCE), mask(7, TARGET)
+        source_mask, x_mask = mask(9, SOURCE), mask(7, TARGET if pattern == "noncausal cross" else CAUSAL_TARGET)
         if padded:
             arguments["query_padding_mask"] = x_mask
     else:
@@ -277,7 +278,7 @@ def check(name: str, pattern: str, step: int, padded: bool, length: int = 9, **o
     else:
         source_mask, x_mask = source_mask & False, x_mask & False
     out = layer(x, source, source, **arguments)[0].detach()
-    # Some attentions compute what may overflow in float32, whatever their inputs are.
+    # These have a softmax or sums in float32, whatever their inputs are.
     single = name in ("abc", "linear", "performer", "cosformer", "local", "amlp_pquery") or (
         name == "amlp_cov" and layer.place.options.amlp_activation == "softmax"
     )
@@ -349,12 +350,9 @@ assert min(LONG // abc.BLOCK, LONG // local.BLOCK) >= 2
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["no padding", "padding"])
-@pytest.mark.parametrize("window", [5, 45])
-@pytest.mark.parametrize(("pattern", "step"), [("noncausal self", 1), *[("causal self", step) for step in (1, 2)]])
-@pytest.mark.parametrize("name", ["abc", "local"])
+@pytest.mark.parametrize(("pattern", "step"), [("noncausal self", 1), ("causal self", 1), ("causal self", 2)])
+@pytest.mark.parametrize(("name", "window"), [("abc", 5), ("local", 5), ("local", 45)])
 def test_blocks_leave_no_trace(name: str, pattern: str, step: int, window: int, padded: bool) -> None:
-    if name == "abc" and window == 45:
-        pytest.skip("it has no window")
     check(name, pattern, step, padded, LONG, attention_window=window)
 
 
@@ -394,6 +392,7 @@ def fairseq_pair(pattern: str) -> tuple[Any, MultiheadAttention]:
     return ours, theirs
 
 
+@pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 @pytest.mark.parametrize("pattern", ["noncausal self", "causal self"])
 def test_softmax_self_attention_is_fairseqs(pattern: str) -> None:
     ours, theirs = fairseq_pair(pattern)
@@ -455,27 +454,33 @@ def test_parameters_beyond_those_of_softmax_attention(name: str, more: int) -> N
     assert count(name) - count("softmax") == more
 
 
-def test_directions_of_performer_are_orthogonal_and_kept() -> None:
-    layer = build("performer", "noncausal self", width=32, attention_inner_dim=4000)
-    directions = layer.state_dict()["directions"].unflatten(0, (250, 16))
-    products = directions @ directions.mT
+def test_directions_of_performer_are_gaussian_orthogonal_and_kept() -> None:
+    count, width = 40_000, 4
+    layer = build("performer", "noncausal self", attention_inner_dim=count)
+    directions = layer.state_dict()["directions"]
+    assert directions.shape == (count, width)
+    blocks = directions.unflatten(0, (-1, width))
+    products = blocks @ blocks.mT
     squares = products.diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(products, torch.diag_embed(squares), atol=1e-4, rtol=0)
-    assert squares.mean().item() == pytest.approx(16, rel=0.03)  # as for Gaussian vectors
-    assert squares.var().item() == pytest.approx(32, rel=0.15)
+    # The features are those of the softmax kernel only if all directions are equally likely.
+    torch.testing.assert_close(directions.mean(dim=0), torch.zeros(width), atol=0.03, rtol=0)
+    torch.testing.assert_close(directions.T.cov(), torch.eye(width), atol=0.05, rtol=0)
+    assert squares.var().item() == pytest.approx(2 * width, rel=0.1)
 
 
 @pytest.mark.parametrize("pattern", ["noncausal self", "noncausal cross"])
 def test_performer_with_many_features_is_near_softmax_attention(pattern: str) -> None:
-    layers = {name: build(name, pattern, attention_inner_dim=4096).double() for name in ("performer", "softmax")}
+    features, inputs = 16_384, 0.25  # the smaller the queries and keys, the fewer features it takes
+    layers = {name: build(name, pattern, attention_inner_dim=features).double() for name in ("performer", "softmax")}
     with torch.no_grad():
         for projection in (layers["softmax"].q_proj, layers["softmax"].k_proj):
-            projection.weight *= 1.5
+            projection.weight *= inputs
     layers["performer"].load_state_dict(layers["softmax"].state_dict(), strict=False)
     x = random(9)
     source = random(7, SOURCE_WIDTH) if pattern == "noncausal cross" else x
     outputs = {name: layer(x, source, source)[0] for name, layer in layers.items()}
     expected = outputs["softmax"]
     average = layers["softmax"].out_proj(layers["softmax"].v_proj(source).mean(dim=0))
-    assert (average - expected).norm() > 0.3 * expected.norm()  # it is no mere average
+    assert (average - expected).norm() > 0.05 * expected.norm()  # it is no mere average
     assert (outputs["performer"] - expected).norm() < 0.03 * expected.norm()

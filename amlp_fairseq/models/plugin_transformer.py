@@ -19,11 +19,12 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from amlp_fairseq.modules.amlp import ACTIVATIONS
-from amlp_fairseq.modules.attention import attention_types, replace_attentions
+from amlp_fairseq.modules.attention import replace_attentions, supporting
 from amlp_fairseq.modules.dynamic_conv import NORMALIZATIONS
 from amlp_fairseq.registration import register_model
 
-SELF_ATTENTIONS, CROSS_ATTENTIONS = attention_types("self"), attention_types("cross")
+SELF_ATTENTIONS = supporting("noncausal self", "causal self")
+CROSS_ATTENTIONS = supporting("noncausal cross", "causal cross")
 
 
 @dataclass

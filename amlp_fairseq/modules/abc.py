@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from amlp_fairseq.modules.attention import PATTERNS, Place, register_attention
@@ -67,7 +68,8 @@ class ABCAttention(MultiHeadAttention):
         for start in range(0, length, block):
             here = slice(start, min(start + block, length))
             hidden = None if padding_mask is None else padding_mask[:, here]
-            out, state = self._block(q[:, :, here], k[:, :, here], v[:, :, here], state, hidden)
+            with torch.autocast(q.device.type, enabled=False):  # the sums would overflow
+                out, state = self._block(q[:, :, here], k[:, :, here], v[:, :, here], state, hidden)
             outputs.append(out)
         return torch.cat(outputs, dim=2), state
 
@@ -103,8 +105,7 @@ class ABCAttention(MultiHeadAttention):
 
 def _log_control(x: Tensor, control: nn.Linear) -> Tensor:
     """log φ (B, H, S, c), in float32."""
-    logits: Tensor = control(x).float()
-    return logits.clamp(-LIMIT, LIMIT)
+    return F.linear(x.float(), control.weight.float()).clamp(-LIMIT, LIMIT)
 
 
 def _write(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:

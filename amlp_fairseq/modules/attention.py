@@ -128,9 +128,9 @@ def register_attention(name: str) -> Callable[[Any], Any]:
     return register
 
 
-def attention_types(kind: str) -> list[str]:
-    """Names of the attentions for some pattern of a kind, ``self`` or ``cross``."""
-    return sorted(name for name, cls in ATTENTIONS.items() if any(p.endswith(kind) for p in cls.patterns))
+def supporting(*patterns: str) -> list[str]:
+    """Names of the attentions that can do one of the patterns at least."""
+    return sorted(name for name, cls in ATTENTIONS.items() if not set(patterns).isdisjoint(cls.patterns))
 
 
 def build_attention(place: Place) -> nn.Module:
@@ -141,7 +141,7 @@ def build_attention(place: Place) -> nn.Module:
     """
     option = "cross_attention_type" if place.cross else "self_attention_type"
     name = place.option(option)
-    able = sorted(other for other, cls in ATTENTIONS.items() if place.pattern in cls.patterns)
+    able = supporting(place.pattern)
     if name not in able:
         flag = f"--{place.side}-{option.replace('_', '-')}"
         raise ValueError(f"{flag} {name}: it cannot be {place.pattern} attention; choose one of {', '.join(able)}")

@@ -24,12 +24,14 @@ class CosformerAttention(MultiHeadAttention):
         i, n = _positions(padding_mask, q)
         j, m = _positions(hidden, k)
         longest = torch.maximum(n, m)
-        k = F.relu(k.float())
-        if hidden is not None:
-            k = k.masked_fill(hidden[:, None, :, None], 0)
-        query, key = _waves(F.relu(q.float()), i / longest), _waves(k, j / longest)
-        norm = query @ key.sum(dim=2).unsqueeze(3)
-        return (query @ (key.transpose(2, 3) @ v.float()) / norm.clamp(min=1e-6)).to(q), None
+        with torch.autocast(q.device.type, enabled=False):  # the sums would overflow
+            k = F.relu(k.float())
+            if hidden is not None:
+                k = k.masked_fill(hidden[:, None, :, None], 0)
+            query, key = _waves(F.relu(q.float()), i / longest), _waves(k, j / longest)
+            norm = query @ key.sum(dim=2).unsqueeze(3)
+            out = query @ (key.transpose(2, 3) @ v.float()) / norm.clamp(min=1e-6)
+        return out.to(q), None
 
 
 def _positions(hidden: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:

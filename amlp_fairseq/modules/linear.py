@@ -27,17 +27,19 @@ class LinearizedAttention(MultiHeadAttention):
 
     def remember(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         hidden = None if padding_mask is None else padding_mask[:, None, :, None]
-        features = self.key_features(k.float(), hidden)
-        if hidden is not None:
-            features = features.masked_fill(hidden, 0)
-        return {"products": features.transpose(2, 3) @ v.float(), "norm": features.sum(dim=2).unsqueeze(3)}
+        with torch.autocast(k.device.type, enabled=False):  # the sums would overflow
+            features = self.key_features(k.float(), hidden)
+            if hidden is not None:
+                features = features.masked_fill(hidden, 0)
+            return {"products": features.transpose(2, 3) @ v.float(), "norm": features.sum(dim=2).unsqueeze(3)}
 
     def read(
         self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        features = self.query_features(q.float())
-        products, norm = memory["products"], memory["norm"]
-        return (features @ products / (features @ norm).clamp(min=1e-12)).to(q), None
+        with torch.autocast(q.device.type, enabled=False):
+            features = self.query_features(q.float())
+            out = features @ memory["products"] / (features @ memory["norm"]).clamp(min=1e-12)
+        return out.to(q), None
 
 
 @register_attention("linear")
@@ -84,5 +86,6 @@ class PerformerAttention(LinearizedAttention):
 
 def _orthogonal(count: int, width: int) -> Tensor:
     """Rows (count, width), orthogonal in blocks of ``width``, with the lengths of Gaussian vectors."""
-    blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(math.ceil(count / width))]
+    draws = (torch.linalg.qr(torch.randn(width, width)) for _ in range(math.ceil(count / width)))
+    blocks = [q * r.diagonal().sign() for q, r in draws]  # else Q is not uniformly distributed
     return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)

@@ -135,7 +135,7 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
 
         Args:
             state: from the call before, empty at first.
-            padding_mask: of the new positions, (B, T).
+            padding_mask: of the positions, (B, T); None in incremental decoding.
             attn_mask: see ``forward``.
 
         Returns:

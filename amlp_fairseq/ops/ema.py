@@ -33,7 +33,8 @@ def exponential_moving_average(x: Tensor, beta: float, padding_mask: Tensor | No
     if padding_mask is not None:
         x = x.masked_fill(padding_mask.view(len(x), *[1] * (x.dim() - 3), -1, 1), 0)
     work = torch.float64 if x.dtype == torch.float64 else torch.float32
-    return ((1 - beta) * _decaying_sum(x.to(work), beta)).to(x.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        return ((1 - beta) * _decaying_sum(x.to(work), beta)).to(x.dtype)
 
 
 def _decaying_sum(x: Tensor, decay: float) -> Tensor:
