@@ -505,7 +505,8 @@ SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # bytes that one block may use
 
 
 def compile_kernels(capability: int) -> None:
-    """Compile every kernel with every choice of its flags, dtype and kind of integers. Runs without the interpreter."""
+    """Compile every kernel with all its flags or none, and every dtype and kind of integers. Runs without the
+    interpreter."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -519,15 +520,12 @@ def compile_kernels(capability: int) -> None:
             continue
         flags = [flag for flag in ("NORMALIZE", "MASKED", "SCALED") if flag in kernel.arg_names]
         compiled = 0
-        for choice, (dtype, integer, channels) in itertools.product(
-            itertools.product([False, True], repeat=len(flags)), variants
-        ):
+        for choice, (dtype, integer, channels) in itertools.product([False, True], variants):
             x = torch.empty(2, 2, 64, channels, dtype=dtypes[dtype], device="meta")
-            chosen = dict(zip(flags, choice, strict=True))
-            constants = {**chosen, **kernels._options(x, x), "EPS": kernels.EPS}
+            constants = {**dict.fromkeys(flags, choice), **kernels._options(x, x), "EPS": kernels.EPS}
             constants |= {"_finish_kernel": {"BD": 16}, "_gradient_kernel": {"BE": 32}}.get(name, {})
-            constants |= {} if chosen.get("MASKED") else {"mask_ptr": None}
-            constants |= {} if chosen.get("SCALED") else {"temperature_ptr": None}
+            if not choice:
+                constants |= {"mask_ptr": None, "temperature_ptr": None}
             signature, values = {}, {}
             for parameter in kernel.params:
                 argument = parameter.name

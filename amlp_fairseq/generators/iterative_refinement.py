@@ -45,7 +45,7 @@ class IterativeRefinement:
             raise ValueError(f"--iter-decode-with-beam {beam_size} must be at least 1")
         if rerank and beam_size < 2:
             raise ValueError("--iter-decode-with-external-reranker needs candidates: --iter-decode-with-beam 2 or more")
-        self.bos, self.pad, self.eos = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos()
+        self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.max_iter, self.beam_size = max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
 
@@ -69,21 +69,25 @@ class IterativeRefinement:
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
-        models = [model.eval() for model in models]
+        for model in models:
+            model.eval()
         reranker = None
         if self.rerank:
             *models, reranker = models
-            if not models or hasattr(reranker, "forward_decoder"):
+            if not models or hasattr(reranker, "initialize_output_tokens"):
                 raise ValueError(
                     "--iter-decode-with-external-reranker takes an autoregressive model as the last of --path"
                 )
+        for model in models:
+            if not getattr(model, "allow_length_beam", False):
+                raise ValueError(
+                    f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
+                    "translation_lev is for such models"
+                )
         model = models[0]
-        if not getattr(model, "allow_length_beam", False):
-            raise ValueError(
-                f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task translation_lev "
-                "is for such models"
-            )
-        if len(models) > 1:
+        if len(models) > 1 and not model.allow_ensemble:
+            raise ValueError(f"{type(model).__name__} does not support ensembles")
+        if hasattr(model, "enable_ensemble"):
             model.enable_ensemble(models)
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
@@ -102,7 +106,8 @@ class IterativeRefinement:
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
             state = model.regenerate_length_beam(state, self.beam_size)
         if self.retain_history:
-            state = state._replace(history=[state.output_tokens])
+            state = state._replace(history=[state.output_tokens.clone()])
+        ends = state.output_tokens.ne(self.pad).sum(dim=1).sub(1).tolist()
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
         for step in range(self.max_iter + 1):
@@ -113,13 +118,16 @@ class IterativeRefinement:
             if step == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
             elif self.adaptive:
-                done = (state.output_tokens == before).all(dim=1)
+                # Stock cmlm_transformer masks when an iteration ends: masks that have not moved are not the end.
+                masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
+                done = ((state.output_tokens == before) & ~masks).all(dim=1)
             else:
                 continue
             if not done.any():
                 continue
             for row in done.nonzero().squeeze(1).tolist():
-                finished[int(alive[row])] = self._hypothesis(state, row)
+                sentence = int(alive[row])
+                finished[sentence] = self._hypothesis(state, row, ends[sentence])
             if done.all():
                 break
             kept = (~done).nonzero().squeeze(1)
@@ -132,13 +140,14 @@ class IterativeRefinement:
             )
         return finished
 
-    def _hypothesis(self, state: Any, row: int) -> dict[str, Any]:
+    def _hypothesis(self, state: Any, row: int, end: int) -> dict[str, Any]:
+        """The row's words, and the end symbol, which was at position ``end`` at first; stock NAT models may write over
+        it, and end symbols among the words."""
         tokens, scores = state.output_tokens[row], state.output_scores[row]
-        seen = tokens.ne(self.pad) & tokens.ne(self.bos)
-        words = seen & tokens.ne(self.eos)
+        words = tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
         result = {
-            "tokens": tokens[seen],
-            "positional_scores": scores[seen],
+            "tokens": torch.cat([tokens[words], tokens.new_tensor([self.eos])]),
+            "positional_scores": torch.cat([scores[words], scores[end : end + 1]]),
             "score": scores[words].float().mean() if words.any() else scores.new_zeros(()).float(),
             "steps": state.step + 1,
             "alignment": [],
@@ -170,8 +179,6 @@ def _rescore(reranker: Any, hypotheses: list[dict[str, Any]], src_tokens: Tensor
         [hypothesis["tokens"] for hypothesis in hypotheses], batch_first=True, padding_value=symbols.pad
     )
     inputs = targets.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.long, device=targets.device), symbols.eos)
-    # The end symbol is the last of a target, and no input but the first.
-    inputs[:, 1:] = inputs[:, 1:].masked_fill(inputs[:, 1:].eq(symbols.eos), symbols.pad)
     log_probs = reranker.get_normalized_probs(reranker.decoder(inputs, encoder_out=encoder_out), log_probs=True)
     scores = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
     for hypothesis, row in zip(hypotheses, scores, strict=True):

@@ -28,6 +28,7 @@ from amlp_fairseq.models.plugin_transformer import (
     redefault,
     register_sizes,
     set_defaults,
+    to_bfloat16,
     transformer_config,
     wmt_en_de,
 )
@@ -132,6 +133,10 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         self.correction_starts = args.options.self_correction
         self.num_updates = 0
 
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        to_bfloat16(self, cfg)
+        super().prepare_for_inference_(cfg)
+
     def set_num_updates(self, num_updates: int) -> None:
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
@@ -210,8 +215,8 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         tokens, scores, history = decoder_out.output_tokens, decoder_out.output_scores, decoder_out.history
         words = self._words(tokens)
         if decoder_out.step > 0:
-            count = words.sum(dim=1, keepdim=True) * (1 - decoder_out.step / decoder_out.max_step)
-            tokens = tokens.masked_fill(_lowest(scores.float().masked_fill(~words, 2.0), count.long()), self.unk)
+            count = words.sum(dim=1, keepdim=True) * (decoder_out.max_step - decoder_out.step) // decoder_out.max_step
+            tokens = tokens.masked_fill(_lowest(scores.float().masked_fill(~words, 2.0), count), self.unk)
             if history is not None:
                 history.append(tokens)
         new_scores, new_tokens = self._predict(tokens, encoder_out)

@@ -301,9 +301,7 @@ class PluginTransformerModel(TransformerModelBase):
         return PluginDecoder(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Also take ``--bf16``, which stock fairseq-generate and fairseq-interactive pass over."""
-        if cfg.common.bf16:
-            self.bfloat16()
+        to_bfloat16(self, cfg)
         super().prepare_for_inference_(cfg)
 
 
@@ -316,6 +314,12 @@ def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerC
     result = TransformerConfig.from_namespace(flat)
     result.options = flat
     return result
+
+
+def to_bfloat16(model: nn.Module, cfg: Any) -> None:
+    """Obey ``--bf16``, which stock fairseq-generate and fairseq-interactive pass over."""
+    if cfg.common.bf16:
+        model.bfloat16()
 
 
 def set_defaults(args: Namespace, **defaults: Any) -> None:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.data import PrependTokenDataset
 from fairseq.tasks.translation import TranslationTask
@@ -49,13 +50,19 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """As for autoregressive models, but for sources that begin with the start symbol."""
+        """As for autoregressive models, but for sources that begin with the start symbol, and sizes that count those of
+        sources and targets."""
+        self.cfg.max_source_positions -= 1  # --truncate-source leaves room for it
         TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
+        self.cfg.max_source_positions += 1
         dataset = self.datasets[split]
         dataset.src = PrependTokenDataset(dataset.src, self.source_dictionary.bos())
-        dataset.src_sizes = dataset.src.sizes
-        dataset.sizes[:, 0] = dataset.src_sizes
-        if dataset.tgt is not None and (long := int((dataset.tgt_sizes >= LENGTHS - 1).sum())):
+        dataset.src_sizes = dataset.sizes = dataset.src.sizes
+        if dataset.tgt is None:
+            return
+        dataset.tgt_sizes = dataset.tgt_sizes + 1
+        dataset.sizes = np.stack([dataset.src_sizes, dataset.tgt_sizes], axis=1)
+        if long := int((dataset.tgt_sizes >= LENGTHS).sum()):
             logger.warning(
                 "%d target(s) of %s are longer than %d words: without --pred-length-offset the length prediction takes "
                 "them for sentences of that length, and never writes longer ones",
@@ -63,6 +70,9 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
                 split,
                 LENGTHS - 3,
             )
+
+    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
+        return super().build_dataset_for_inference(src_tokens, [length + 1 for length in src_lengths], constraints)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the task's part of a checkpoint; those of fairseq's own tasks, which may rescore, have none."""
