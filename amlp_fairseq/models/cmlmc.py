@@ -101,8 +101,17 @@ class CMLMCDecoder(NATransformerDecoder):
 
 
 def _position_map(options: Any, dim: int) -> nn.Linear | None:
-    """W of ``W [x; pos]``, 2d → d."""
-    return None if options.no_concatenated_positions else nn.Linear(2 * dim, dim)
+    """W of ``W [x; pos]``, 2d → d. It starts as the sum of scaled words and positions, [√d I; I] (unless there is
+    ``--apply-bert-init``): beside sinusoidal positions, words that are not scaled are lost on a small model for more
+    than a thousand updates.
+    """
+    if options.no_concatenated_positions:
+        return None
+    result = nn.Linear(2 * dim, dim)
+    with torch.no_grad():
+        result.weight.copy_(torch.cat([dim**0.5 * torch.eye(dim), torch.eye(dim)], dim=1))
+        result.bias.zero_()
+    return result
 
 
 @register_model("cmlmc_transformer", dataclass=CMLMCConfig)
