@@ -480,7 +480,7 @@ def test_half_precision_inputs_with_full_precision_temperature(dtype: torch.dtyp
     temperature, grad = random(2, seed=3).to(device), random(2, 2, 4, 4, seed=4).to(device, dtype)
     ours = run(cross_covariance, [x, y, temperature], grad, backend=backend)
     exact = run(cross_covariance_naive, [tensor.double() for tensor in (x, y, temperature)], grad.double())
-    assert [tensor.dtype for tensor in ours] == [dtype, dtype, dtype, torch.float32]
+    assert [tensor.dtype for tensor in ours] == [torch.float32, dtype, dtype, torch.float32]
     for our, their in zip(ours, exact, strict=True):
         # The temperature's gradient has seen no rounding on its way.
         tolerance = TOLERANCES[dtype if our.dtype == dtype else torch.float32]

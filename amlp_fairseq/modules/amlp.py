@@ -51,7 +51,11 @@ class AMLP(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
         l_t, w = self.adaptive_weights(q, k, v, padding_mask, hidden)
-        out = self.dropout_module(self.activation(q @ (l_t * self.scaling).transpose(2, 3))) @ w
+        if self.norm is not None:
+            # What the norm takes away from the output is taken from W, before half precision rounds it.
+            w = w - w.mean(dim=-1, keepdim=True)
+        inner = self.activation(q @ (l_t * self.scaling).transpose(2, 3).to(q))
+        out = self.dropout_module(inner) @ w.to(q)
         return out if self.norm is None else self.norm(out), None
 
     def adaptive_weights(
@@ -85,12 +89,14 @@ class AMLPCov(AMLP):
         self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         t_q, t_k, t_v = (None, None, None) if self.temperature is None else self.temperature
-        l_t = self.c_q @ cross_covariance(q, q, t_q, q_hidden, normalize=self.normalize)
-        l_t = l_t + self.c_k @ cross_covariance(k, k, t_k, k_hidden, normalize=self.normalize)
-        covariance = cross_covariance(k, v, t_v, k_hidden, normalize=self.normalize)
-        if self.published:
-            l_t, covariance = l_t.relu(), covariance.transpose(2, 3)
-        return l_t, l_t @ covariance
+        of_q = cross_covariance(q, q, t_q, q_hidden, normalize=self.normalize)
+        of_k = cross_covariance(k, k, t_k, k_hidden, normalize=self.normalize)
+        of_kv = cross_covariance(k, v, t_v, k_hidden, normalize=self.normalize)
+        with torch.autocast(q.device.type, enabled=False):  # small, and in float32 at least
+            l_t = self.c_q.to(of_q) @ of_q + self.c_k.to(of_k) @ of_k
+            if self.published:
+                l_t, of_kv = l_t.relu(), of_kv.transpose(2, 3)
+            return l_t, l_t @ of_kv
 
 
 @register_attention("amlp_pquery")

@@ -26,4 +26,4 @@ class XCAttention(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         k, v = memory["k"], memory["v"]
         weights = cross_covariance(q, k, self.temperature, padding_mask)
-        return v @ self.dropout_module(weights).transpose(2, 3), None
+        return v @ self.dropout_module(weights.to(v)).transpose(2, 3), None

@@ -43,7 +43,8 @@ def cross_covariance(
         backend: ``auto``, ``torch`` or ``triton``.
 
     Returns:
-        (B, H, d, e) of x's dtype. Uniform for a sentence that is nothing but padding.
+        (B, H, d, e), float64 for float64 and else float32: in half precision nearly uniform weights would be rounded to
+        uniform ones. Uniform for a sentence that is nothing but padding.
 
     Raises:
         ValueError: for shapes, dtypes or devices that do not fit; the message names the argument.

@@ -15,7 +15,7 @@ def new_outputs(x: Tensor, y: Tensor, normalize: bool) -> tuple[Tensor, Tensor, 
     e = y.size(3)
     dtype = torch.promote_types(x.dtype, torch.float32)
     return (
-        x.new_empty(batch, heads, d, e),
+        x.new_empty(batch, heads, d, e, dtype=dtype),
         x.new_empty(batch, heads, d, e, dtype=dtype),
         x.new_empty((batch, heads, d) if normalize else (0,), dtype=dtype),
         x.new_empty((batch, heads, e) if normalize else (0,), dtype=dtype),

@@ -159,6 +159,7 @@ def _implementation(backend: str) -> Any:
 
 # Custom operators, so that torch.compile sees one node and not what is inside. A weight of 4 dimensions is dynamic, one
 # of 2 shared. The second result is what the kernels keep for the gradient: the weights' logsumexp (T, B, H), or empty.
+# Autocast reaches into custom operators: there it would make products of float32 half precision.
 
 
 @torch.library.custom_op("amlp_fairseq::dynamic_conv", mutates_args=())
@@ -173,7 +174,8 @@ def _conv(
     dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    return _implementation(backend).forward(x, weight, seed, padding_l, length, step, softmax, dropout)
+    with torch.autocast(x.device.type, enabled=False):
+        return _implementation(backend).forward(x, weight, seed, padding_l, length, step, softmax, dropout)
 
 
 @_conv.register_fake
@@ -204,7 +206,8 @@ def _conv_backward(
     dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    return _implementation(backend).backward(grad, x, weight, logsumexp, seed, padding_l, step, softmax, dropout)
+    with torch.autocast(x.device.type, enabled=False):
+        return _implementation(backend).backward(grad, x, weight, logsumexp, seed, padding_l, step, softmax, dropout)
 
 
 @_conv_backward.register_fake
