@@ -7,25 +7,23 @@ binarised text DATA/train.en-de.en.
 """
 
 import argparse
-import re
 from pathlib import Path
 
 from fairseq.data import data_utils
+from score import lines_by_sentence
 
 
 def hypotheses(generated: str, sentences: int) -> list[str]:
     """The hypotheses of all sentences; of several (``--nbest``) the first.
 
     Raises:
-        ValueError: if a sentence is missing.
+        ValueError: if a sentence has none.
     """
-    found: dict[int, str] = {}
-    for number, words in re.findall(r"^H-(\d+)\t[^\t\n]*(?:\t(.*))?$", generated, flags=re.MULTILINE):
-        found.setdefault(int(number), words)
+    found = lines_by_sentence(generated, "H")
     odd = sorted(found.keys() ^ set(range(sentences)))
     if odd:
         raise ValueError(f"{len(found)} hypotheses for {sentences} sentences; odd sentences: {odd[:10]}")
-    return [found[i] for i in range(sentences)]
+    return ["".join(found[i][1:]) for i in range(sentences)]
 
 
 def main() -> None:

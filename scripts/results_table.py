@@ -2,30 +2,31 @@
 
     python scripts/results_table.py FILE
 
-Of several results of one system and profile, the last counts. Speed-ups are against ``transformer`` of the same file,
-profile and device.
+Of several results of one system, profile and way of decoding, the last counts. Speed-ups are against ``transformer`` of
+the same file, profile and device.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-COLUMNS = ("system", "profile", "BLEU", "chrF", "decoder calls per sentence", "ms per sentence", "speed-up",
+COLUMNS = ("system", "profile", "decoding", "BLEU", "chrF", "decoder calls per sentence", "ms per sentence", "speed-up",
            "parameters", "updates", "training")  # fmt: skip
 
 
 def table(results: list[dict]) -> str:
     """The results as a Markdown table, followed by what they have in common."""
-    last = {(result["profile"], result["system"]): result for result in results}
+    last = {(result["profile"], result["system"], result["decoding"]): result for result in results}
     lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    for (profile, system), result in last.items():
-        baseline = last.get((profile, "transformer"))
+    for (profile, system, decoding), result in last.items():
+        baseline = last.get((profile, "transformer", "beam 4"))
         speed_up = ""
         if baseline is not None and baseline["device"] == result["device"]:
             speed_up = f"{baseline['milliseconds_per_sentence'] / result['milliseconds_per_sentence']:.2f}x"
         cells = (
             system,
             profile,
+            decoding,
             f"{result['bleu']:.2f}",
             f"{result['chrf']:.2f}",
             f"{result['steps_per_sentence']:.2f}",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import itertools
-import json
 import logging
 import math
 import re
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from commands import fresh
+from memory import peak_memory
 from torch import Tensor
 
 from amlp_fairseq.ops import backend as backends
@@ -348,22 +347,6 @@ def test_triton_kernels_get_the_inputs_themselves(monkeypatch: pytest.MonkeyPatc
         assert (arguments["mask_b"], arguments["mask_n"]) == mask.stride()
 
 
-def peak_memory(function: Callable[[], Any], folder: Path) -> int:
-    """Most bytes that ``function`` holds at once, those inside PyTorch's own operators too, beyond those before it."""
-    gc.collect()
-    gc.disable()  # garbage of before, freed meanwhile, would count
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = function()
-    gc.enable()
-    trace = folder / "trace.json"
-    profiler.export_chrome_trace(str(trace))
-    del kept
-    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "[memory]"]
-    assert events
-    events.sort(key=lambda event: event["ts"])
-    return max(itertools.accumulate(event["args"]["Bytes"] for event in events))
-
-
 @pytest.mark.parametrize(
     ("view", "masked", "dtype"),
     [
@@ -372,7 +355,7 @@ def peak_memory(function: Callable[[], Any], folder: Path) -> int:
         ("heads within positions", False, torch.bfloat16),
     ],
 )
-def test_memory_of_the_torch_backend(view: str, masked: bool, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_memory_of_the_torch_backend(view: str, masked: bool, dtype: torch.dtype) -> None:
     """O(n·d): a position more costs nothing forwards, and its two gradients backwards. A copy of x would be seen."""
     heads, channels, lengths = 2, 32, (2048, 4096)
 
@@ -383,10 +366,10 @@ def test_memory_of_the_torch_backend(view: str, masked: bool, dtype: torch.dtype
             x, y = (VIEWS[view](random(2, heads, length, channels, seed=seed)).to(dtype) for seed in (1, 2))
             inputs = [tensor.requires_grad_() for tensor in (x, y)]
             mask = (torch.arange(length) > length - 9).expand(2, -1) if masked else None
-            forwards = peak_memory(lambda: operator(*inputs, None, mask, **options), tmp_path)  # noqa: B023
+            forwards = peak_memory(lambda: operator(*inputs, None, mask, **options))  # noqa: B023
             out = operator(*inputs, None, mask, **options)
             grad = torch.ones_like(out)
-            backwards = peak_memory(lambda: torch.autograd.grad(out, inputs, grad), tmp_path)  # noqa: B023
+            backwards = peak_memory(lambda: torch.autograd.grad(out, inputs, grad))  # noqa: B023
             peaks.append((forwards, backwards))
         numbers = dtype.itemsize * 2 * heads * (lengths[1] - lengths[0])
         return [(more - less) / numbers for less, more in zip(*peaks, strict=True)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import peak_memory
 from torch import Tensor
 
 from amlp_fairseq.modules.attention import ATTENTIONS, PATTERNS, Place, build_attention, register_attention, supporting
@@ -236,6 +237,28 @@ def test_long_sentences_under_autocast_are_near_float32(name: str, side: str) ->
         half = run(layer, x, side == "decoder")
     # The mean: where all of cosformer's features of a query are nearly 0, its output is a ratio of two roundings.
     assert (half.float() - expected).abs().mean() < 0.01 * expected.abs().mean()
+
+
+LINEAR = ["abc", "amlp_cov", "amlp_pquery", "cosformer", "linear", "local", "performer", "xca"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [(name, pattern) for pattern in PATTERNS for name in supporting(pattern) if name in LINEAR],
+)
+def test_memory_is_linear_in_the_length(name: str, pattern: str) -> None:
+    """Forwards and backwards; nothing of size n² or n·m."""
+    layer = build(name, pattern).train()
+
+    def peak(n: int) -> int:
+        x, source = (torch.randn(n, 1, CHANNELS, requires_grad=True) for _ in range(2))
+        key = source if "cross" in pattern else x
+        return peak_memory(lambda: layer(x, key, key)[0].sum().backward())
+
+    peak(64)
+    less, more = peak(2048), peak(4096)
+    assert 2048 * CHANNELS * 4 < less < more < 2.1 * less
+    assert more < 4096 * 4096 * 4 / 2
 
 
 @pytest.mark.parametrize("name", ["dynamic_conv", "light_conv"])

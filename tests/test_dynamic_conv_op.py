@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import inspect
 import itertools
-import json
 import logging
 import math
 import re
@@ -21,6 +19,7 @@ import torch
 from commands import fresh
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+from memory import peak_memory
 from torch import Tensor
 
 from amlp_fairseq.ops import backend as backends
@@ -315,25 +314,9 @@ def test_triton_kernels_get_the_inputs_themselves(kind: str, monkeypatch: pytest
     assert seen == {"x_ptr", "w_ptr", "grad_ptr"}
 
 
-def peak_memory(function: Callable[[], Any], folder: Path) -> int:
-    """Most bytes that ``function`` holds at once, those inside PyTorch's own operators too, beyond those before it."""
-    gc.collect()
-    gc.disable()  # garbage of before, freed meanwhile, would count
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = function()
-    gc.enable()
-    trace = folder / "trace.json"
-    profiler.export_chrome_trace(str(trace))
-    del kept
-    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "[memory]"]
-    assert events
-    events.sort(key=lambda event: event["ts"])
-    return max(itertools.accumulate(event["args"]["Bytes"] for event in events))
-
-
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("kind", ["dynamic", "light"])
-def test_memory_of_the_torch_backend(kind: str, batch_first: bool, tmp_path: Path) -> None:
+def test_memory_of_the_torch_backend(kind: str, batch_first: bool) -> None:
     """O(T·C): a position costs the memory of its result and little more, where the naive operator's costs k times that.
 
     Each more position needs its C outputs or gradients; a copy of x would double that.
@@ -350,10 +333,10 @@ def test_memory_of_the_torch_backend(kind: str, batch_first: bool, tmp_path: Pat
                 x, weight = x.transpose(0, 1), weight.transpose(0, 1) if kind == "dynamic" else weight
             inputs = [x.requires_grad_(), weight.requires_grad_()]
             options = {**options, "dropout": 0.1, "seed": SEED}
-            forwards = peak_memory(lambda: operator(*inputs, width - 1, **options), tmp_path)  # noqa: B023
+            forwards = peak_memory(lambda: operator(*inputs, width - 1, **options))  # noqa: B023
             out = operator(*inputs, width - 1, **options)
             grad = torch.ones_like(out)
-            backwards = peak_memory(lambda: torch.autograd.grad(out, inputs, grad), tmp_path)  # noqa: B023
+            backwards = peak_memory(lambda: torch.autograd.grad(out, inputs, grad))  # noqa: B023
             peaks.append((forwards, backwards))
         return tuple((more - less) / 4 / (lengths[1] - lengths[0]) for less, more in zip(*peaks, strict=True))
 

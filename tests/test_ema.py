@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
+from memory import peak_memory
 from torch import Tensor
 
 from amlp_fairseq.ops.ema import exponential_moving_average
@@ -93,20 +89,6 @@ def test_gradients_by_finite_differences(beta: float, padded: bool) -> None:
 def test_beta_out_of_range_is_named(beta: float) -> None:
     with pytest.raises(ValueError, match=f"beta must be at least 0 and less than 1, not {beta}"):
         exponential_moving_average(random(1, 2, 1), beta)
-
-
-def peak_memory(function: Callable[[], Any]) -> int:
-    """Most bytes that ``function`` holds at once, beyond those before it."""
-    gc.collect()
-    gc.disable()  # garbage of before, freed meanwhile, would count
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = function()
-    gc.enable()
-    del kept
-    assert profiler.profiler is not None
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return max(itertools.accumulate(event.nbytes() for event in events))
 
 
 def test_memory_is_linear_in_the_length() -> None:
