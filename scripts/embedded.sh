@@ -2,7 +2,7 @@
 # The embedded corpus, from nothing to a line in a results file: minutes on a CPU.
 #   usage: bash scripts/embedded.sh --system SYSTEM [--teacher CHECKPOINT] [--updates N] [--work DIR] [--results FILE]
 # SYSTEM: see scripts/lib.sh. With --teacher, a checkpoint of fairseq's task 'translation' on this corpus, the training
-# targets are its translations (scripts/distill.sh). N is 500, and 3000 for the cmlm systems. The work folder (default
+# targets are its translations (scripts/distill.sh). N is 500, and 2000 for the cmlm systems. The work folder (default
 # work/embedded) keeps data, checkpoints and outputs; one JSON line is appended to the results file (default
 # docs/results/embedded.jsonl).
 set -euo pipefail
@@ -21,7 +21,7 @@ done
 [[ " $systems " == *" $system "* && -n $system ]] || die "--system '$system': choose one of $systems"
 [[ -z $teacher || -f $teacher ]] || die "--teacher $teacher does not exist"
 case $system in
-  cmlm*) updates=${updates:-3000} training="--lr 0.004 --warmup-updates 300 --max-tokens 1200" ;;
+  cmlm*) updates=${updates:-2000} training="--lr 0.004 --warmup-updates 300 --max-tokens 1200" ;;
   *) updates=${updates:-500} training="--lr 0.003 --warmup-updates 200 --max-tokens 4000" ;;
 esac
 training+=" --no-epoch-checkpoints --save-interval-updates 20 --keep-interval-updates 3 --disable-validation"
