@@ -82,7 +82,9 @@ def fresh(*command: object, check: bool = True, **options: Any) -> subprocess.Co
 
 
 def load_script(name: str) -> ModuleType:
-    """The module ``scripts/<name>.py``, which is in no package."""
+    """The module ``scripts/<name>.py``, which is in no package; scripts import each other."""
+    if str(ROOT / "scripts") not in sys.path:
+        sys.path.append(str(ROOT / "scripts"))
     spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -15,7 +15,6 @@ import commands
 import pytest
 import torch
 
-sys.path.append(str(commands.ROOT / "scripts"))  # for what the scripts import of each other
 SCRIPT = commands.load_script("benchmark_length")
 AR, WRITTEN, SDPA, COV, PQUERY = "AR", "written-out", "SDPA", "AMLP-Cov", "AMLP-PQuery"
 SIZES = {"batch": 2, "embed_dim": 16, "heads": 2, "inner_dim": 4, "window": 5, "activation": "relu"}

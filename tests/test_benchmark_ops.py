@@ -15,7 +15,6 @@ from torch import Tensor
 
 from amlp_fairseq.ops.dynamic_conv import cases
 
-sys.path.append(str(commands.ROOT / "scripts"))  # for what the scripts import of each other
 SCRIPT = commands.load_script("benchmark_ops")
 MIB = 2**20
 TINY = ["--channels", "16", "--heads", "2", "--kernel", "5", "--batch", "2", "--repeats", "1", "--threads", "1"]

@@ -15,7 +15,6 @@ from fairseq.models import FairseqIncrementalDecoder
 
 from amlp_fairseq.modules import average_attention
 
-sys.path.append(str(commands.ROOT / "scripts"))  # for what the scripts import of each other
 SCRIPT = commands.load_script("benchmark_steps")
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 1, "heads": 2, "words": 20, "length": 6, "source_length": 5}
 MEASURED = {"rows": 3, "batches": [1, 2], "beams": [1, 4], "uncached_rows": 4, "repeats": 1, "threads": 1}

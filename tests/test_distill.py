@@ -14,19 +14,19 @@ SCRIPT = commands.ROOT / "scripts/distill.sh"
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a binarised corpus of random sentences, some of one word, and a barely trained Transformer."""
+    """A folder with a binarised corpus of random sentences and a Transformer that has begun to learn to copy them."""
     folder = tmp_path_factory.mktemp("distill")
     rng = random.Random(1)
     (folder / "raw").mkdir()
     for split, count in {"train": 60, "valid": 5, "test": 5}.items():
+        rows = [" ".join(rng.choices(WORDS, k=rng.randint(1, 5))) for _ in range(count)]
         for language in ("src", "tgt"):
-            rows = [" ".join(rng.choices(WORDS, k=rng.randint(1, 8))) for _ in range(count)]
             (folder / f"raw/{split}.{language}").write_text("\n".join(rows) + "\n", encoding="utf-8")
     commands.preprocess(folder / "raw", folder / "data", "src", "tgt")
     commands.run(
-        *("fairseq_cli.train", folder / "data", "--user-dir", commands.PLUGIN, *commands.TRAINING, "--lr", "0.01"),
-        *("--arch", "transformer_tiny", "--max-tokens", "200", "--max-update", "8", "--no-epoch-checkpoints"),
-        *("--save-dir", folder),
+        *("fairseq_cli.train", folder / "data", "--user-dir", commands.PLUGIN, *commands.TRAINING, "--lr", "0.005"),
+        *("--arch", "transformer_tiny", "--max-tokens", "200", "--max-update", "90", "--no-epoch-checkpoints"),
+        *("--save-dir", folder, "--required-batch-size-multiple", "1"),
     )
     return folder
 

@@ -67,6 +67,12 @@ class Place:
         return sizes[self.layer]
 
 
+def check_whole_steps(positions: int, step: int) -> None:
+    """Raise ValueError unless the new positions of incremental decoding are whole steps."""
+    if positions % step:
+        raise ValueError(f"incremental decoding takes whole steps of {step} positions, not {positions}")
+
+
 class SelfAttention(nn.Module):
     """Self-attention without queries, keys and values; subclasses write ``mix`` and say their ``patterns``.
 

@@ -10,7 +10,7 @@ from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.modules.attention import Place, SelfAttention, register_attention
+from amlp_fairseq.modules.attention import Place, SelfAttention, check_whole_steps, register_attention
 from amlp_fairseq.ops.cumulative_mean import continue_mean, cumulative_mean
 
 
@@ -51,8 +51,7 @@ class AverageAttention(FairseqIncrementalState, SelfAttention):
     def _average(self, y: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
         if incremental_state is None:
             return cumulative_mean(y, self.step if self.causal else len(y), padding_mask)
-        if len(y) % self.step:
-            raise ValueError(f"incremental decoding takes whole steps of {self.step} positions, not {len(y)}")
+        check_whole_steps(len(y), self.step)
         state = utils.get_incremental_state(self, incremental_state, "average")
         total, count = (y.new_zeros((), dtype=torch.float32), 0) if state is None else (state["total"], state["count"])
         means, total = continue_mean(y, total, count, self.step)

@@ -10,7 +10,7 @@ from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.modules.attention import Place
+from amlp_fairseq.modules.attention import Place, check_whole_steps
 
 #: Tensors with the sentences as their first axis, or None.
 Memory = dict[str, Any]
@@ -81,20 +81,17 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
         weights = None
         if self.place.pattern == "causal self":
             k, v = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
-            step = self.place.words_per_step
-            if incremental_state is not None and len(query) % step:
-                raise ValueError(f"incremental decoding takes whole steps of {step} positions, not {len(query)}")
+            if incremental_state is not None:
+                check_whole_steps(len(query), self.place.words_per_step)
             out, new_state = self.continue_causally(q, k, v, state or {}, key_padding_mask, attn_mask)
         else:
             memory = state
-            start = 0
             if memory is None:
                 k, v = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
-                memory = self.remember(k, v, key_padding_mask)
-            else:
-                start = memory["queries"]
+                memory = {**self.remember(k, v, key_padding_mask), "queries": 0}
             if not self.place.cross:
                 query_padding_mask = key_padding_mask
+            start = memory["queries"]
             out, weights = self.read(q, memory, query_padding_mask, start, need_weights)
             new_state = {**memory, "queries": start + len(query)}
         if incremental_state is not None:

@@ -9,7 +9,7 @@ from fairseq import utils
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
-from amlp_fairseq.modules.attention import Place
+from amlp_fairseq.modules.attention import Place, check_whole_steps
 
 
 class WindowedLayer(FairseqIncrementalState, nn.Module):
@@ -42,8 +42,7 @@ class WindowedLayer(FairseqIncrementalState, nn.Module):
         """
         if incremental_state is None:
             return self.convolve(x, x, self.padding_l)
-        if x.size(0) % self.step:
-            raise ValueError(f"incremental decoding takes whole steps of {self.step} positions, not {x.size(0)}")
+        check_whole_steps(len(x), self.step)
         size = max(self.padding_l, 0)
         state = utils.get_incremental_state(self, incremental_state, "window")
         history = x.new_zeros(size, *x.shape[1:]) if state is None else state["inputs"]
