@@ -224,7 +224,7 @@ def test_half_precision_is_near_float32(name: str, side: str, dtype: torch.dtype
     expected = run(layer, x)
     half = run(layer.to(dtype), x.to(dtype))
     assert half.dtype == dtype
-    tolerance = 0.01 if dtype == torch.float16 else 0.06
+    tolerance = 0.01 if dtype == torch.float16 else 0.03
     torch.testing.assert_close(half.float(), expected, atol=tolerance, rtol=tolerance)
 
 
@@ -381,7 +381,7 @@ def test_half_precision_cross_attention_is_near_float32(name: str, pattern: str,
     half = memory.to(dtype)
     out, _ = layer.to(dtype)(x.to(dtype), half, half, key_padding_mask=mask)
     assert out.dtype == dtype
-    tolerance = 0.01 if dtype == torch.float16 else 0.06
+    tolerance = 0.01 if dtype == torch.float16 else 0.03
     torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
 
 

@@ -125,7 +125,6 @@ def test_half_precision(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def peak_extra_memory(function: Any, device: str) -> int:
         seen.add(function.args[0].q_proj.weight.dtype)
         seen.add(function.args[1].dtype)
-        assert getattr(function.args[0], "norm", True)  # left out only where modules are compared
         return right(function, device)
 
     monkeypatch.setattr(SCRIPT, "peak_extra_memory", peak_extra_memory)
