@@ -26,7 +26,7 @@ SYSTEMS = {
     "ibdecoder-aan": (320, 2, 40.0),
 }
 #: Non-autoregressive systems: least BLEU after 1000 updates of 1200 tokens, 10 iterations.
-NON_AUTOREGRESSIVE = {"cmlmc": 40.0, "cmlmc-amlp": 40.0}
+NON_AUTOREGRESSIVE = {"cmlmc": 30.0}
 #: Least BLEU of what takes longer, in the results that scripts/embedded.sh left; raw and distilled where it is NAT.
 BY_RECIPE = {
     "transformer": 75.0,
