@@ -288,9 +288,6 @@ def test_validation_counts_every_sentence(folder: Path) -> None:
     assert '"valid_word_ins"' in output
 
 
-# --- the task's data, without a command ------------------------------------------------------------------------------
-
-
 def task(data: Path, **values: Any) -> TranslationCMLMCTask:
     values = {"source_lang": "src", "target_lang": "tgt", "train_subset": "train", **values}
     cfg = TranslationCMLMCConfig(data=str(data), dataset_impl=None, required_seq_len_multiple=1, **values)

@@ -33,8 +33,6 @@ def batch(sources: list[list[int]], left_pad: bool = True) -> dict[str, Any]:
     return toy.batch([[BOS, *words] for words in sources], DICTIONARY, left_pad)
 
 
-# --- scripted models -------------------------------------------------------------------------------------------------
-
 #: What a candidate says in each iteration: words and their log-probabilities.
 Script = list[tuple[list[int], list[float]]]
 
@@ -240,9 +238,6 @@ def test_models_may_write_in_place(adaptive: bool) -> None:
     assert [(text(h["tokens"]), h["steps"], float(h["score"])) for h in copied] == [
         (text(h["tokens"]), h["steps"], float(h["score"])) for h in in_place
     ]
-
-
-# --- mask-predict ----------------------------------------------------------------------------------------------------
 
 
 SOURCES = toy.random_sources(7, WORDS, seed=5)
@@ -481,9 +476,6 @@ def test_bf16_is_taken_by_the_commands() -> None:
     assert {parameter.dtype for parameter in network.parameters()} == {torch.bfloat16}
 
 
-# --- fairseq's own models --------------------------------------------------------------------------------------------
-
-
 def stock(arch: str, seed: int = 0, **options: Any) -> Any:
     torch.manual_seed(seed)
     values = {**toy.SIZES, "max_source_positions": 64, "max_target_positions": 64, "label_smoothing": 0.1, **options}
@@ -508,9 +500,6 @@ def test_a_stock_nat_ends_its_hypotheses() -> None:
         assert last == EOS
         assert EOS not in words
         assert len(hypothesis["positional_scores"]) == len(hypothesis["tokens"])
-
-
-# --- reranking -------------------------------------------------------------------------------------------------------
 
 
 def scored_by_fairseq(reranker: Any, sources: list[list[int]], hypotheses: list[list[int]]) -> list[dict[str, Any]]:
@@ -565,9 +554,6 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()
         assert float(hypothesis["score"]) == pytest.approx(float(reference["score"]), abs=1e-4)
         torch.testing.assert_close(hypothesis["positional_scores"], reference["positional_scores"], atol=1e-4, rtol=0)
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
