@@ -27,18 +27,20 @@ SYSTEMS = {
 }
 #: Non-autoregressive systems: least BLEU after 1000 updates of 1200 tokens, 10 iterations.
 NON_AUTOREGRESSIVE = {"cmlmc": 30.0}
-#: Least BLEU of what takes longer, in the results that scripts/embedded.sh left; raw and distilled where it is NAT.
+#: Least BLEU of what takes longer, in the results that scripts/embedded.sh left.
 BY_RECIPE = {
-    "transformer": 75.0,
+    "transformer": 80.0,
     "transformer-abc": 70.0,
     "transformer-local": 60.0,
-    "cmlm": 60.0,
-    "cmlmc": 60.0,
-    "cmlmc-amlp": 60.0,
-    "cmlmc-amlp-cov": 60.0,
-    "cmlmc-abc": 60.0,
-    "cmlmc-local": 60.0,
+    "cmlm": 55.0,
+    "cmlmc": 55.0,
+    "cmlmc-amlp": 40.0,
+    "cmlmc-amlp-cov": 40.0,
+    "cmlmc-abc": 40.0,
+    "cmlmc-local": 40.0,
 }
+#: Of these, what was also trained on the transformer's translations.
+DISTILLED = ["cmlmc", "cmlmc-amlp"]
 SIZE = [
     word
     for side in ("encoder", "decoder")
@@ -134,13 +136,11 @@ def test_non_autoregressive(system: str, corpus: Path, tmp_path: Path) -> None:
 
 
 def test_results_of_the_embedded_corpus() -> None:
-    """scripts/embedded.sh: every system is there and good enough; distillation helps those that see no words."""
+    """scripts/embedded.sh: every system is there and good enough, and distillation helps what sees no words."""
     lines = (commands.ROOT / "docs/results/embedded.jsonl").read_text(encoding="utf-8").splitlines()
     bleu = {(row["system"], row["decoding"]): row["bleu"] for row in map(json.loads, lines)}
     for system, least in BY_RECIPE.items():
-        if not system.startswith("cmlm"):
-            assert bleu[system, "beam 4"] >= least
-            continue
-        for one in (system, f"{system} (distilled)"):
-            assert bleu[one, "10 iterations"] >= least
-        assert bleu[f"{system} (distilled)", "1 iteration"] > bleu[system, "1 iteration"] + 1
+        assert bleu[system, "10 iterations" if system.startswith("cmlm") else "beam 4"] >= least
+    for system in DISTILLED:
+        for decoding in ("10 iterations", "1 iteration"):
+            assert bleu[f"{system} (distilled)", decoding] > bleu[system, decoding] + 1
