@@ -1,10 +1,43 @@
-"""Set before any test module is imported."""
+"""Set before any test module is imported, and the fixtures of all operators."""
 
+import logging
+import math
 import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
+
+from amlp_fairseq.ops import backend as backends
 
 # Triton's kernels run on a GPU or, for tests, in Triton's interpreter on a CPU. Triton reads this variable when it is
 # imported, before any test could set it. Where there is a GPU the real kernels are what must be tested.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the choice of a backend logs, as if nothing had been logged before."""
+    backends._log_choice.cache_clear()
+    with caplog.at_level(logging.INFO, logger=backends.logger.name):
+        yield caplog
+    backends._log_choice.cache_clear()
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN: what an implementation reads or returns without having written it is seen."""
+
+    def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def made(*arguments: Any, **options: Any) -> Tensor:
+            tensor = make(*arguments, **options)
+            return tensor.fill_(math.nan) if tensor.is_floating_point() else tensor
+
+        return made
+
+    monkeypatch.setattr(torch, "empty", poison(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
+    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import logging
 import math
 import re
 import sys
@@ -49,31 +48,6 @@ def run(operator: Callable[..., Tensor], inputs: list[Tensor | None], grad: Tens
 def agree(ours: list[Tensor], exact: list[Tensor], tolerance: float = 1e-5) -> None:
     for our, their in zip(ours, exact, strict=True):
         torch.testing.assert_close(our.double(), their.double(), rtol=tolerance, atol=tolerance)
-
-
-@pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What the choice of a backend logs, as if nothing had been logged before."""
-    backends._log_choice.cache_clear()
-    with caplog.at_level(logging.INFO, logger=backends.logger.name):
-        yield caplog
-    backends._log_choice.cache_clear()
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory holds NaN: what an implementation reads or returns without having written it is seen."""
-
-    def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def made(*arguments: Any, **options: Any) -> Tensor:
-            tensor = make(*arguments, **options)
-            return tensor.fill_(math.nan) if tensor.is_floating_point() else tensor
-
-        return made
-
-    monkeypatch.setattr(torch, "empty", poison(torch.empty))
-    monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
-    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
 
 
 @pytest.mark.usefixtures("poisoned")

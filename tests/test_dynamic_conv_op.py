@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import itertools
-import logging
 import math
 import re
 import sys
@@ -39,31 +38,6 @@ SEED = torch.tensor([1234])
 
 def random(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-@pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What the choice of a backend logs, as if nothing had been logged before."""
-    backends._log_choice.cache_clear()
-    with caplog.at_level(logging.INFO, logger=backends.logger.name):
-        yield caplog
-    backends._log_choice.cache_clear()
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory holds NaN: what an implementation reads or returns without having written it is seen."""
-
-    def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def made(*arguments: Any, **options: Any) -> Tensor:
-            tensor = make(*arguments, **options)
-            return tensor.fill_(math.nan) if tensor.is_floating_point() else tensor
-
-        return made
-
-    monkeypatch.setattr(torch, "empty", poison(torch.empty))
-    monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
-    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
 
 
 @pytest.mark.usefixtures("poisoned")

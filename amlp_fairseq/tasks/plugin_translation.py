@@ -73,8 +73,11 @@ class PluginTranslationTask(TranslationTask):
     def _fingerprints(self) -> dict[str, str]:
         return {"source": _fingerprint(self.src_dict), "target": _fingerprint(self.tgt_dict)}
 
-    def refuse_unsupported_generation_options(self, args: Any) -> None:
-        """Raise ValueError that names every generation option that is set but would have no effect."""
+    def refuse_unsupported_generation_options(
+        self, args: Any, extra_gen_cls_kwargs: Any, prefix_allowed_tokens_fn: Any
+    ) -> None:
+        """Raise ValueError that names what ``build_generator`` got and would have no effect: generation options that
+        are set, a language model, a function for prefixes."""
         refused = []
         for name, option in GenerationConfig.__dataclass_fields__.items():
             value = getattr(args, name, option.default)
@@ -82,6 +85,8 @@ class PluginTranslationTask(TranslationTask):
                 refused.append(f"--{name.replace('_', '-')} {value}")
         if refused:
             raise ValueError(f"{type(self).__name__} does not support {', '.join(refused)}")
+        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
+            raise ValueError(f"{type(self).__name__} does not support prefix_allowed_tokens_fn or a language model")
 
 
 def _fingerprint(dictionary: Dictionary) -> str:

@@ -116,9 +116,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         Raises:
             ValueError: naming the options that it cannot honour.
         """
-        self.refuse_unsupported_generation_options(args)
-        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
-            raise ValueError("TranslationCMLMCTask does not support prefix_allowed_tokens_fn or a language model")
+        self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         return IterativeRefinement(
             self.target_dictionary,
             max_iter=getattr(args, "iter_decode_max_iter", 10),

@@ -121,9 +121,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         Raises:
             ValueError: naming the options that it cannot honour.
         """
-        self.refuse_unsupported_generation_options(args)
-        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
-            raise ValueError("TranslationInterleavedTask does not support prefix_allowed_tokens_fn or a language model")
+        self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         return MultiwordBeamSearch(
             models,
             self.target_dictionary,
