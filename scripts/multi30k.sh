@@ -27,7 +27,7 @@ case $profile in
     model="$(model_size 128 256 4 4) --dropout 0.2 --attention-dropout 0.1"
     training="--lr 0.003 --warmup-updates 800 --max-tokens 4096 --keep-last-epochs 5"
     # Non-autoregressive ones learn more from as many words in more, smaller batches.
-    [[ $system != cmlm* ]] || updates=10000 training="--lr 0.004 --warmup-updates 300 --max-tokens 1200 --keep-last-epochs 5" ;;
+    [[ $system != cmlm* ]] || updates=7000 training="--lr 0.004 --warmup-updates 300 --max-tokens 1200 --keep-last-epochs 5" ;;
   base) vocabulary=8000 updates=12000 kernels=3,7,15,31,31,31
     model="$(model_size 512 1024 6 4) --dropout 0.3 --attention-dropout 0.1"
     training="--lr 0.0007 --warmup-updates 2000 --max-tokens 8192 --keep-last-epochs 5" ;;
