@@ -1,21 +1,27 @@
-"""Leftovers in fairseq that break it on current numpy, and its ``--bf16`` that asks for a TPU."""
+"""Leftovers in fairseq that break it on current numpy, its ``--bf16`` that asks for a TPU, and its ways of training on
+fewer processes than were started."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
 import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq import options
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils as distributed_utils
 
 
 def install() -> None:
     """Apply the fixes; each does nothing where it is not needed."""
     _restore_numpy_names()
     options.parse_args_and_arch = _without_implied_tpu(options.parse_args_and_arch)
+    distributed_utils.call_main = _with_all_processes(distributed_utils.call_main)
 
 
 def _restore_numpy_names() -> None:
@@ -48,3 +54,28 @@ def _without_implied_tpu(parse: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return parse_args_and_arch
+
+
+def _with_all_processes(call_main: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq ignores what torchrun says unless it sees several GPUs, so that every process trains a model of its own;
+    and without GPUs it spawns no process at all and ends with status 0. Both become errors."""
+
+    @functools.wraps(call_main)
+    def checked(cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
+        distributed = cfg.distributed_training
+        distributed_utils.infer_init_method(distributed)
+        started, joined = int(os.environ.get("WORLD_SIZE", "1")), distributed.distributed_world_size
+        if started not in (1, joined):
+            raise ValueError(
+                f"WORLD_SIZE {started}: torchrun has started {started} processes, --distributed-world-size is "
+                f"{joined}; see scripts/train.sh for the flags that join them"
+            )
+        spawns = distributed.distributed_init_method is not None and not distributed.distributed_no_spawn
+        if spawns and not torch.cuda.is_available():
+            raise ValueError(
+                f"--distributed-init-method {distributed.distributed_init_method} would train nothing: fairseq spawns "
+                "a process for each GPU, and there is none; start the processes yourself, with --distributed-no-spawn"
+            )
+        return call_main(cfg, main, **kwargs)
+
+    return checked

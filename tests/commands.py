@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import multiprocessing
 import os
 import subprocess
@@ -85,12 +84,7 @@ def load_script(name: str) -> ModuleType:
     """The module ``scripts/<name>.py``, which is in no package; scripts import each other."""
     if str(ROOT / "scripts") not in sys.path:
         sys.path.append(str(ROOT / "scripts"))
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"scripts/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(name)
 
 
 def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> Path:
