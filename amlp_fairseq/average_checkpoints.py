@@ -2,6 +2,7 @@
 
     amlp-average-checkpoints --inputs checkpoints/checkpoint{16,17,18,19,20}.pt --output checkpoints/average.pt
     amlp-average-checkpoints --inputs checkpoints --last-epochs 5 --output checkpoints/average.pt
+    amlp-average-checkpoints --inputs checkpoints --best 5 --output checkpoints/average.pt
 
 fairseq has a script for this in its repository but not in its wheel.
 """
@@ -9,6 +10,7 @@ fairseq has a script for this in its repository but not in its wheel.
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,29 +54,67 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
     return state
 
 
+def newest(folder: Path, pattern: str) -> list[Path]:
+    """The checkpoints with a number in their names, the largest last."""
+    return [Path(path) for path in checkpoint_paths(str(folder), pattern)][::-1]
+
+
+def best(folder: Path) -> list[Path]:
+    """What ``--keep-best-checkpoints`` kept, the best last: the lowest losses, or the highest of another metric.
+
+    Raises:
+        ValueError: if there are checkpoints by two metrics.
+    """
+    metrics = {match[1] for path in folder.iterdir() if (match := re.match(r"checkpoint\.best_(\w+)_", path.name))}
+    if len(metrics) > 1:
+        raise ValueError(f"{folder} has best checkpoints by {' and by '.join(sorted(metrics))}")
+    paths = newest(folder, rf"checkpoint\.best_{''.join(metrics)}_(\d+\.?\d*)\.pt")
+    return paths[::-1] if metrics <= {"loss", "nll_loss", "ppl"} else paths
+
+
+#: Which checkpoints of a folder an option means, and the option of fairseq-train that keeps them.
+CHOICES = {
+    "last_epochs": (lambda folder: newest(folder, r"checkpoint(\d+)\.pt"), "--keep-last-epochs"),
+    "last_updates": (lambda folder: newest(folder, r"checkpoint_\d+_(\d+)\.pt"), "--keep-interval-updates"),
+    "best": (best, "--keep-best-checkpoints"),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", nargs="+", type=Path, required=True, help="checkpoint files, or one folder of them")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
-    parser.add_argument("--last-epochs", type=int, metavar="N", help="the last N epochs' checkpoints of the folder")
+    choices = parser.add_mutually_exclusive_group()
+    choices.add_argument("--last-epochs", type=int, metavar="N", help="the folder's checkpoints of the last N epochs")
+    choices.add_argument("--last-updates", type=int, metavar="N", help="its last N from within epochs")
+    choices.add_argument("--best", type=int, metavar="N", help="its best N by the validation metric")
     args = parser.parse_args()
 
     paths = args.inputs
     if not args.output.parent.is_dir():
         parser.error(f"--output {args.output}: the folder does not exist")
-    if args.last_epochs is not None:
+    for name, (find, keep) in CHOICES.items():
+        count, flag = getattr(args, name), f"--{name.replace('_', '-')}"
+        if count is None:
+            continue
         if len(paths) != 1 or not paths[0].is_dir():
-            parser.error(f"--last-epochs needs --inputs to be one folder that exists, not {' '.join(map(str, paths))}")
-        paths = [Path(path) for path in checkpoint_paths(str(paths[0]))]
-        if not 1 <= args.last_epochs <= len(paths):
+            parser.error(f"{flag} needs --inputs to be one folder that exists, not {' '.join(map(str, paths))}")
+        try:
+            paths = find(args.inputs[0])
+        except ValueError as error:
+            parser.error(str(error))
+        if not 1 <= count <= len(paths):
             parser.error(
-                f"--last-epochs {args.last_epochs}: {args.inputs[0]} has {len(paths)} epoch checkpoint(s); "
-                "fairseq-train keeps them with --keep-last-epochs"
+                f"{flag} {count}: {args.inputs[0]} has {len(paths)} such checkpoint(s); "
+                f"fairseq-train keeps them with {keep}"
             )
-        paths = paths[: args.last_epochs][::-1]
+        paths = paths[-count:]
     for path in paths:
         if not path.is_file():
-            parser.error(f"--inputs {path}: there is no such file (for a folder, say how many --last-epochs)")
+            parser.error(
+                f"--inputs {path}: there is no such file (for a folder, say how many checkpoints: --last-epochs, "
+                "--last-updates or --best)"
+            )
     torch.save(average_checkpoints(paths), args.output)
 
 

@@ -3,8 +3,8 @@
     python scripts/score.py GENERATED REFERENCE [--checkpoint CHECKPOINT] [KEY=VALUE …]
 
 GENERATED is what ``fairseq-generate`` printed (its D- lines are put back into input order, and each sentence must be
-there once), REFERENCE the raw text. Prints BLEU, chrF, their signatures, decoder steps and seconds per sentence; with a
-checkpoint also its number of parameters and updates; and the KEY=VALUE pairs as they are.
+there once), REFERENCE the raw text. Prints the scores of ``score()``; with a checkpoint also its number of parameters,
+its updates, its seed and the seconds that it took; and the KEY=VALUE pairs as they are.
 """
 
 import argparse
@@ -14,9 +14,11 @@ import re
 import subprocess
 from collections import Counter
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import sacrebleu
+import sacremoses
 import torch
 from fairseq import checkpoint_utils
 
@@ -31,24 +33,62 @@ def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
     return found
 
 
-def score(generated: str, references: list[str]) -> dict[str, object]:
-    """BLEU and chrF of the outputs, decoder steps per sentence, seconds per sentence.
+def hypotheses_of(generated: str, sentences: int) -> list[str]:
+    """The detokenised hypotheses of all sentences, in input order.
 
     Raises:
         ValueError: if a sentence has no output, or an output no sentence.
     """
     outputs = lines_by_sentence(generated, "D")
-    if outputs.keys() != set(range(len(references))):
-        odd = sorted(outputs.keys() ^ set(range(len(references))))
-        raise ValueError(f"{len(outputs)} outputs for {len(references)} references; odd sentences: {odd[:10]}")
-    hypotheses = [outputs[i][1] if len(outputs[i]) > 1 else "" for i in range(len(references))]
+    if outputs.keys() != set(range(sentences)):
+        odd = sorted(outputs.keys() ^ set(range(sentences)))
+        raise ValueError(f"{len(outputs)} outputs for {sentences} references; odd sentences: {odd[:10]}")
+    return [outputs[i][1] if len(outputs[i]) > 1 else "" for i in range(sentences)]
+
+
+def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, split_compounds: bool) -> float:
+    """BLEU as multi-bleu.perl computes it, of text as the Moses tokeniser splits it.
+
+    ``split_compounds``: words with hyphens are split as well, as for WMT14 En-De since Vaswani et al. (2017).
+    """
+    tokenise = sacremoses.MosesTokenizer(lang=language).tokenize
+    texts = [[tokenise(line, return_str=True, escape=False) for line in text] for text in (hypotheses, references)]
+    if split_compounds:
+        texts = [[re.sub(r"(\S)-(?=\S)", r"\1 ##AT##-##AT## ", line) for line in text] for text in texts]
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    return round(metric.corpus_score(texts[0], [texts[1]]).score, 2)
+
+
+def score(generated: str, references: list[str], language: str = "de") -> dict[str, object]:
+    """The three kinds of BLEU that papers report, chrF, signatures, what is wrong with the outputs, decoder steps and
+    milliseconds per sentence.
+
+    Args:
+        generated: what fairseq-generate printed.
+        references: raw text, a sentence each.
+        language: the target language.
+
+    Returns:
+        ``bleu`` (detokenised, sacreBLEU), ``tokenised_bleu``, ``compound_split_bleu``, ``chrf``, signatures,
+        ``sentences``, ``empty_outputs``, ``repeated_words`` (equal to the word before), and as far as the output has
+        them ``steps_per_sentence`` and ``milliseconds_per_sentence``.
+
+    Raises:
+        ValueError: if a sentence has no output, or an output no sentence.
+    """
+    hypotheses = hypotheses_of(generated, len(references))
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    words = [hypothesis.split() for hypothesis in hypotheses]
     result: dict[str, object] = {
         "bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2),
         "bleu_signature": str(bleu.get_signature()),
+        "tokenised_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=False),
+        "compound_split_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=True),
         "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
         "chrf_signature": str(chrf.get_signature()),
         "sentences": len(references),
+        "empty_outputs": sum(not each for each in words),
+        "repeated_words": sum(one == other for each in words for one, other in pairwise(each)),
     }
     # An autoregressive decoder of fairseq prints no I- lines: it makes a call for each word and the end symbol.
     steps = [int(fields[0]) for fields in lines_by_sentence(generated, "I").values()]
@@ -62,10 +102,15 @@ def score(generated: str, references: list[str]) -> dict[str, object]:
 
 
 def describe(checkpoint: Path) -> dict[str, object]:
-    """Number of parameters (tied ones once) and of updates of a checkpoint."""
-    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
-    history = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["optimizer_history"]
-    return {"parameters": sum(p.numel() for p in models[0].parameters()), "updates": history[-1]["num_updates"]}
+    """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint."""
+    models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    return {
+        "parameters": sum(p.numel() for p in models[0].parameters()),
+        "updates": state["optimizer_history"][-1]["num_updates"],
+        "seed": cfg.common.seed,
+        "training_seconds": round(state["extra_state"]["previous_training_time"]),
+    }
 
 
 def environment() -> dict[str, object]:

@@ -136,7 +136,10 @@ def test_last_epochs_that_do_not_exist(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, "--inputs", epochs, "--last-epochs", count, "--output", tmp_path / "out.pt")
-    assert f"--last-epochs {count}: {epochs} has 4 epoch checkpoint(s)" in capsys.readouterr().err
+    assert (
+        f"--last-epochs {count}: {epochs} has 4 such checkpoint(s); fairseq-train keeps them with --keep-last-epochs"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "out.pt").exists()
 
 
@@ -146,6 +149,33 @@ def test_last_epochs_needs_a_folder(
     with pytest.raises(SystemExit, match="2"):
         run(monkeypatch, "--inputs", epochs / "checkpoint8.pt", "--last-epochs", 1, "--output", tmp_path / "out.pt")
     assert "--last-epochs needs --inputs to be one folder" in capsys.readouterr().err
+
+
+def test_last_updates(epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the number of the update: that of an epoch begins anew."""
+    for name, weight in (("10_1000", 3.0), ("9_900", 100.0), ("11_1100", 5.0)):
+        save(epochs / f"checkpoint_{name}.pt", {"w": torch.tensor([weight])})
+    run(monkeypatch, "--inputs", epochs, "--last-updates", 2, "--output", tmp_path / "out.pt")
+    assert torch.load(tmp_path / "out.pt", weights_only=True)["model"]["w"].item() == 4
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("bleu", (10 + 2) / 2), ("loss", 0.5), ("nll_loss", 0.5)])
+def test_best(metric: str, expected: float, epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The highest of BLEU, the lowest of losses; weights are the metric's."""
+    for value in ("10.0007", "1.0003", "2.0001", "0.0005"):
+        save(epochs / f"checkpoint.best_{metric}_{value}.pt", {"w": torch.tensor([float(value[:-4])])})
+    run(monkeypatch, "--inputs", epochs, "--best", 2, "--output", tmp_path / "out.pt")
+    assert torch.load(tmp_path / "out.pt", weights_only=True)["model"]["w"].item() == pytest.approx(expected)
+
+
+def test_best_by_two_metrics(
+    epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for metric in ("bleu", "loss"):
+        save(epochs / f"checkpoint.best_{metric}_2.0000.pt", {"w": torch.ones(1)})
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--inputs", epochs, "--best", 1, "--output", tmp_path / "out.pt")
+    assert f"{epochs} has best checkpoints by bleu and by loss" in capsys.readouterr().err
 
 
 def test_missing_file(

@@ -57,6 +57,28 @@ def test_numbers_are_sacrebleus() -> None:
     assert result["chrf_signature"].startswith("nrefs:1|")
 
 
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "tokenised", "split"),
+    [
+        # 6 tokens "Das gut-bezahlte Haus steht dort ." for the Moses tokeniser; 8 once the hyphen is a word: equal.
+        ("Das gut-bezahlte Haus steht dort.", "Das gut-bezahlte Haus steht dort.", 100.0, 100.0),
+        # One of 6 tokens differs: precisions 5/6, 3/5, 2/4, 1/3. Split: 7/8, 5/7, 4/6, 3/5.
+        ("Das gut-bezahlte Haus steht dort.", "Das schlecht-bezahlte Haus steht dort.", 53.73, 70.71),
+        # Not a word with a hyphen: a dash stays alone.
+        ("Er kam - und ging wieder.", "Er kam - und ging wieder.", 100.0, 100.0),
+    ],
+)
+def test_tokenised_and_compound_split_bleu(hypothesis: str, reference: str, tokenised: float, split: float) -> None:
+    result = score(generated([hypothesis]), [reference])
+    assert result["tokenised_bleu"] == pytest.approx(tokenised, abs=0.01)
+    assert result["compound_split_bleu"] == pytest.approx(split, abs=0.01)
+
+
+def test_what_is_wrong_with_outputs() -> None:
+    result = score(generated(["a a b b b a", "", "c d c d", "e"]), REFERENCES)
+    assert (result["empty_outputs"], result["repeated_words"]) == (1, 3)
+
+
 def test_sentences_are_put_in_order() -> None:
     """fairseq prints them sorted by length."""
     order = [2, 0, 3, 1]
