@@ -25,7 +25,9 @@ setup(
         'triton>=3.6,<3.8; platform_system == "Linux" and platform_machine == "x86_64"',
     ],
     extras_require={
+        "data": ["sacremoses==0.2.0", "subword-nmt==0.3.8"],  # scripts/prepare_*.sh and scripts/score.py
         "test": [
+            "amlp-fairseq[data]",
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",
             "hypothesis>=6.100,<7",

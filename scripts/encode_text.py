@@ -7,11 +7,37 @@ line, and OUT/sentencepiece.bpe.model (the name that fairseq's ``from_pretrained
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import sentencepiece
 
 SPLITS = ("train", "valid", "test")
+MODEL = "sentencepiece.bpe.model"
+
+
+def train_model(
+    texts: Sequence[Path], model: Path, vocab_size: int, character_coverage: float = 1.0, sentences: int = 0
+) -> None:
+    """Train a BPE model of sentencepiece on all texts together.
+
+    Args:
+        texts: files with a sentence a line.
+        model: where to write; the vocabulary goes to the same name with the suffix ``.vocab``.
+        vocab_size: how many pieces.
+        character_coverage: the share of characters that get a piece of their own.
+        sentences: learn from a random sample of so many, always the same; 0 takes all.
+    """
+    sentencepiece.set_random_generator_seed(1)
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(text) for text in texts],
+        model_prefix=str(model.with_suffix("")),
+        vocab_size=vocab_size,
+        model_type="bpe",
+        character_coverage=character_coverage,
+        input_sentence_size=sentences,
+        minloglevel=2,
+    )
 
 
 def main() -> None:
@@ -23,15 +49,8 @@ def main() -> None:
     args = parser.parse_args()
 
     args.out.mkdir(parents=True, exist_ok=True)
-    model = args.out / "sentencepiece.bpe.model"
-    sentencepiece.SentencePieceTrainer.train(
-        input=[str(args.raw / f"train.{language}") for language in args.languages],
-        model_prefix=str(model.with_suffix("")),
-        vocab_size=args.vocab_size,
-        model_type="bpe",
-        character_coverage=1.0,
-        minloglevel=2,
-    )
+    model = args.out / MODEL
+    train_model([args.raw / f"train.{language}" for language in args.languages], model, args.vocab_size)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     for split in SPLITS:
         for language in args.languages:
