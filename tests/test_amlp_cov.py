@@ -149,12 +149,33 @@ def test_the_second_derivative_is_refused() -> None:
 
 
 @on_every_backend
-def test_a_tensors_own_covariance(backend: str, device: str) -> None:
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_tensors_own_covariance(masked: bool, normalize: bool, backend: str, device: str) -> None:
     """σ2(QᵀQ): both gradients arrive at the one tensor."""
-    x, grad = random(2, 2, 9, 4).to(device), random(2, 2, 4, 4, seed=2).to(device)
-    ours = run(lambda x, **_: cross_covariance(x, x, backend=backend), [x], grad)
-    exact = run(lambda x, **_: cross_covariance_naive(x, x), [x.double()], grad.double())
+    x, grad = 0.1 * random(2, 2, 600, 4).to(device), random(2, 2, 4, 4, seed=2).to(device)
+    x[:, :, :, 1] += 0.1 * x[:, :, :, 0]
+    tau = 1 + random(2, seed=3).square().to(device)
+    options: dict[str, Any] = {"normalize": normalize}
+    if masked:
+        options["padding_mask"] = (torch.arange(1200, device=device) % 599 < 9).view(2, 600)
+    ours = run(lambda x, t, **more: cross_covariance(x, x, t, **more, backend=backend), [x, tau], grad, **options)
+    exact = run(
+        lambda x, t, **more: cross_covariance_naive(x, x, t, **more),
+        [x.double(), tau.double()],
+        grad.double(),
+        **options,
+    )
     agree(ours, exact)
+
+
+@on_every_backend
+def test_without_gradients_the_result_is_the_same(backend: str, device: str) -> None:
+    x, y, tau = random(2, 2, 9, 4).to(device), random(2, 2, 9, 3, seed=2).to(device), random(2, seed=3).to(device)
+    for other in (x, y):
+        expected = cross_covariance(x, other, tau, backend=backend)
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+            assert torch.equal(cross_covariance(x, other, tau, backend=backend), expected)
 
 
 @on_every_backend
@@ -422,11 +443,11 @@ def test_custom_operators_keep_torchs_rules(view: str, normalize: bool, backend:
     """What torch.compile and autograd rely on: torch.library's own checks of schema, shapes, strides and gradients."""
     x, y = VIEWS[view](random(2, 2, 5, 4).to(device)), VIEWS[view](random(2, 2, 5, 3, seed=2).to(device))
     temperature, mask = random(2, seed=3).to(device), torch.arange(5, device=device).expand(2, -1) > 3
-    for factor, padding in ((temperature, mask), (None, None)):
-        leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (x, y, factor)]
+    for other, factor, padding in ((y, temperature, mask), (y, None, None), (None, temperature, mask)):
+        leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (x, other, factor)]
         torch.library.opcheck(op._cross_covariance, (*leaves, padding, normalize, backend))
-        out, *kept = op._cross_covariance(x, y, factor, padding, normalize, backend)
-        arguments = (out.cos(), x, y, factor, padding, *kept, backend)
+        out, *kept = op._cross_covariance(x, other, factor, padding, normalize, backend)
+        arguments = (out.cos(), x, other, factor, padding, *kept, backend)
         torch.library.opcheck(op._cross_covariance_backward, arguments)
 
 

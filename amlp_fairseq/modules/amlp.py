@@ -26,6 +26,9 @@ ACTIVATIONS = {
     "identity": lambda x: x,
 }
 
+#: Queries of one pass through Eq. 8: what is between its products is never there for all of a long sequence.
+CHUNK = 256
+
 
 class AMLP(MultiHeadAttention):
     """Equation 8; c is ``--attention-inner-dim``, σ₁ ``--amlp-activation``.
@@ -54,9 +57,15 @@ class AMLP(MultiHeadAttention):
         if self.norm is not None:
             # What the norm takes away from the output is taken from W, before half precision rounds it.
             w = w - w.mean(dim=-1, keepdim=True)
-        inner = self.activation(q @ (l_t * self.scaling).transpose(2, 3).to(q))
-        out = self.dropout_module(inner) @ w.to(q)
-        return out if self.norm is None else self.norm(out), None
+        weights = (l_t * self.scaling).transpose(2, 3).to(q), w.to(q)
+        # With the positions outermost, as the heads are put together again.
+        outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
+        return torch.cat(outputs).permute(1, 2, 0, 3), None
+
+    def perceptron(self, q: Tensor, weight_1: Tensor, weight_2: Tensor) -> Tensor:
+        """Equation 8 with given weights."""
+        out = self.dropout_module(self.activation(q @ weight_1)) @ weight_2
+        return out if self.norm is None else self.norm(out)
 
     def adaptive_weights(
         self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
@@ -141,7 +150,5 @@ class AMLPPQuery(AMLP):
 
 def _pool(queries: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
     """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
-    scores = (queries @ k.transpose(2, 3)).float()
-    if hidden is not None:
-        scores = scores.masked_fill(hidden[:, None, None], -1e4)
-    return scores.softmax(dim=-1).to(v) @ v
+    mask = None if hidden is None else ~hidden[:, None, None]
+    return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 #: Positions whose averages are one product with a triangular matrix.
@@ -33,22 +34,24 @@ def exponential_moving_average(x: Tensor, beta: float, padding_mask: Tensor | No
     if padding_mask is not None:
         x = x.masked_fill(padding_mask.view(len(x), *[1] * (x.dim() - 3), -1, 1), 0)
     work = torch.float64 if x.dtype == torch.float64 else torch.float32
+    columns = x.movedim(-2, 0)  # a view as a matrix where the positions are outermost in memory: no copy then
     with torch.autocast(x.device.type, enabled=False):
-        return ((1 - beta) * _decaying_sum(x.to(work), beta)).to(x.dtype)
+        sums = _decaying_sum(columns.flatten(1).to(work), beta, 1 - beta)
+    return sums.to(x.dtype).view(columns.shape).movedim(0, -2)
 
 
-def _decaying_sum(x: Tensor, decay: float) -> Tensor:
-    """``Σ_{j≤i} decay^{i-j} x_j``."""
-    length = x.size(-2)
+def _decaying_sum(x: Tensor, decay: float, factor: float = 1.0) -> Tensor:
+    """``factor · Σ_{j≤i} decay^{i-j} x_j`` along the first axis of a matrix."""
+    length = len(x)
     block = min(BLOCK, length)
-    blocks = -(-length // block)
+    if rest := -length % block:
+        x = F.pad(x, (0, 0, 0, rest))
+    blocks = x.unflatten(0, (-1, block))
     i = torch.arange(block, device=x.device)
-    powers = (decay ** (i.unsqueeze(1) - i).clamp(min=0).to(x.dtype)).tril()
-    padded = torch.nn.functional.pad(x, (0, 0, 0, blocks * block - length)).unflatten(-2, (blocks, block))
-    sums = powers @ padded
-    if blocks > 1:
+    powers = factor * (decay ** (i.unsqueeze(1) - i).clamp(min=0).to(x.dtype)).tril()
+    sums = powers.expand(len(blocks), -1, -1) @ blocks
+    if len(blocks) > 1:
         # What stands before a block: its predecessors' last sums, decayed by whole blocks.
-        before = _decaying_sum(sums[..., :-1, -1, :], decay**block)
-        carried = decay ** (i + 1).to(x.dtype).unsqueeze(1) * before.unsqueeze(-2)
-        sums = torch.cat([sums[..., :1, :, :], sums[..., 1:, :, :] + carried], dim=-3)
-    return sums.flatten(-3, -2)[..., :length, :]
+        before = F.pad(_decaying_sum(sums[:-1, -1], decay**block), (0, 0, 1, 0))
+        sums.addcmul_(decay ** (i + 1).to(x.dtype).unsqueeze(1), before.unsqueeze(1))
+    return sums.flatten(0, 1)[:length]

@@ -148,9 +148,11 @@ def _gradient_kernel(
 
 
 def forward(
-    x: Tensor, y: Tensor, temperature: Tensor | None, padding_mask: Tensor | None, normalize: bool
+    x: Tensor, y: Tensor | None, temperature: Tensor | None, padding_mask: Tensor | None, normalize: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out, covariance, x_norm, y_norm = outputs = new_outputs(x, y, normalize)
+    if y is None:
+        y, y_norm = x, x_norm
     batch, heads, length, d = x.shape
     rows, e = batch * heads, y.size(3)
     splits = min(triton.cdiv(length, SPLIT), MAX_SPLITS)
@@ -176,16 +178,17 @@ def forward(
 
 
 def backward(
-    grad: Tensor, x: Tensor, y: Tensor, temperature: Tensor | None, padding_mask: Tensor | None,
+    grad: Tensor, x: Tensor, y: Tensor | None, temperature: Tensor | None, padding_mask: Tensor | None,
     covariance: Tensor, x_norm: Tensor, y_norm: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     d_x, d_y, d_temperature = new_gradients(x, y, temperature)
-    m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature)
+    m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature, own=y is None)
     if temperature is not None:
         d_temperature.copy_(d_small)
     m = m.contiguous()
-    _gradient(x, y, padding_mask, m, u.contiguous(), d_x)
-    _gradient(y, x, padding_mask, m.mT, v.contiguous(), d_y)
+    _gradient(x, x if y is None else y, padding_mask, m, u.contiguous(), d_x)
+    if y is not None:
+        _gradient(y, x, padding_mask, m.mT, v.contiguous(), d_y)
     return d_x, d_y, d_temperature
 
 

@@ -72,7 +72,10 @@ def cross_covariance(
         if other is not None and other.device != x.device:
             raise ValueError(f"{name} must be on {x.device} as x is, not on {other.device}")
     chosen = choose_backend(backend, x.device, "cross_covariance", _triton_limit(x, y))
-    return _cross_covariance(x, y, temperature, padding_mask, normalize, chosen)[0]
+    inputs = (x, None if y is x else y, temperature, padding_mask, normalize, chosen)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return _cross_covariance(*inputs)[0]
+    return _forward(*inputs)[0]  # torch.library takes longer than the arithmetic of a short sentence
 
 
 def _triton_limit(x: Tensor, y: Tensor) -> str:
@@ -92,14 +95,14 @@ def _implementation(backend: str) -> Any:
     return kernels
 
 
-# Custom operators, so that torch.compile sees one node and not what is inside. The results after the first are what is
-# kept for the gradient. Autocast reaches into custom operators: there it would make products of float32 half precision.
+# Custom operators, so that torch.compile sees one node and not what is inside. A y of None is x: they have one gradient
+# then. The results after the first are what is kept for the gradient. Autocast reaches into custom operators: there it
+# would make products of float32 half precision.
 
 
-@torch.library.custom_op("amlp_fairseq::cross_covariance", mutates_args=())
-def _cross_covariance(
+def _forward(
     x: Tensor,
-    y: Tensor,
+    y: Optional[Tensor],  # noqa: UP045
     temperature: Optional[Tensor],  # noqa: UP045
     padding_mask: Optional[Tensor],  # noqa: UP045
     normalize: bool,
@@ -109,9 +112,12 @@ def _cross_covariance(
         return _implementation(backend).forward(x, y, temperature, padding_mask, normalize)
 
 
+_cross_covariance = torch.library.custom_op("amlp_fairseq::cross_covariance", _forward, mutates_args=())
+
+
 @_cross_covariance.register_fake
 def _(
-    x: Tensor, y: Tensor, temperature: Tensor | None, padding_mask: Tensor | None, normalize: bool, backend: str
+    x: Tensor, y: Tensor | None, temperature: Tensor | None, padding_mask: Tensor | None, normalize: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return new_outputs(x, y, normalize)
 
@@ -120,7 +126,7 @@ def _(
 def _cross_covariance_backward(
     grad: Tensor,
     x: Tensor,
-    y: Tensor,
+    y: Optional[Tensor],  # noqa: UP045
     temperature: Optional[Tensor],  # noqa: UP045
     padding_mask: Optional[Tensor],  # noqa: UP045
     covariance: Tensor,
@@ -136,7 +142,7 @@ def _cross_covariance_backward(
 def _(
     grad: Tensor,
     x: Tensor,
-    y: Tensor,
+    y: Tensor | None,
     temperature: Tensor | None,
     padding_mask: Tensor | None,
     covariance: Tensor,
@@ -154,7 +160,8 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 def _gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     d_x, d_y, d_temperature = _cross_covariance_backward(grad, *ctx.saved_tensors, ctx.backend)
-    return d_x, d_y, d_temperature if ctx.needs_input_grad[2] else None, None, None, None
+    _, y_needed, temperature_needed, *_ = ctx.needs_input_grad
+    return d_x, d_y if y_needed else None, d_temperature if temperature_needed else None, None, None, None
 
 
 _cross_covariance.register_autograd(_gradients, setup_context=_save_for_backward)
