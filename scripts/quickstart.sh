@@ -9,7 +9,11 @@ bash "$root/scripts/install.sh"
 
 work=$root/work/quickstart
 rm -rf "$work"
-for system in transformer ibdecoder; do
-  bash "$root/scripts/embedded.sh" --system $system --work "$work" --results "$work/results.jsonl" > /dev/null
+run bash "$root/scripts/prepare_embedded.sh" "$work/data" > /dev/null
+for row in transformer ibdecoder; do
+  config=$root/configs/embedded/$row.yaml
+  run bash "$root/scripts/train.sh" "$config" "$work/data/data-bin" --save-dir "$work/$row" --cpu > "$work/$row.log"
+  run bash "$root/scripts/evaluate.sh" "$config" "$work/$row" "$work/data/data-bin" --results "$work/results.jsonl" \
+    --cpu > /dev/null
 done
-python "$root/scripts/results_table.py" "$work/results.jsonl"
+python "$root/scripts/make_tables.py" "$work/results.jsonl"

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
+import os
 import random
+import signal
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
+from fairseq.data import data_utils
 
 WORDS = [f"w{i}" for i in range(9)]
 SCRIPT = commands.ROOT / "scripts/distill.sh"
+#: Targets of up to three words, so that long sources are beyond a small ratio; several batches.
+OPTIONS = ["--cpu", "--max-len-a", "0", "--max-len-b", "3", "--max-tokens", "60"]
+TRAINING = [f"train.src-tgt.{language}.{end}" for language in ("src", "tgt") for end in ("bin", "idx")]
+distill = commands.load_script("distill")
 
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a binarised corpus of random sentences and a Transformer that has begun to learn to copy them."""
+    """A folder with a binarised corpus of random sentences, with words that the dictionary lacks and an empty line, and
+    a Transformer that has begun to learn to copy them."""
     folder = tmp_path_factory.mktemp("distill")
     rng = random.Random(1)
     (folder / "raw").mkdir()
     for split, count in {"train": 60, "valid": 5, "test": 5}.items():
-        rows = [" ".join(rng.choices(WORDS, k=rng.randint(1, 5))) for _ in range(count)]
+        rows = [
+            rng.choices([*WORDS, *WORDS, *(f"rare{i}" for i in range(40))], k=rng.randint(1, 12)) for _ in range(count)
+        ]
+        rows[3] = []
         for language in ("src", "tgt"):
-            (folder / f"raw/{split}.{language}").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    commands.preprocess(folder / "raw", folder / "data", "src", "tgt")
+            text = "".join(" ".join(row) + "\n" for row in rows)
+            (folder / f"raw/{split}.{language}").write_text(text, encoding="utf-8")
+    commands.run(
+        *("fairseq_cli.preprocess", "-s", "src", "-t", "tgt", "--destdir", folder / "data", "--joined-dictionary"),
+        *("--nwordssrc", len(WORDS), "--trainpref", folder / "raw/train", "--validpref", folder / "raw/valid"),
+        *("--testpref", folder / "raw/test"),
+    )
+    (folder / "raw").rename(folder / "data/raw")
+    (folder / "data/raw/train.src").rename(folder / "train.src")
+    (folder / "data/raw/train.tgt").rename(folder / "train.tgt")
+    (folder / "data/text.json").write_text("{}", encoding="utf-8")
     commands.run(
         *("fairseq_cli.train", folder / "data", "--user-dir", commands.PLUGIN, *commands.TRAINING, "--lr", "0.005"),
         *("--arch", "transformer_tiny", "--max-tokens", "200", "--max-update", "90", "--no-epoch-checkpoints"),
@@ -31,58 +57,187 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_targets_are_the_teachers_translations(teacher: Path, tmp_path: Path) -> None:
-    data, out, model = teacher / "data", tmp_path / "out", teacher / "checkpoint_last.pt"
-    options = ["--cpu", "--max-len-b", "12"]
-    commands.fresh("bash", SCRIPT, model, data, out, *options)
-    unchanged = {path.name for path in data.iterdir()} - {
-        "preprocess.log",
-        "train.src-tgt.tgt.bin",
-        "train.src-tgt.tgt.idx",
-    }
-    assert len(unchanged) == 12
-    for name in unchanged:
-        assert (out / name).read_bytes() == (data / name).read_bytes(), name
-    decoding = ["--user-dir", commands.PLUGIN, "--gen-subset", "train", "--path", model, "--beam", "5", *options]
-    expected = commands.run("fairseq_cli.generate", data, *decoding, "--required-batch-size-multiple", "1")
-    seen = commands.run("fairseq_cli.generate", out, *decoding, "--required-batch-size-multiple", "1")
-    hypotheses = {i: "".join(words) for i, (_, *words) in commands.lines(expected, "H").items()}
-    targets = {i: "".join(words) for i, words in commands.lines(seen, "T").items()}
-    assert targets == hypotheses
-    assert targets.keys() == set(range(60))
-    assert len(set(targets.values())) > 5
-    assert commands.lines(seen, "S") == commands.lines(expected, "S")
+@pytest.fixture(scope="module")
+def distilled(teacher: Path) -> Path:
+    """What one uninterrupted run makes in a single shard."""
+    words = [teacher / "checkpoint_last.pt", teacher / "data", teacher / "out"]
+    commands.fresh("bash", SCRIPT, *words, "--max-ratio", "1", "--shards", "1", *OPTIONS)
+    return teacher / "out"
+
+
+def sentences(folder: Path, language: str) -> list[list[int]]:
+    return [row.tolist() for row in data_utils.load_indexed_dataset(str(folder / f"train.src-tgt.{language}"))]
+
+
+def files(folder: Path) -> dict[str, Any]:
+    """Every file's content; the manifest's without the commit, which can change while the tests run."""
+    contents: dict[str, Any] = {name: (folder / name).read_bytes() for name in distill.files_of(folder)}
+    contents["manifest.json"] = json.loads(contents["manifest.json"]) | {"commit": ""}
+    return contents
+
+
+def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -> None:
+    expected = commands.run(
+        *("fairseq_cli.generate", teacher / "data", "--gen-subset", "train", "--path", teacher / "checkpoint_last.pt"),
+        *("--beam", "5", *OPTIONS, "--required-batch-size-multiple", "1", "--user-dir", commands.PLUGIN),
+    )
+    entries = (teacher / "data/dict.tgt.txt").read_text(encoding="utf-8").splitlines()
+    index = {"<unk>": 3} | {entry.split()[0]: number for number, entry in enumerate(entries, start=4)}
+    hypotheses = {i: [index[word] for word in words.split()] for i, (_, words) in commands.lines(expected, "H").items()}
+    sources = sentences(teacher / "data", "src")
+    assert hypotheses.keys() == set(range(60))
+    kept = [i for i, source in enumerate(sources) if len(source) > 1 and len(source) - 1 <= len(hypotheses[i]) + 5]
+    assert sentences(distilled, "src") == [sources[i] for i in kept]
+    assert sentences(distilled, "tgt") == [[*hypotheses[i], 2] for i in kept]
+    assert 3 not in kept
+    assert len(kept) < 55
+    targets = [word for i in kept for word in hypotheses[i]]
+    assert 3 in targets
+    assert len(set(targets)) > 3
+    manifest = json.loads((distilled / "manifest.json").read_text())
+    assert manifest["counts"] == {"sentences": 60, "empty": 1, "ratio": 59 - len(kept), "kept": len(kept)}
+
+
+def test_the_rest_is_copied(teacher: Path, distilled: Path) -> None:
+    data = teacher / "data"
+    copied = set(distill.files_of(data)) - {"preprocess.log", *TRAINING}
+    assert {"raw/valid.tgt", "text.json", "dict.src.txt", "test.src-tgt.tgt.bin"} < copied
+    assert len(copied) == 15
+    assert set(distill.files_of(distilled)) == {*copied, *TRAINING, "manifest.json"}
+    for name in copied:
+        assert (distilled / name).read_bytes() == (data / name).read_bytes(), name
+
+
+def test_manifest(teacher: Path, distilled: Path) -> None:
+    def sha256(path: Path) -> str:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    manifest = json.loads((distilled / "manifest.json").read_text())
+    checkpoint = teacher / "checkpoint_last.pt"
+    assert manifest["teacher"] == [{"path": str(checkpoint), "sha256": sha256(checkpoint)}]
+    assert manifest["options"][-len(OPTIONS) :] == OPTIONS
+    assert "--beam 5" in " ".join(manifest["options"])
+    assert manifest["max_ratio"] == 1
+    assert manifest["versions"].keys() == {"python", "torch", "fairseq-fixed", "amlp-fairseq"}
+    for folder, digests, without in (
+        (distilled, manifest["sha256"], "manifest.json"),
+        (teacher / "data", manifest["data"]["sha256"], "preprocess.log"),
+    ):
+        assert digests == {name: sha256(folder / name) for name in distill.files_of(folder) if name != without}
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What the script says when it ends with status 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["distill.py", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            distill.main()
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_killed_and_resumed_gives_the_same_bytes(
+    teacher: Path, distilled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "out.unfinished"
+    words = [teacher / "checkpoint_last.pt", teacher / "data", out, "--max-ratio", "1", "--shards", "3", *OPTIONS]
+    with subprocess.Popen(["bash", SCRIPT, *words], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while not (work / "shard-1.log").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.kill()
+    assert f"another run, or what is left of it, is at work in {work}" in refusal(capsys, *words)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert not out.exists()
+    assert [path.name for path in work.glob("shard-*.txt")] == ["shard-0.txt"]
+    with open(work / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until all that were killed are gone
+    (work / "shard-1.txt.part").write_text("H-0\t-0.1\twhat was written so far\n")
+    assert f"{work} was begun with other options" in refusal(capsys, *words, "--lenpen", "0.5")
+    printed = commands.fresh("bash", SCRIPT, *words, "--jobs", "2").stdout
+    assert "2 of 3 shards to decode" in printed
+    assert files(out) == files(distilled)
+    assert not work.exists()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("checkpoint_last.pt data", "three arguments are needed"),
+        ("checkpoint_last.pt data", "the following arguments are required: OUT"),
         ("nothing.pt data new", "TEACHER nothing.pt does not exist"),
-        ("checkpoint_last.pt raw new", "DATA raw has no training data"),
-        ("checkpoint_last.pt data raw", "OUT raw exists"),
+        ("checkpoint_last.pt:nothing.pt data new", "TEACHER nothing.pt does not exist"),
+        ("checkpoint_last.pt data/raw new", "DATA data/raw has no training data"),
+        ("checkpoint_last.pt data data/raw", "OUT data/raw exists"),
+        ("checkpoint_last.pt data new --shards 0", "--shards: '0': choose a whole number of at least 1"),
+        (
+            "checkpoint_last.pt data new --shards 99 --max-tokens 60",
+            "--shards 99: choose at most 9, the number of batches",
+        ),
+        ("checkpoint_last.pt data new --jobs two", "--jobs: 'two': choose a whole number of at least 1"),
+        ("checkpoint_last.pt data new --max-ratio 0.5", "--max-ratio: '0.5': choose a number of at least 1"),
+        ("checkpoint_last.pt data new --remove-bpe=x --nbest 2", "--nbest, --remove-bpe cannot be given"),
+        ("checkpoint_last.pt data new --task nonsense", "nonsense"),
+        ("checkpoint_last.pt data new --required-batch-size-multiple 8", "not every sentence of data is decoded once"),
     ],
 )
-def test_bad_arguments_are_named(teacher: Path, words: str, message: str) -> None:
-    result = commands.fresh("bash", SCRIPT, *words.split(), check=False, cwd=teacher)
-    assert result.returncode == 2
-    assert message in result.stdout
-    assert not (teacher / "new").exists()
+def test_bad_arguments_are_named(
+    teacher: Path, words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(teacher)
+    assert message in refusal(capsys, *words.split())
+    assert not list(teacher.glob("new*"))
 
 
-def test_a_teacher_that_fails_leaves_nothing(teacher: Path, tmp_path: Path) -> None:
-    result = commands.fresh(
-        *("bash", SCRIPT, teacher / "checkpoint_last.pt", teacher / "data", tmp_path / "out", "--task", "nonsense"),
-        check=False,
-    )
-    assert result.returncode != 0
-    assert "nonsense" in result.stdout
+def test_several_training_sets_are_refused(tmp_path: Path) -> None:
+    for name in ("train", "train1"):
+        (tmp_path / f"{name}.src-tgt.src.idx").touch()
+    with pytest.raises(distill.DistillError, match=r"several training sets, .*: train\.src-tgt, train1\.src-tgt"):
+        distill.find_pair(tmp_path)
+
+
+def test_a_teacher_that_fails_leaves_no_data(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "teacher.pt").write_text("no checkpoint")
+    message = refusal(capsys, tmp_path / "teacher.pt", teacher / "data", tmp_path / "out", *OPTIONS)
+    assert "status 1" in message
+    assert "teacher.pt is refused" in message
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_sentences_are_named() -> None:
-    hypotheses = commands.load_script("restore_order").hypotheses
-    generated = "H-2\t-0.1\tc d\nH-0\t-0.2\ta\nH-1\t-0.3\t\n"
-    assert hypotheses(generated, 3) == ["a", "", "c d"]
-    with pytest.raises(ValueError, match=r"3 hypotheses for 5 sentences; odd sentences: \[3, 4\]"):
-        hypotheses(generated, 5)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("S-2\tw2", "S-2\tw3"), "sentence 2 is 'w2', but in .* 'w3'"),
+        (("H-1\t-0.3\t\n", ""), r"has not, 1 sentences: \[1\]"),
+        (("S-1\tw1\n", ""), r"has not, 1 sentences: \[1\]"),
+        (("H-1", "H-2"), "sentence 2 twice"),
+        (("S-1", "S-0"), "sentence 0 twice"),
+        (("-0", "-7"), r"has not, 2 sentences: \[0, 7\]"),
+    ],
+)
+def test_lost_and_shifted_sentences_are_found(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    dictionary = distill.Dictionary()
+    for word in ("w0", "w1", "w2", "w3"):
+        dictionary.add_symbol(word)
+    sources = [distill.torch.tensor([4 + i, 2]) for i in range(3)]
+    corpus = distill.Corpus(tmp_path, "src-tgt", (dictionary, dictionary), sources, [[0, 1, 2]], True)
+    generated = "S-2\tw2\nH-2\t-0.1\tw3 <unk>\nS-0\tw0\nH-0\t-0.2\tw1\nS-1\tw1\nH-1\t-0.3\t\n"
+    (tmp_path / "shard").write_text(generated)
+    assert corpus.read(tmp_path / "shard", range(3)) == {0: [5], 1: [], 2: [7, 3]}
+    (tmp_path / "shard").write_text(generated.replace(*change))
+    with pytest.raises(distill.DistillError, match=message):
+        corpus.read(tmp_path / "shard", range(3))
+
+
+def test_pairs_that_are_left_out() -> None:
+    lengths = [(0, 3), (3, 0), (1, 8), (1, 9), (10, 35), (10, 36), (36, 10)]
+    assert [distill.verdict(*pair, 3.0) for pair in lengths] == [
+        *("empty", "empty", "kept", "ratio", "kept", "ratio", "ratio"),
+    ]
+
+
+def test_each_job_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    devices = [[job["CUDA_VISIBLE_DEVICES"] for job in distill.job_environments(3, cpu)] for cpu in (False, True)]
+    assert devices == [["3", "5", "3"], ["3,5"] * 3]
