@@ -4,9 +4,9 @@
 
 CHECKPOINTS is the folder that scripts/train.sh wrote, DATA one of scripts/prepare_*.sh, which has raw references and
 says how text was tokenised. A line of JSON is appended to the results file (default docs/results/<dataset>.jsonl) for
-each way of decoding; outputs stay in CHECKPOINTS. Where the configuration has ``tune-lenpen``, the length penalty with
-the highest BLEU on the validation set is taken. Sentences are decoded one at a time, so that times are latencies;
-``--batch-size 32`` and the like win over that.
+each way of decoding; outputs stay in CHECKPOINTS, those named .hyp in the order of the set. Where the configuration has
+``tune-lenpen``, the length penalty with the highest BLEU on the validation set is taken. Sentences are decoded one at a
+time, so that times are latencies; ``--batch-size 32`` and the like win over that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe import Recipe, flags, load, quoted
-from score import describe, environment, score
+from score import describe, environment, hypotheses_of, score
 
 PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 RESULTS = Path(__file__).parent.parent / "docs/results"
@@ -108,6 +108,9 @@ class Evaluation:
             values = self.tuned(name, options, folder) if self.recipe.tune_lenpen else options
             output = folder / f"generated.{subset}.{name}.txt".replace(" ", "-")
             printed = self.generate(subset, values, output, "--batch-size", "1")
+            scores = self.scored(subset, printed)
+            hypotheses = hypotheses_of(printed, scores["sentences"])
+            output.with_suffix(".hyp").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
             facts = {
                 "dataset": self.recipe.dataset,
                 "system": self.recipe.row,
@@ -116,7 +119,7 @@ class Evaluation:
                 "decoding": name,
                 "options": quoted([*flags(values, self.recipe.path), *self.rest]),
             }
-            found.append(facts | self.scored(subset, printed) | environment())
+            found.append(facts | scores | environment())
         return found
 
 

@@ -3,7 +3,7 @@
 #   usage: bash scripts/prepare_multi30k.sh OUT [--data DIR] [--vocab-size N] [--reverse] [--mirror URL]
 #            [--checksums FILE] [--workers N]                                                  (docs/data.md)
 # With --data nothing is downloaded: DIR holds train, val and test_2016_flickr as .en(.gz) and .de(.gz). sentencepiece
-# with 4,000 joint pieces, as in scripts/multi30k.sh.
+# with 4,000 joint pieces, as many as the small models of configs/multi30k need; configs/multi30k_base has 8,000.
 set -euo pipefail
 # shellcheck source=scripts/prepare_steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_steps.sh"

@@ -1,10 +1,9 @@
-"""Score the output of fairseq-generate against raw references with sacreBLEU, as one JSON object.
+"""Score the output of fairseq-generate against raw references, as one JSON object.
 
-    python scripts/score.py GENERATED REFERENCE [--checkpoint CHECKPOINT] [KEY=VALUE …]
+    python scripts/score.py GENERATED REFERENCE [--language de]
 
 GENERATED is what ``fairseq-generate`` printed (its D- lines are put back into input order, and each sentence must be
-there once), REFERENCE the raw text. Prints the scores of ``score()``; with a checkpoint also its number of parameters,
-its updates, its seed and the seconds that it took; and the KEY=VALUE pairs as they are.
+there once), REFERENCE the raw text. scripts/evaluate.py does this and more.
 """
 
 import argparse
@@ -135,17 +134,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("generated", type=Path, help="output of fairseq-generate")
     parser.add_argument("reference", type=Path, help="raw references, a sentence a line")
-    parser.add_argument("facts", nargs="*", metavar="KEY=VALUE", help="facts to put into the result")
-    parser.add_argument("--checkpoint", type=Path, help="the checkpoint that made the output")
-    args = parser.parse_intermixed_args()
-    for fact in args.facts:
-        if "=" not in fact:
-            parser.error(f"a fact must read KEY=VALUE, not {fact!r}")
-    result: dict[str, object] = dict(fact.split("=", 1) for fact in args.facts)
+    parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
+    args = parser.parse_args()
     texts = [path.read_bytes().decode("utf-8") for path in (args.generated, args.reference)]
-    result |= score(texts[0], texts[1].removesuffix("\n").split("\n"))
-    if args.checkpoint is not None:
-        result |= describe(args.checkpoint)
+    result = score(texts[0], texts[1].removesuffix("\n").split("\n"), args.language)
     print(json.dumps(result | environment(), ensure_ascii=False))
 
 

@@ -85,6 +85,8 @@ def test_results_are_those_of_the_commands_by_hand(trained: Path, tmp_path: Path
     )
     hypotheses = [fields[1] for _, fields in sorted(commands.lines(by_hand, "H").items())]
     references = (trained / "data/raw/test.de").read_text(encoding="utf-8").splitlines()
+    stored = (trained / "checkpoints/generated.test.beam-2.hyp").read_text(encoding="utf-8")
+    assert stored.splitlines() == hypotheses
     assert result["bleu"] == round(sacrebleu.corpus_bleu(hypotheses, [references]).score, 2)
     assert result["bleu"] > 5
     steps = [int(fields[0]) for fields in commands.lines(by_hand, "I").values()]
