@@ -1,16 +1,22 @@
-"""Estimate how much words that are predicted together depend on each other (Zhang et al. 2020, Appendix B, Eq. 13).
+"""Estimate how much words that are predicted together depend on each other (Zhang et al. 2020, Appendix B, Table 3).
 
-    python scripts/estimate_pmi.py AUTOREGRESSIVE_LOG OTHER_LOG
+    python scripts/estimate_pmi.py DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [options of fairseq-validate]
 
-The logs are outputs of fairseq-validate (or fairseq-train, whose last validation counts) on the same data. Prints
-log10 ppl(other) - log10 ppl(autoregressive), the average point-wise mutual information; the paper's Table 3 has it to
-base 10.
+Both are of the task translation_interleaved and of one order of generation: for vanilla SA an autoregressive model
+(h = 1, c = 1), for IBDecoder a bidirectional one that writes a word per step (h = 2, c = 0). Prints the perplexities on
+DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; the paper's Table 3 has it to base 10.
 """
+
+from __future__ import annotations
 
 import argparse
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 
 
 def log10_perplexity(log: str) -> float:
@@ -25,13 +31,34 @@ def log10_perplexity(log: str) -> float:
     return float(losses[-1]) * math.log10(2)
 
 
+def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
+    """log10 perplexity of a checkpoint on the test set, or on the ``--valid-subset`` of ``rest``.
+
+    Raises:
+        RuntimeError: if fairseq-validate fails.
+    """
+    words = ["fairseq-validate", str(data), "--user-dir", str(PLUGIN), "--task", "translation_interleaved"]
+    words += ["--path", str(checkpoint), "--valid-subset", "test", "--max-tokens", "4000", *rest]
+    words += ["--required-batch-size-multiple", "1"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-1000:]}")
+    return log10_perplexity(done.stdout)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("autoregressive", type=Path, help="log of the autoregressive model")
-    parser.add_argument("other", type=Path, help="log of the model that predicts several words together")
-    args = parser.parse_args()
-    base, other = (log10_perplexity(path.read_text(encoding="utf-8")) for path in (args.autoregressive, args.other))
-    print(f"{other - base:.3f}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("data", type=Path, help="a folder of fairseq-preprocess")
+    parser.add_argument("autoregressive", type=Path, help="checkpoint of the model that writes a word per step")
+    parser.add_argument("other", type=Path, help="checkpoint of the model that writes several")
+    args, rest = parser.parse_known_args()
+    try:
+        base, other = (validate(args.data, path, rest) for path in (args.autoregressive, args.other))
+    except (RuntimeError, ValueError) as error:
+        sys.exit(f"estimate_pmi: {error}")
+    print(f"perplexity {10**base:.2f} and {10**other:.2f}, estimated PMI {other - base:.3f}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
 import random
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,36 @@ def generate(path: Path, *options: object, name: str = "model", check: bool = Tr
     )
 
 
+def test_mutual_information_of_words_written_together(folder: Path) -> None:
+    """Perplexities and their estimate, against the models' own probabilities of the words of the test set."""
+    train(folder, "turns", "--words-per-direction", 0, updates=30)
+    names = ("turns", "model")
+    perplexities = []
+    for name in names:
+        path = str(folder / name / "checkpoint_last.pt")
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([path])
+        task.load_dataset("test")
+        data = task.dataset("test")
+        total = words = 0.0
+        for i in range(len(data)):
+            sample = data.collater([data[i]])
+            log_probabilities = model.eval()(**sample["net_input"])[0].log_softmax(dim=-1)
+            targets = model.get_targets(sample, None)
+            total -= float(log_probabilities.gather(2, targets.unsqueeze(2))[targets != 1].sum())
+            words += float((targets != 1).sum())
+        assert words == sum(len(data[i]["target"]) for i in range(len(data)))
+        perplexities.append(math.exp(total / words))
+    script = commands.ROOT / "scripts/estimate_pmi.py"
+    checkpoints = [folder / name / "checkpoint_last.pt" for name in names]
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    printed = commands.fresh(sys.executable, script, folder / "data-bin", *checkpoints, "--cpu", env=environment).stdout
+    found = re.search(r"perplexity (\S+) and (\S+), estimated PMI (\S+)", printed)
+    assert found is not None, printed
+    expected = [*perplexities, math.log10(perplexities[1] / perplexities[0])]
+    assert [float(number) for number in found.groups()] == pytest.approx(expected, abs=0.02)
+    assert expected[2] > 0.05
+
+
 def test_pattern_travels_with_the_checkpoint(folder: Path) -> None:
     output = generate(folder, *TASK, "--print-step", "--beam", 3, "--nbest", 2)
     steps, scores = commands.lines(output, "I"), commands.lines(output, "P")
@@ -67,7 +101,7 @@ def test_pattern_travels_with_the_checkpoint(folder: Path) -> None:
         (["--num-directions", 4], "--num-directions is 4, the checkpoint has 2"),
         (["--words-per-direction", 1], "--words-per-direction is 1, the checkpoint has 2"),
         (["--num-directions", 3], "--num-directions must be 1 or an even number"),
-        (["--words-per-direction", 0], "--words-per-direction must be at least 1, not 0"),
+        (["--words-per-direction", -1], "--words-per-direction must be at least 0, not -1"),
         (["--diverse-beam-groups", 2], "does not support --diverse-beam-groups 2"),
         (["--prefix-size", 1], "does not support --prefix-size 1"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 
 import commands
 import pytest
@@ -23,14 +22,16 @@ def log(perplexity: float) -> str:
 
 @pytest.mark.parametrize(("base", "other", "pmi"), [(4.04, 6.95, 0.235), (4.86, 4.72, -0.014)])
 def test_table_3(
-    base: float, other: float, pmi: float, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    for name, perplexity in (("base", base), ("other", other)):
-        (tmp_path / name).write_text(log(perplexity), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["estimate_pmi", str(tmp_path / "base"), str(tmp_path / "other")])
+    base: float, other: float, pmi: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table's estimates from the table's perplexities, which are rounded."""
+    logs = {"base": log(base), "other": log(other)}
+    monkeypatch.setattr(SCRIPT, "validate", lambda data, path, rest: SCRIPT.log10_perplexity(logs[str(path)]))
+    monkeypatch.setattr(sys, "argv", ["estimate_pmi", "data", "base", "other"])
     SCRIPT.main()
-    assert float(capsys.readouterr().out) == pytest.approx(pmi, abs=0.0021)  # the table's perplexities are rounded
+    printed = capsys.readouterr().out
+    assert float(printed.split()[-1]) == pytest.approx(pmi, abs=0.0021)
+    assert printed.startswith(f"perplexity {base} and {other}, ")
 
 
 def test_a_log_without_validation_is_refused() -> None:

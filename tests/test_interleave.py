@@ -106,6 +106,8 @@ MASKS = [
     (4, 1, "interleaved", MASK_Z4),
     (2, 2, "interleaved", MASK_Z4),
     (1, 1, "interleaved", MASK_VANILLA),
+    (2, 0, "interleaved", MASK_VANILLA),
+    (4, 0, "interleaved", MASK_VANILLA),
     (2, 1, "vanilla", MASK_VANILLA),
     (2, 1, "independent-directions", MASK_INDEPENDENT),
 ]
@@ -133,7 +135,8 @@ def test_mask_is_equation_4(h: int, c: int, n: int) -> None:
     [
         ({"num_directions": 3}, "--num-directions .* not 3"),
         ({"num_directions": 0}, "--num-directions .* not 0"),
-        ({"words_per_direction": 0}, "--words-per-direction .* not 0"),
+        ({"words_per_direction": -1}, "--words-per-direction .* not -1"),
+        ({"words_per_direction": 0, "num_directions": 1}, "--words-per-direction 0 needs at least two directions"),
         ({"num_directions": 1, "middle_to_side": True}, "--middle-to-side .* --num-directions is 1"),
     ],
 )

@@ -12,7 +12,7 @@ import toy
 from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.ops.interleave import ATTENTION_MASKS, attention_mask
 
-PATTERNS = [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1), (4, 2)]
+PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 BATCH = 3
 
 
@@ -39,8 +39,9 @@ def test_incremental_equals_full(h: int, c: int, mask: str, chunks: list[int]) -
     encoder_out = model.encoder.forward_torchscript(source)
     full, _ = model.decoder(tokens, encoder_out=encoder_out)
     state: dict = {}
+    z = h * c or 1
     parts = [
-        model.decoder(tokens[:, : sum(chunks[: i + 1]) * h * c], encoder_out=encoder_out, incremental_state=state)[0]
+        model.decoder(tokens[:, : sum(chunks[: i + 1]) * z], encoder_out=encoder_out, incremental_state=state)[0]
         for i in range(len(chunks))
     ]
     torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
@@ -54,9 +55,8 @@ def test_incremental_equals_full_for_windows(h: int, c: int, kind: str) -> None:
     encoder_out = model.encoder.forward_torchscript(source)
     full, _ = model.decoder(tokens, encoder_out=encoder_out)
     state: dict = {}
-    parts = [
-        model.decoder(tokens[:, : n * h * c], encoder_out=encoder_out, incremental_state=state)[0] for n in (1, 4, 6)
-    ]
+    z = h * c or 1
+    parts = [model.decoder(tokens[:, : n * z], encoder_out=encoder_out, incremental_state=state)[0] for n in (1, 4, 6)]
     torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_convolution_sees_the_last_k_slots_to_the_end_of_the_step(h: int, c: int
     task, model = build(
         h, c, decoder_self_attention_type="dynamic_conv", decoder_kernel_size_list=[5], decoder_layers=1
     )
-    z = h * c
+    z = h * c or 1
     tokens, source = inputs(task, 4)
     seen: list[torch.Tensor] = []
     encoder_out = model.encoder.forward_torchscript(source)
@@ -96,7 +96,7 @@ def test_masks_that_a_convolution_cannot_have_are_refused() -> None:
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
 def test_reordering_leaves_no_trace(h: int, c: int, kind: str) -> None:
     task, model = build(h, c, decoder_self_attention_type=kind, decoder_kernel_size_list=[3, 7])
-    z = h * c
+    z = h * c or 1
     tokens, source = inputs(task, 4)
     encoder_out = model.encoder.forward_torchscript(source)
     state: dict = {}
@@ -123,7 +123,7 @@ def test_incremental_steps_must_be_whole(length: int) -> None:
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
 def test_gradients_are_zero_exactly_where_the_mask_forbids(h: int, c: int, mask: str) -> None:
     task, model = build(h, c, decoder_attention_mask=mask, decoder_layers=1)
-    z = h * c
+    z = h * c or 1
     tokens, source = inputs(task, 3)
     seen: list[torch.Tensor] = []
     model.decoder.embed_tokens.register_forward_hook(lambda *call: seen.append(call[2]))
@@ -158,7 +158,7 @@ def test_start_symbols_are_zero_vectors() -> None:
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
 def test_padded_batch_equals_single_sentence(h: int, c: int) -> None:
     task, model = build(h, c)
-    z = h * c
+    z = h * c or 1
     tokens, source = inputs(task, 4)
     tokens[0, 2 * z :] = task.tgt_dict.pad()
     batch, _ = model(**source, prev_output_tokens=tokens)

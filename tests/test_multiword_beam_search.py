@@ -14,7 +14,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
 
-PATTERNS = [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1), (4, 2)]
+PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 EOS = 2
 
 
@@ -143,7 +143,7 @@ def test_printed_scores_are_the_models_probabilities(h: int, c: int, options: di
             torch.testing.assert_close(hypothesis["positional_scores"], in_reading_order, atol=1e-4, rtol=0)
             score = float(expected.sum()) / len(expected) ** 0.6
             assert float(hypothesis["score"]) == pytest.approx(score, abs=1e-4)
-            assert hypothesis["steps"] == -(-len(expected) // (h * c))
+            assert hypothesis["steps"] == -(-len(expected) // (h * c or 1))
 
 
 def test_gnmt_length_penalty() -> None:

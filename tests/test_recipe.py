@@ -49,6 +49,7 @@ def test_every_table_has_its_rows() -> None:
         "aan": 4,
         "ibdecoder 1": 4,
         "ibdecoder 2": 8,
+        "ibdecoder 3": 4,
         "ibdecoder 4": 6,
         "ibdecoder 6": 6,
     }

@@ -34,7 +34,7 @@ class Recorded(reproduce.Reproduction):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize(
     ("table", "some", "count"),
     [
-        ("ibdecoder", {"transformer", "ibdecoder", "imdecoder", "vanilla_sa_4", "ibdecoder_sa_student"}, 13),
+        ("ibdecoder", {"transformer", "ibdecoder", "imdecoder", "vanilla_sa_4", "ibdecoder_sa_student"}, 15),
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
         ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 22),
         ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 10),

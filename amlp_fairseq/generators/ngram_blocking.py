@@ -59,7 +59,7 @@ class NGramBlocker:
         """
         for row, words in enumerate(tokens.tolist()):
             # A direction's own words of this step come first in the context of its later ones (c > 1).
-            for slot in range(self.pattern.num_directions):
+            for slot in range(min(self.pattern.num_directions, lprobs.size(1))):
                 banned = self.banned(words, len(words) + slot)
                 if banned:
                     lprobs[row, slot, list(banned)] = float("-inf")

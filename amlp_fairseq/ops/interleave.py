@@ -31,7 +31,8 @@ class Interleaving:
 
     Attributes:
         num_directions: h, 1 or an even number.
-        words_per_direction: c ≥ 1.
+        words_per_direction: c; 0 if the directions take turns, one word a step (Table 3, bidirectional and
+            autoregressive).
         middle_to_side: generate every segment from its middle to its two ends (Table 2, row 4).
 
     Raises:
@@ -46,15 +47,17 @@ class Interleaving:
         h, c = self.num_directions, self.words_per_direction
         if h < 1 or (h > 1 and h % 2):
             raise ValueError(f"--num-directions must be 1 or an even number (2, 4, …), not {h}")
-        if c < 1:
-            raise ValueError(f"--words-per-direction must be at least 1, not {c}")
+        if c < 0:
+            raise ValueError(f"--words-per-direction must be at least 0, not {c}")
+        if c == 0 and h == 1:
+            raise ValueError("--words-per-direction 0 needs at least two directions, --num-directions is 1")
         if self.middle_to_side and h == 1:
             raise ValueError("--middle-to-side needs at least two directions, --num-directions is 1")
 
     @property
     def words_per_step(self) -> int:
-        """z = h·c, the number of words that one decoder call writes."""
-        return self.num_directions * self.words_per_direction
+        """z = h·c, the number of words that one decoder call writes; 1 if the directions take turns."""
+        return self.num_directions * self.words_per_direction or 1
 
     def padded_length(self, length: int) -> int:
         """The number of slots in the steps that ``length`` words take: ⌈length / z⌉·z."""

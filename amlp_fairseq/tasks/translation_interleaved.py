@@ -25,7 +25,10 @@ class TranslationInterleavedConfig(TranslationConfig):
     )
     words_per_direction: Optional[int] = field(
         default=None,
-        metadata={"help": "c, words per direction and decoding step (default: the checkpoint's, else 1)"},
+        metadata={
+            "help": "c, words per direction and decoding step; 0: directions take turns, one word a step "
+            "(default: the checkpoint's, else 1)"
+        },
     )
     middle_to_side: Optional[bool] = field(
         default=None,
