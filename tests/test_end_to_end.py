@@ -17,7 +17,7 @@ recipe = commands.load_script("recipe")
 #: A configuration of the embedded corpus, options that win over it, updates, words per decoder call (None for fairseq's
 #: own search), least BLEU.
 SYSTEMS = {
-    "autoregressive": ("ibdecoder", "--num-directions 1", 460, 1, 75.0),
+    "autoregressive": ("autoregressive", "", 460, 1, 75.0),
     "ibdecoder": ("ibdecoder", "", 460, 2, 60.0),
     "vanilla_sa_2": ("vanilla_sa_2", "", 460, 2, 58.0),
     "ibdecoder_sa": ("ibdecoder_sa", "", 460, 4, 38.0),
