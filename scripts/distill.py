@@ -40,9 +40,9 @@ from fairseq import options as fairseq_options
 from fairseq import tasks, utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from recipe import PLUGIN
 from score import environment
 
-PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 OPTIONS = ["--gen-subset", "train", "--beam", "5", "--max-tokens", "8000", "--required-batch-size-multiple", "1"]
 #: Options that would change which sentences are decoded, or what the S- and H- lines say.
 REFUSED = frozenset(

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
+from recipe import PLUGIN
 
 
 def log10_perplexity(log: str) -> float:

@@ -18,10 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from recipe import Recipe, flags, load, quoted
+from recipe import PLUGIN, Recipe, flags, load, quoted
 from score import describe, environment, hypotheses_of, score
 
-PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 RESULTS = Path(__file__).parent.parent / "docs/results"
 
 

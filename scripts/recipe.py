@@ -24,6 +24,8 @@ from typing import Any
 
 import yaml
 
+#: What --user-dir must be.
+PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 SECTIONS = ("task", "train", "tokens-per-update", "generate", "tune-lenpen", "average", "dictionary", "published")
 PUBLISHED = ("table", "row", "decoding", "kind", "bleu", "distilled", "speedup", "parameters", "over", "note")
 AVERAGES = ("last-epochs", "last-updates", "best")

@@ -18,9 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from recipe import Recipe, flags, load, quoted
-
-PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
+from recipe import PLUGIN, Recipe, flags, load, quoted
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
