@@ -6,7 +6,7 @@ CHECKPOINTS is the folder that scripts/train.sh wrote, DATA one of scripts/prepa
 says how text was tokenised. A line of JSON is appended to the results file (default docs/results/<dataset>.jsonl) for
 each way of decoding; outputs stay in CHECKPOINTS, those named .hyp in the order of the set. Where the configuration has
 ``tune-lenpen``, the length penalty with the highest BLEU on the validation set is taken. Sentences are decoded one at a
-time, so that times are latencies; ``--batch-size 32`` and the like win over that.
+time, so that times are latencies; with ``--batch-size 32`` and the like no times are stored.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class Evaluation:
                 "decoding": name,
                 "options": quoted([*flags(values, self.recipe.path), *self.rest]),
             }
+            if {word.split("=")[0] for word in self.rest} & {"--batch-size", "--max-sentences", "--max-tokens"}:
+                scores.pop("milliseconds_per_sentence", None)  # not a latency
             found.append(facts | scores | environment())
         return found
 

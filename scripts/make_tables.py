@@ -70,10 +70,15 @@ class Results:
 
     def speed_up(self, key: Key) -> str:
         baseline = next((lines for name, lines in self.groups.items() if name[0] == BASELINE), None)
-        if baseline is None or baseline[0]["device"] != self.groups[key][0]["device"]:
+        if baseline is None or baseline[0]["device"] != self.groups[key][0]["device"] or not self.milliseconds(key):
             return ""
         times = [fmean(line["milliseconds_per_sentence"] for line in lines) for lines in (baseline, self.groups[key])]
         return f"{times[0] / times[1]:.2f}x"
+
+    def milliseconds(self, key: Key) -> str:
+        """A sentence's latency; nothing where sentences were decoded together."""
+        name = "milliseconds_per_sentence"
+        return f"{self.mean(key, name):.1f}" if name in self.groups[key][0] else ""
 
     def overview(self) -> str:
         """All results."""
@@ -91,7 +96,7 @@ class Results:
                     self.bleu(key),
                     f"{self.mean(key, 'chrf'):.2f}",
                     f"{self.mean(key, 'steps_per_sentence'):.2f}",
-                    f"{self.mean(key, 'milliseconds_per_sentence'):.1f}",
+                    self.milliseconds(key),
                     self.speed_up(key),
                     f"{line['parameters'] / 1e6:.2f}M",
                     str(line["updates"]),

@@ -105,6 +105,7 @@ def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> Non
     result = json.loads((tmp_path / "results.jsonl").read_text(encoding="utf-8"))
     assert (result["distilled"], result["subset"], result["sentences"]) == (True, "v", 12)
     assert result["options"] == "--beam 2 --print-step --cpu --batch-size 4"
+    assert "milliseconds_per_sentence" not in result
 
 
 @pytest.mark.parametrize(

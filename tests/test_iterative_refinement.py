@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,9 +105,13 @@ class Scripted:
 
 
 def says(*iterations: str, score: float = -1.0) -> Script:
-    """A script of words from a to l, all with one score, which falls by an eighth with each iteration."""
+    """A script of words from a to l, all with one score, which falls by an eighth whenever they change."""
+    changes = [0]
+    for before, words in pairwise(iterations):
+        changes.append(changes[-1] + (words != before))
     return [
-        ([ord(c) - ord("a") + 4 for c in words], [score - i / 8] * len(words)) for i, words in enumerate(iterations)
+        ([ord(c) - ord("a") + 4 for c in words], [score - count / 8] * len(words))
+        for words, count in zip(iterations, changes, strict=True)
     ]
 
 
@@ -131,8 +136,17 @@ def test_a_sentence_is_finished_when_an_iteration_changes_nothing() -> None:
     assert [h["steps"] for h in found] == [3, 2, 5, 1, 5]
     assert model.alive == [[0, 1, 2, 3, 4], [0, 1, 2, 4], [0, 2, 4], [2, 4], [2, 4]]
     assert [call[:2] for call in model.calls] == [(step, 5) for step in range(5)]
-    # Scores are those of the call that changed nothing: of the same words, seen once more.
-    assert [float(h["score"]) for h in found] == [-1.25, -1.125, -1.5, 0.0, -1.5]
+    assert [float(h["score"]) for h in found] == [-1.125, -1.0, -1.5, 0.0, -1.375]
+
+
+def test_words_that_stay_while_their_scores_change_are_not_finished() -> None:
+    """They were read beside other masks, so that the next iteration may still change them."""
+    model = Scripted(
+        [{2: [([4, 5], [-1.0, -1.0]), ([4, 5], [-1.0, -0.5]), ([4, 6], [-1.0, -0.2]), ([4, 6], [-1.0, -0.2])]}]
+    )
+    (found,) = model.translate(max_iter=9)
+    assert text(found["tokens"]) == "ac$"
+    assert found["steps"] == 4
 
 
 def test_no_more_calls_than_sentences_need() -> None:
@@ -165,7 +179,7 @@ def test_candidates_are_compared_by_the_mean_score_of_their_words(adaptive: bool
     )
     found = model.translate(max_iter=1, beam_size=3, adaptive=adaptive)
     assert [text(h["tokens"]) for h in found] == ["bc$", "h$", "abc$"]
-    assert [float(h["score"]) for h in found] == pytest.approx([-1.125, -0.625, -3.2 / 3])
+    assert [float(h["score"]) for h in found] == pytest.approx([-1.0, -0.625, -3.2 / 3])
 
 
 def test_candidates_leave_the_batch_one_by_one() -> None:
@@ -323,12 +337,12 @@ def mask_predict(
 
 
 def calls(iterations: list[tuple[list[int], list[int], list[float]]]) -> int:
-    """How many of the iterations are made if the first one that changes nothing is the last."""
-    before = iterations[0][0]
-    for count, (_, words, _) in enumerate(iterations, start=1):
-        if words == before:
+    """How many of the iterations are made if the first one that changes neither words nor scores is the last."""
+    before = iterations[0][0], [0.0] * len(iterations[0][0])
+    for count, (_, words, scores) in enumerate(iterations, start=1):
+        if words == before[0] and scores == pytest.approx(before[1], abs=1e-4):
             return count
-        before = words
+        before = words, scores
     return len(iterations)
 
 

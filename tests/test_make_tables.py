@@ -43,11 +43,13 @@ def test_speed_is_compared_on_one_device() -> None:
         line("ibdecoder", 26, milliseconds_per_sentence=10.0),
         line("transformer", 27),
         line("imdecoder", 22, device="D"),
+        {name: value for name, value in line("cmlmc", 25).items() if name != "milliseconds_per_sentence"},
     ]
     table = make_tables.Results(lines).overview()
     assert cells(table, "ibdecoder")[7] == "2.00x"
     assert cells(table, "transformer")[7] == "1.00x"
     assert cells(table, "imdecoder")[7] == ""
+    assert cells(table, "cmlmc")[6:8] == ["", ""]
 
 
 def test_differences_are_of_one_kind_of_bleu() -> None:

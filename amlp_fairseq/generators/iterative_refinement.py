@@ -8,12 +8,17 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+#: Scores that differ by less have been computed from the same words, perhaps in another batch.
+SAME_SCORE = 1e-4
+
 
 class IterativeRefinement:
     """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for the models of
     fairseq's NAT classes that write sentences of fixed length.
 
-    A sentence is finished when an iteration changes no word, or after the last one. Of its candidates of different
+    A sentence is finished when an iteration changes neither its words nor their scores, or after the last one: it has
+    read what the one before has read. (Words alone often stay although the next iteration, with fewer masks, would
+    change them: to stop then costs several BLEU.) Of its candidates of different
     lengths the one with the best mean log-probability of its words is returned, or the one that an autoregressive
     model likes best.
 
@@ -111,7 +116,7 @@ class IterativeRefinement:
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
         for step in range(self.max_iter + 1):
-            before = state.output_tokens.clone()
+            before = state.output_tokens.clone(), state.output_scores.clone()
             state = model.forward_decoder(
                 state._replace(step=step, max_step=self.max_iter + 1), encoder_out, decoding_format=None
             )
@@ -120,7 +125,9 @@ class IterativeRefinement:
             elif self.adaptive:
                 # Stock cmlm_transformer masks when an iteration ends: masks that have not moved are not the end.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
-                done = ((state.output_tokens == before) & ~masks).all(dim=1)
+                same_score = (state.output_scores - before[1]).abs() < SAME_SCORE
+                same = (state.output_tokens == before[0]) & (same_score | ~self._words(state.output_tokens))
+                done = (same & ~masks).all(dim=1)
             else:
                 continue
             if not done.any():
@@ -144,7 +151,7 @@ class IterativeRefinement:
         """The row's words, and the end symbol, which was at position ``end`` at first; stock NAT models may write over
         it, and end symbols among the words."""
         tokens, scores = state.output_tokens[row], state.output_scores[row]
-        words = tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
+        words = self._words(tokens)
         result = {
             "tokens": torch.cat([tokens[words], tokens.new_tensor([self.eos])]),
             "positional_scores": torch.cat([scores[words], scores[end : end + 1]]),
@@ -156,6 +163,10 @@ class IterativeRefinement:
         if self.retain_history:
             result["history"] = [{"tokens": self._strip(entry[row])} for entry in state.history]
         return result
+
+    def _words(self, tokens: Tensor) -> Tensor:
+        """Where neither start, end nor padding stands."""
+        return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
 
     def _strip(self, tokens: Tensor) -> Tensor:
         return tokens[tokens.ne(self.pad) & tokens.ne(self.bos)]
