@@ -62,11 +62,18 @@ class Reproduction:
         ]
 
     def done(self) -> set[Experiment]:
-        """What the file of results has."""
+        """What the file of results has, in all ways of decoding."""
         if not self.results.exists():
             return set()
-        lines = map(json.loads, self.results.read_text(encoding="utf-8").splitlines())
-        return {Experiment(line["system"], line["distilled"], line["seed"]) for line in lines}
+        found: dict[Experiment, set[str]] = {}
+        for line in map(json.loads, self.results.read_text(encoding="utf-8").splitlines()):
+            experiment = Experiment(line["system"], line["distilled"], line["seed"])
+            found.setdefault(experiment, set()).add(line["decoding"])
+        return {
+            experiment
+            for experiment, decodings in found.items()
+            if decodings >= load(self.configs / f"{experiment.row}.yaml").generate.keys()
+        }
 
     def script(self, name: str, *words: object) -> None:
         """Run a script of this folder; what it prints goes to the work folder.

@@ -31,18 +31,18 @@ SYSTEMS = {
     "aan_no_ffn": ("aan_no_ffn", "", 320, None, 60.0),
     "ibdecoder, average": ("ibdecoder", "--decoder-self-attention-type average", 320, 2, 40.0),
 }
-#: Least BLEU in the results that scripts/reproduce.sh left.
+#: Least BLEU in the results that scripts/reproduce.sh left: with beam 4, or in one iteration.
 REPRODUCED = {
     "transformer": 80.0,
     "transformer_abc": 70.0,
     "transformer_local": 60.0,
-    "cmlm": 55.0,
-    "cmlmc": 55.0,
-    "cmlmc_amlp": 40.0,
-    "cmlmc_amlp_cov": 40.0,
+    "cmlm": 50.0,
+    "cmlmc": 50.0,
+    "cmlmc_amlp": 35.0,
+    "cmlmc_amlp_cov": 35.0,
     "cmlmc_abc": 40.0,
-    "cmlmc_local": 40.0,
-    "cmlmc_amlp_bias_corrected": 35.0,
+    "cmlmc_local": 50.0,
+    "cmlmc_amlp_bias_corrected": 30.0,
 }
 #: Of these, what was also trained on the transformer's translations.
 DISTILLED = ["cmlm", "cmlmc", "cmlmc_amlp", "cmlmc_amlp_cov", "cmlmc_abc", "cmlmc_local"]
@@ -128,7 +128,8 @@ def test_results_of_the_embedded_corpus() -> None:
     lines = (commands.ROOT / "docs/results/embedded.jsonl").read_text(encoding="utf-8").splitlines()
     bleu = {(row["system"], row["distilled"], row["decoding"]): row["bleu"] for row in map(json.loads, lines)}
     for row, least in REPRODUCED.items():
-        assert bleu[row, False, "10 iterations" if row.startswith("cmlm") else "beam 4"] >= least
+        assert bleu[row, False, "1 iteration" if row.startswith("cmlm") else "beam 4"] >= least
     for row in DISTILLED:
-        for decoding in ("10 iterations", "1 iteration"):
-            assert bleu[row, True, decoding] > bleu[row, False, decoding] + 1
+        assert bleu[row, True, "1 iteration"] > bleu[row, False, "1 iteration"] + 1
+        if (row, True, "10 iterations") in bleu:
+            assert bleu[row, True, "10 iterations"] > bleu[row, True, "1 iteration"] + 2
