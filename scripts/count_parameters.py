@@ -12,17 +12,16 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmark_report import markdown
 from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig
-from recipe import Recipe, flags, load
+from recipe import CONFIGS, Recipe, flags, load
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import amlp_fairseq  # noqa: F401  (registers the models)
-
-CONFIGS = Path(__file__).parent.parent / "configs"
 
 
 class Comparison(NamedTuple):
@@ -82,9 +81,9 @@ def comparisons(recipes: list[Recipe]) -> list[Comparison]:
     return rows
 
 
-def markdown(rows: list[Comparison]) -> str:
+def table(rows: list[Comparison]) -> str:
     """The rows as a Markdown table."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS)]
+    lines = []
     for recipe, entry, ours, published in rows:
         over, sign = (f"over {entry['over']}", "+") if "over" in entry else ("", "")
         lines.append(
@@ -98,7 +97,7 @@ def markdown(rows: list[Comparison]) -> str:
                 "; ".join(filter(None, [over, entry.get("note")])),
             )
         )
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown(COLUMNS, lines)
 
 
 def main() -> None:
@@ -106,7 +105,7 @@ def main() -> None:
     parser.add_argument("config", nargs="*", type=Path, help="configurations")
     args = parser.parse_args()
     paths = args.config or sorted(CONFIGS.glob("wmt*/[!_]*.yaml"))
-    print(markdown(comparisons([load(path) for path in paths])))
+    print(table(comparisons([load(path) for path in paths])))
 
 
 if __name__ == "__main__":

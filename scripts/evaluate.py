@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe import PLUGIN, Recipe, flags, load, quoted
-from score import describe, environment, hypotheses_of, score
+from score import describe, environment, hypotheses_of, read_references, score
 
 RESULTS = Path(__file__).parent.parent / "docs/results"
 
@@ -34,16 +34,6 @@ def text_settings(data: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"DATA {data} has no text.json, which scripts/prepare_*.sh write")
     return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
-def references(data: Path, subset: str, language: str) -> list[str]:
-    """The raw references of an evaluation set.
-
-    Raises:
-        OSError: if there are none.
-    """
-    raw = (data / "raw" / f"{subset}.{language}").read_bytes().decode("utf-8")
-    return raw.removesuffix("\n").split("\n")
 
 
 class Evaluation:
@@ -88,7 +78,8 @@ class Evaluation:
         return printed
 
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
-        return score(printed, references(self.data, subset, self.target), self.target)
+        references = read_references(self.data / "raw" / f"{subset}.{self.target}")
+        return score(printed, references, self.target)
 
     def tuned(self, name: str, values: dict[str, Any], folder: Path) -> dict[str, Any]:
         """The options of a way of decoding with the length penalty that is best on the validation set."""

@@ -16,9 +16,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 import yaml
-from recipe import load
+from benchmark_report import markdown
+from recipe import CONFIGS, load
 
-CONFIGS = Path(__file__).parent.parent / "configs"
 #: Where results have the kinds of BLEU.
 KINDS = {"detokenised": "bleu", "tokenised": "tokenised_bleu", "compound-split": "compound_split_bleu"}
 BASELINE = "transformer"
@@ -35,11 +35,6 @@ def difference(ours: dict[str, Any], published: dict[str, Any]) -> float:
     if published["kind"] not in KINDS:
         raise ValueError(f"{published['row']}: BLEU of kind '{published['kind']}' is not comparable")
     return float(ours[KINDS[published["kind"]]] - published["bleu"])
-
-
-def markdown(columns: list[str], rows: list[list[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 class Results:

@@ -24,6 +24,7 @@ from typing import Any
 
 import yaml
 
+CONFIGS = Path(__file__).parent.parent / "configs"
 #: What --user-dir must be.
 PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 SECTIONS = ("task", "train", "tokens-per-update", "generate", "tune-lenpen", "average", "dictionary", "published")

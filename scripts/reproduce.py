@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from recipe import load, quoted
+from recipe import CONFIGS, load, quoted
 
 ROOT = Path(__file__).parent.parent
 DATASETS = ("embedded", "multi30k", "multi30k_base")
@@ -51,7 +51,7 @@ class Reproduction:
     """
 
     def __init__(self, dataset: str, work: Path, results: Path, rest: Sequence[str], options: Sequence[str]) -> None:
-        self.configs, self.work, self.results = ROOT / "configs" / dataset, work, results
+        self.configs, self.work, self.results = CONFIGS / dataset, work, results
         self.rest, self.options = rest, options
 
     def rows(self, table: str) -> list[str]:

@@ -32,6 +32,11 @@ def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
     return found
 
 
+def read_references(path: Path) -> list[str]:
+    """The raw references of a file, one a line; only a newline ends a line."""
+    return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+
+
 def hypotheses_of(generated: str, sentences: int) -> list[str]:
     """The detokenised hypotheses of all sentences, in input order.
 
@@ -136,8 +141,8 @@ def main() -> None:
     parser.add_argument("reference", type=Path, help="raw references, a sentence a line")
     parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
     args = parser.parse_args()
-    texts = [path.read_bytes().decode("utf-8") for path in (args.generated, args.reference)]
-    result = score(texts[0], texts[1].removesuffix("\n").split("\n"), args.language)
+    generated = args.generated.read_bytes().decode("utf-8")
+    result = score(generated, read_references(args.reference), args.language)
     print(json.dumps(result | environment(), ensure_ascii=False))
 
 
