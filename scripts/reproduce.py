@@ -5,7 +5,8 @@
 Rows are the configurations configs/<dataset>/*.yaml that name the table. Distilled rows learn from what the row
 ``transformer`` makes of the training set (scripts/distill.sh). Results go to docs/results/<dataset>.jsonl, tables of
 them to a .md beside it (scripts/make_tables.py). What is in the results is not run again, and a stopped training
-continues. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1.
+continues. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs sentences are decoded in
+batches and no latencies are stored, for the jobs disturb each other.
 """
 
 from __future__ import annotations
@@ -48,11 +49,20 @@ class Reproduction:
         results: the file of results.
         rest: options for preparing the data (``--data DIR``).
         options: options for all of fairseq's programs, such as ``--cpu``.
+        decoding: options for evaluating alone.
     """
 
-    def __init__(self, dataset: str, work: Path, results: Path, rest: Sequence[str], options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        dataset: str,
+        work: Path,
+        results: Path,
+        rest: Sequence[str],
+        options: Sequence[str],
+        decoding: Sequence[str],
+    ) -> None:
         self.configs, self.work, self.results = CONFIGS / dataset, work, results
-        self.rest, self.options = rest, options
+        self.rest, self.options, self.decoding = rest, options, decoding
 
     def rows(self, table: str) -> list[str]:
         """The rows of a paper's tables."""
@@ -111,7 +121,7 @@ class Reproduction:
         seed = ["--seed", experiment.seed]
         self.script(f"train.sh {experiment.name}", config, data, "--save-dir", folder, *seed, *self.options)
         words = [config, folder, data, "--results", self.results]
-        self.script(f"evaluate.sh {experiment.name}", *words, *self.options)
+        self.script(f"evaluate.sh {experiment.name}", *words, *self.options, *self.decoding)
 
 
 def main() -> None:
@@ -138,6 +148,7 @@ def main() -> None:
         results.resolve(),
         ["--data", str(args.data)] if args.data else [],
         ["--cpu"] if args.device == "cpu" else ["--fp16"],
+        ["--batch-size", "50"] if args.jobs > 1 else [],
     )
     rows = reproduction.rows(args.table)
     if unknown := set(args.rows or ()) - set(rows):

@@ -15,7 +15,7 @@ class Recorded(reproduce.Reproduction):  # type: ignore[misc, name-defined]
     """Its scripts leave what the real ones would, and a note of what they were called with."""
 
     def __init__(self, dataset: str, folder: Path) -> None:
-        super().__init__(dataset, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"])
+        super().__init__(dataset, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"], ["--batch-size", "50"])
         self.calls: list[list[str]] = []
 
     def script(self, name: str, *words: object) -> None:
@@ -53,7 +53,10 @@ def test_distilled_data_come_from_the_transformer(tmp_path: Path) -> None:
     assert reproduction.calls == [
         ["prepare_multi30k.sh", "data", "--vocab-size", "8000", "--data", "text"],
         ["train.sh", "transformer.yaml", "data/data-bin", "--save-dir", "transformer-1", "--seed", "1", "--cpu"],
-        ["evaluate.sh", "transformer.yaml", "transformer-1", "data/data-bin", "--results", "results.jsonl", "--cpu"],
+        [
+            *("evaluate.sh", "transformer.yaml", "transformer-1", "data/data-bin", "--results", "results.jsonl"),
+            *("--cpu", "--batch-size", "50"),
+        ],
         ["distill.sh", "transformer-1/average.pt", "data/data-bin", "distilled", "--cpu"],
         [
             *("train.sh", "ibdecoder.yaml", "distilled", "--save-dir", "ibdecoder-distilled-2", "--seed", "2"),
@@ -61,7 +64,7 @@ def test_distilled_data_come_from_the_transformer(tmp_path: Path) -> None:
         ],
         [
             *("evaluate.sh", "ibdecoder.yaml", "ibdecoder-distilled-2", "distilled", "--results", "results.jsonl"),
-            "--cpu",
+            *("--cpu", "--batch-size", "50"),
         ],
     ]
 
@@ -79,7 +82,7 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_ends_it(tmp_path: Path) -> None:
-    reproduction = reproduce.Reproduction("embedded", tmp_path, tmp_path / "results.jsonl", [], ["--cpu"])
+    reproduction = reproduce.Reproduction("embedded", tmp_path, tmp_path / "results.jsonl", [], ["--cpu"], [])
     with pytest.raises(RuntimeError, match=r"train.sh nowhere.yaml .*status 2, see .*logs/x.log"):
         reproduction.script("train.sh x", "nowhere.yaml", tmp_path)
     assert "No such file" in (tmp_path / "logs/x.log").read_text(encoding="utf-8")
