@@ -34,7 +34,7 @@ setup(
             "ruff==0.17.5",
             "mypy==2.4.1",
         ],
-        "bench": ["matplotlib>=3.9,<4"],  # plots of scripts/benchmark_ops.py
+        "bench": ["matplotlib>=3.9,<4", "ctranslate2>=4.8,<5"],  # plots and a baseline of scripts/benchmark_*.py
     },
     entry_points={
         "console_scripts": [

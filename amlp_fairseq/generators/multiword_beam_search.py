@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
@@ -19,6 +20,7 @@ from amlp_fairseq.generators.search_steps import (
     length_penalty,
     restrict_end,
 )
+from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.ops.interleave import Interleaving
 
 
@@ -47,6 +49,7 @@ class MultiwordBeamSearch:
             step; where they are counted they also count as length.
         deduplicate_ngram_size: drop immediate repetitions of up to this many words from the outputs; 0 for none.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
+        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class MultiwordBeamSearch:
         words_behind_end: str = "ignore",
         deduplicate_ngram_size: int = 0,
         alignment: str | None = None,
+        decode_dtype: str | None = None,
     ) -> None:
         if beam_size < 1:
             raise ValueError(f"--beam must be at least 1, not {beam_size}")
@@ -86,6 +90,8 @@ class MultiwordBeamSearch:
         self.words_behind_end = words_behind_end
         self.deduplicate_ngram_size = deduplicate_ngram_size
         self.alignment = alignment
+        self.decode_dtype = decode_dtype
+        self._ready: list[ReadyModel] = []
         for model in models:
             model.eval()
 
@@ -136,6 +142,13 @@ class MultiwordBeamSearch:
             found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
         return hypotheses
 
+    @property
+    def ready_models(self) -> list[ReadyModel]:
+        """The models ready to translate: those of ``fairseq-generate`` once, those in training each time."""
+        if not (self._ready and all(model._is_generation_fast for model in self.models)):
+            self._ready = [ReadyModel(model, self.decode_dtype) for model in self.models]
+        return self._ready
+
     def _empty_hypothesis(self, source: Tensor) -> dict[str, Any]:
         zeros = torch.zeros(1, device=source.device)
         return {
@@ -170,14 +183,8 @@ class _Search:
         self.hypotheses = hypotheses
         self.sentences = sentences
         self.source = source = net_input["src_tokens"][sentences]
-        inputs = {"src_tokens": source, "src_lengths": net_input["src_lengths"][sentences]}
-        beam = options.beam_size
-        rows = torch.arange(len(sentences), device=source.device).repeat_interleave(beam)
-        self.encoder_outs = [
-            model.encoder.reorder_encoder_out(model.encoder.forward_torchscript(inputs), rows)
-            for model in options.models
-        ]
-        self.states: list[dict[str, Any]] = [{} for _ in options.models]
+        beam, lengths = options.beam_size, net_input["src_lengths"][sentences]
+        self.decodings = [model.begin(source, lengths, beam) for model in options.ready_models]
         longest = min(model.max_decoder_positions() for model in options.models) - 1
         source_lengths = source.ne(options.pad).sum(dim=1)
         self.max_lengths = (options.max_len_a * source_lengths + options.max_len_b).long().clamp(max=longest)
@@ -186,9 +193,9 @@ class _Search:
                 f"--min-len {options.min_len} exceeds the {int(self.max_lengths.min())} words that --max-len-a, "
                 "--max-len-b and --max-target-positions allow for a sentence"
             )
-        z = options.pattern.words_per_step
-        self.tokens = source.new_full((len(rows), z), options.eos)
-        self.word_scores = torch.zeros(len(rows), 0, device=source.device)
+        rows, z = len(sentences) * beam, options.pattern.words_per_step
+        self.tokens = source.new_full((rows, z), options.eos)
+        self.word_scores = torch.zeros(rows, 0, device=source.device)
         self.scores = torch.full((len(sentences), beam), -math.inf, device=source.device)
         self.scores[:, 0] = 0  # the rows of a sentence are the same at first: only one may branch
         self.attention: list[Tensor] = []
@@ -222,14 +229,13 @@ class _Search:
 
     def _decode(self) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities of the next z slots, (b·B, z, V) float32, and attention over the source (b·B, z, S)."""
-        z = self.options.pattern.words_per_step
+        z, temperature = self.options.pattern.words_per_step, self.options.temperature
         all_lprobs, attention = [], None
-        for model, encoder_out, state in zip(self.options.models, self.encoder_outs, self.states, strict=True):
-            logits, extra = model.decoder(self.tokens, encoder_out=encoder_out, incremental_state=state)
-            logits = logits[:, -z:] / self.options.temperature
-            all_lprobs.append(model.get_normalized_probs((logits, extra), log_probs=True, sample=None).float())
-            if self.options.alignment:
-                attention = extra["attn"][0] if attention is None else attention + extra["attn"][0]
+        for decoding in self.decodings:
+            logits, weights = decoding.step(self.tokens[:, -z:], bool(self.options.alignment))
+            all_lprobs.append(F.log_softmax(logits / temperature, dim=-1, dtype=torch.float32))
+            if weights is not None:
+                attention = weights if attention is None else attention + weights
         if len(all_lprobs) == 1:
             return all_lprobs[0], attention
         return torch.logsumexp(torch.stack(all_lprobs), dim=0) - math.log(len(all_lprobs)), attention
@@ -266,11 +272,9 @@ class _Search:
             return
         self.tokens, self.word_scores = self.tokens[rows], self.word_scores[rows]
         self.attention = [table[rows] for table in self.attention]
-        if rows.numel() == 0:
-            return
-        for i, model in enumerate(self.options.models):
-            model.decoder.reorder_incremental_state_scripting(self.states[i], rows)
-            self.encoder_outs[i] = model.encoder.reorder_encoder_out(self.encoder_outs[i], rows)
+        if rows.numel() > 0:
+            for decoding in self.decodings:
+                decoding.reorder(rows)
 
     def _drop_repeating_seams(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> None:
         """Take back, in place, hypotheses that end with an n-gram repeated where two directions meet.

@@ -81,9 +81,15 @@ class InterleavedDecoder(PluginDecoder):
         self.register_buffer("interleaving", torch.tensor(_pattern_values(pattern), dtype=torch.float))
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        words = self.embed_scale * self.embed_tokens(tokens[:, -len(positions) :])
-        words = words.masked_fill((positions < self.pattern.words_per_step).view(1, -1, 1), 0.0)
-        x = words + self.embed_word_positions(word_positions(positions, self.position_directions)).to(words)
+        words = self.embed_words(tokens[:, tokens.size(1) - len(positions) :], positions)
+        return words + self.encode_positions(positions).to(words)
+
+    def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
+        start_symbols = (positions < self.pattern.words_per_step).view(1, -1, 1)
+        return super().embed_words(words, positions).masked_fill(start_symbols, 0.0)
+
+    def encode_positions(self, positions: Tensor) -> Tensor:
+        x = self.embed_word_positions(word_positions(positions, self.position_directions))
         if self.embed_directions is not None:
             x = x + self.embed_directions(slot_directions(positions, self.position_directions))
         return x

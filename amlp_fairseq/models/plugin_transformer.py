@@ -236,13 +236,20 @@ class PluginDecoder(TransformerDecoderBase):
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Inputs of the first layer (B, T', C) at ``positions`` (T',), the last ones of ``tokens`` (B, T)."""
-        start = tokens.size(1) - positions.size(0)
-        x = self.embed_scale * self.embed_tokens(tokens[:, start:])
-        if self.project_in_dim is not None:
-            x = self.project_in_dim(x)
+        x = self.embed_words(tokens[:, tokens.size(1) - len(positions) :], positions)
         if len(positions) == 1:  # looks up one position, not those of the whole prefix
             return x + self.embed_positions(tokens, incremental_state={})
-        return x + self.embed_positions(tokens)[:, start:]
+        return x + self.embed_positions(tokens)[:, tokens.size(1) - len(positions) :]
+
+    def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
+        """What the words (B, T') themselves add to the inputs at ``positions`` (T',), (B, T', C)."""
+        x = self.embed_scale * self.embed_tokens(words)
+        return x if self.project_in_dim is None else self.project_in_dim(x)
+
+    def encode_positions(self, positions: Tensor) -> Tensor:
+        """What the positions (T',) add to the inputs, whatever words stand there, (T', C)."""
+        words = torch.full((1, int(positions.max()) + 1), self.padding_idx + 1, device=positions.device)
+        return self.embed_positions(words)[0, positions]
 
     def attention_mask(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Which of the positions ``keys`` (S,) each of ``queries`` (T',) sees: a bool tensor (T', S)."""

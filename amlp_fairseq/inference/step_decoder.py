@@ -1,0 +1,255 @@
+"""A Transformer decoder made ready to write: the numbers of the model's own forward, with less work per step.
+
+Queries, keys and values of a layer are one product; keys and values of the words go into buffers that are there
+before; those of the source are made once per sentence and read by all rows of its beam.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules import FairseqDropout
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor, nn
+
+from amlp_fairseq.inference.packed_linear import pack, with_packed_linears
+from amlp_fairseq.models.plugin_transformer import PluginDecoder
+from amlp_fairseq.modules.softmax import SoftmaxAttention
+
+#: Slots that the buffers have at first; they are doubled when they are full.
+SLOTS = 64
+
+
+class StepDecoder:
+    """The decoder of a trained model, for steps of z slots; b sentences with B rows each are R = b·B rows.
+
+    Args:
+        decoder: the model's. It stays as it is; if its weights change, this does not follow.
+        decode_dtype: of the weights, one of ``packed_linear.DECODE_DTYPES``; None: as they are.
+    """
+
+    def __init__(self, decoder: PluginDecoder, decode_dtype: str | None) -> None:
+        self.decoder = with_packed_linears(decoder, decode_dtype)
+        self.words_per_step = decoder.words_per_step
+        self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
+        attentions = [each for layer in self.layers for each in (layer.self_attention, layer.cross_attention)]
+        self.cached = [each for each in attentions if isinstance(each, _SelfAttention)]
+        for number, each in enumerate(self.cached):
+            each.number = number
+        others = [each.attention for each in attentions if isinstance(each, _OtherAttention)]
+        self.stateful = [
+            part for each in others for part in each.modules() if hasattr(part, "reorder_incremental_state")
+        ]
+        self.prepare(SLOTS)
+
+    @staticmethod
+    def supports(decoder: nn.Module) -> bool:
+        """Whether it is a decoder of the plugin with Transformer layers and no dropout (``--retain-dropout``)."""
+        return (
+            isinstance(decoder, PluginDecoder)
+            and decoder.adaptive_softmax is None
+            and all(type(layer) is TransformerDecoderLayerBase for layer in decoder.layers)
+            and not any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in decoder.modules())
+        )
+
+    def prepare(self, slots: int) -> None:
+        """Make what depends on the slots alone: their encodings (slots, C), and what each step may not see."""
+        weight, z = self.decoder.embed_tokens.weight, self.words_per_step
+        self.slots = torch.arange(slots, device=weight.device)
+        self.encodings = self.decoder.encode_positions(self.slots).to(weight)
+        allowed = self.decoder.attention_mask(self.slots, self.slots)
+        bias = torch.zeros(allowed.shape, dtype=weight.dtype, device=weight.device).masked_fill(~allowed, -math.inf)
+        #: Of each step 0 or -inf (z, slots up to its end); None where it sees all of them.
+        self.biases = [
+            None if allowed[end - z : end, :end].all() else bias[end - z : end, :end] for end in range(z, slots + 1, z)
+        ]
+
+
+class Decoding:
+    """A batch in the middle of decoding.
+
+    Args:
+        decoder: what decodes.
+        encoder_out: of b sentences.
+        beam: B.
+
+    Attributes:
+        length: slots decoded so far, those of the running step included.
+        bias: 0 or -inf for what the running step may not see of them, (z, length), or None.
+        cache: keys and values of the words, (self-attentions with softmax, R, slots, 2, H, d_h).
+        memories: of each layer's cross-attention the keys and values of the source, (2, b, H, S, d_h).
+        source: the encoder's output (S, b, C).
+        hidden: True for padding of the source, (b, S), or None.
+        state: fairseq's decoding state of all other attentions.
+    """
+
+    def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
+        self.decoder, self.beam, self.length = decoder, beam, 0
+        self.source, hidden = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
+        self.hidden = hidden if hidden.any() else None
+        self.rows = self.source.size(1) * beam
+        self.memories = [layer.cross_attention.remember(self.source) for layer in decoder.layers]
+        self.state: dict[str, Any] = {}
+        self.cache = self._buffer(SLOTS)
+
+    def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Logits of the next z words (R, z, V), and the last layer's attention over the source, averaged over heads
+        (R, z, S), or None.
+
+        Args:
+            words: the z words of the step before, at first start symbols, (R, z).
+            need_attention: whether attention is wanted.
+        """
+        decoder, start = self.decoder, self.length
+        self.length += decoder.words_per_step
+        if self.length > self.cache.size(2):
+            full, self.cache = self.cache, self._buffer(2 * self.cache.size(2))
+            self.cache[:, :, :start] = full[:, :, :start]
+        if self.length > len(decoder.slots):
+            decoder.prepare(2 * len(decoder.slots))
+        self.bias = decoder.biases[start // decoder.words_per_step]
+        x = decoder.decoder.embed_words(words, decoder.slots[start : self.length])
+        x = x + decoder.encodings[start : self.length]
+        attention = None
+        for layer, memory in zip(decoder.layers, self.memories, strict=True):
+            x, attention = layer(x, self, memory, need_attention and layer is decoder.layers[-1])
+        if decoder.decoder.layer_norm is not None:
+            x = decoder.decoder.layer_norm(x)
+        if decoder.decoder.project_out_dim is not None:
+            x = decoder.decoder.project_out_dim(x)
+        return decoder.decoder.output_layer(x), attention
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with the rows (R'), B of each sentence; sentences that have none are finished."""
+        if len(rows) == self.rows:
+            moved = (rows != torch.arange(self.rows, device=rows.device)).nonzero().squeeze(1)
+            self.cache[:, moved, : self.length] = self.cache[:, rows[moved], : self.length]
+        else:
+            sentences = rows[:: self.beam] // self.beam
+            self.cache = self.cache.index_select(1, rows)
+            self.memories = [None if memory is None else memory.index_select(1, sentences) for memory in self.memories]
+            self.source = self.source.index_select(1, sentences)
+            self.hidden = None if self.hidden is None else self.hidden.index_select(0, sentences)
+            self.rows = len(rows)
+        for part in self.decoder.stateful:
+            part.reorder_incremental_state(self.state, rows)
+
+    def _buffer(self, slots: int) -> Tensor:
+        cached = self.decoder.cached
+        heads = (cached[0].heads, cached[0].head_dim) if cached else (1, 1)
+        return self.source.new_empty(len(cached), self.rows, slots, 2, *heads)
+
+
+class _Layer:
+    """fairseq's decoder layer."""
+
+    def __init__(self, layer: TransformerDecoderLayerBase, decode_dtype: str | None) -> None:
+        own, cross = layer.self_attn, layer.encoder_attn
+        softmax = isinstance(own, SoftmaxAttention)
+        self.self_attention = _SelfAttention(own, decode_dtype) if softmax else _OtherAttention(own)
+        softmax = isinstance(cross, SoftmaxAttention)
+        self.cross_attention = _CrossAttention(cross, decode_dtype) if softmax else _OtherAttention(cross)
+        relu = layer.activation_fn is F.relu
+        self.fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=relu)
+        self.activation = None if relu else layer.activation_fn
+        self.fc2 = layer.fc2
+        self.norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
+        self.normalize_before = layer.normalize_before
+
+    def __call__(
+        self, x: Tensor, run: Decoding, memory: Tensor | None, need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """(R, z, C) to (R, z, C), and attention over the source if it is wanted."""
+        before, after = (self.norms, _NO_NORMS) if self.normalize_before else (_NO_NORMS, self.norms)
+        x = after[0](x + self.self_attention.over_words(before[0](x), run))
+        read, attention = self.cross_attention.over_source(before[1](x), run, memory, need_attention)
+        x = after[1](x + read)
+        hidden = self.fc1(before[2](x))
+        if self.activation is not None:
+            hidden = self.activation(hidden)
+        return after[2](x + self.fc2(hidden)), attention
+
+
+_NO_NORMS = (nn.Identity(),) * 3
+
+
+class _SelfAttention:
+    """Causal softmax self-attention (``modules/softmax.py``); ``number`` is its place in the cache."""
+
+    number: int
+
+    def __init__(self, attention: SoftmaxAttention, decode_dtype: str | None) -> None:
+        self.heads, self.head_dim = attention.num_heads, attention.head_dim
+        self.qkv = _pack_together((attention.q_proj, attention.k_proj, attention.v_proj), decode_dtype)
+        self.out = attention.out_proj
+
+    def over_words(self, x: Tensor, run: Decoding) -> Tensor:
+        """What the new slots (R, z, C) take from all slots so far, (R, z, C)."""
+        qkv = self.qkv(x).unflatten(2, (3, self.heads, self.head_dim))
+        cache = run.cache[self.number, :, : run.length]
+        cache[:, run.length - x.size(1) :] = qkv[:, :, 1:]
+        k, v = cache.permute(2, 0, 3, 1, 4).unbind(0)
+        out = F.scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), k, v, attn_mask=run.bias)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class _CrossAttention:
+    """Softmax attention over the source, its keys and values made once per sentence."""
+
+    def __init__(self, attention: SoftmaxAttention, decode_dtype: str | None) -> None:
+        self.heads, self.head_dim, self.scaling = attention.num_heads, attention.head_dim, attention.scaling
+        self.q, self.out = attention.q_proj, attention.out_proj
+        self.kv = _pack_together((attention.k_proj, attention.v_proj), decode_dtype)
+
+    def remember(self, source: Tensor) -> Tensor:
+        """Keys and values of the source (S, b, C), (2, b, H, S, d_h)."""
+        kv = self.kv(source).unflatten(2, (2, self.heads, self.head_dim))
+        return kv.permute(2, 1, 3, 0, 4).contiguous()
+
+    def over_source(
+        self, x: Tensor, run: Decoding, memory: Tensor, need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the new slots (R, z, C) take from the source, and the weights (R, z, S) if they are wanted: the slots of
+        all rows of a sentence are queries to the same keys."""
+        k, v = memory
+        q = self.q(x).view(len(k), -1, self.heads, self.head_dim).transpose(1, 2)
+        seen = None if run.hidden is None else ~run.hidden[:, None, None]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        weights = None
+        if need_attention:
+            scores = (q * self.scaling) @ k.transpose(2, 3)
+            scores = scores if seen is None else scores.masked_fill(~seen, -math.inf)
+            weights = scores.softmax(dim=-1).mean(dim=1).view(len(x), x.size(1), -1)
+        return self.out(out.transpose(1, 2).reshape(x.shape)), weights
+
+
+class _OtherAttention:
+    """Any other attention of the registry, through its own decoding state."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        self.attention = attention
+
+    def remember(self, source: Tensor) -> None:
+        """It keeps the source in its own state."""
+
+    def over_words(self, x: Tensor, run: Decoding) -> Tensor:
+        x = x.transpose(0, 1)
+        out, _ = self.attention(x, x, x, incremental_state=run.state, attn_mask=run.bias)
+        return out.transpose(0, 1)
+
+    def over_source(self, x: Tensor, run: Decoding, memory: None, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+        source = run.source.repeat_interleave(run.beam, dim=1)
+        hidden = None if run.hidden is None else run.hidden.repeat_interleave(run.beam, dim=0)
+        out, weights = self.attention(
+            x.transpose(0, 1), source, source, hidden, run.state, need_weights=need_attention, static_kv=True
+        )
+        return out.transpose(0, 1), weights
+
+
+def _pack_together(linears: tuple[nn.Linear, ...], decode_dtype: str | None) -> Any:
+    """One map whose outputs are those of all, one after the other."""
+    weights, biases = zip(*((linear.weight, linear.bias) for linear in linears), strict=True)
+    return pack(torch.cat(weights), torch.cat(biases), decode_dtype)
