@@ -126,7 +126,18 @@ def test_checkpoint_of_another_architecture_is_named(folder: Path) -> None:
         *("--no-epoch-checkpoints",),
     )
     output = generate(folder, *TASK, name="stock", check=False)
-    assert "not trained with a task of amlp_fairseq" in output.splitlines()[-1]
+    assert "not trained with --task translation_interleaved" in output.splitlines()[-1]
+    # What fairseq's search finds, this one finds.
+    ours = generate(folder, *TASK, "--num-directions", 1, "--print-alignment", name="stock")
+    every_sentence = ["--required-batch-size-multiple", 1]
+    theirs = generate(folder, *PLUGIN, "--print-alignment", *every_sentence, name="stock")
+    assert commands.lines(ours, "A") == commands.lines(theirs, "A")
+    expected = commands.lines(theirs, "H")
+    for i, (score, words) in commands.lines(ours, "H").items():
+        stock_score, stock_words = expected.pop(i)
+        assert words == stock_words
+        assert float(score) == pytest.approx(float(stock_score), abs=1e-4)
+    assert not expected
 
 
 def test_another_architecture_is_not_trained_on_interleaved_targets(folder: Path) -> None:
@@ -218,6 +229,17 @@ def test_generate_keeps_empty_lines(folder: Path, tmp_path: Path) -> None:
     hypotheses = commands.lines(output, "H")
     assert sorted(hypotheses) == [0, 1, 2]
     assert [hypotheses[i][1] == "" for i in range(3)] == [False, True, False]
+
+
+def test_decode_dtypes(folder: Path) -> None:
+    plain = commands.lines(generate(folder, *TASK), "H")
+    assert commands.lines(generate(folder, *TASK, "--decode-dtype", "float32"), "H") == plain
+    for dtype in ("bfloat16", "int8"):
+        found = commands.lines(generate(folder, *TASK, "--decode-dtype", dtype), "H")
+        assert found.keys() == plain.keys()
+        assert found != plain  # the scores at least
+    output = generate(folder, *TASK, "--decode-dtype", "float16", check=False)
+    assert "--decode-dtype float16 is not for cpu: choose one of float32, bfloat16, int8" in output.splitlines()[-1]
 
 
 def test_ensembles_and_half_precision(folder: Path) -> None:

@@ -15,7 +15,9 @@ class Recorded(reproduce.Reproduction):  # type: ignore[misc, name-defined]
     """Its scripts leave what the real ones would, and a note of what they were called with."""
 
     def __init__(self, dataset: str, folder: Path) -> None:
-        super().__init__(dataset, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"], ["--batch-size", "50"])
+        super().__init__(
+            dataset, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"], ["--batch-size", "50"]
+        )
         self.calls: list[list[str]] = []
 
     def script(self, name: str, *words: object) -> None:

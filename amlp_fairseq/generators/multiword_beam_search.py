@@ -132,7 +132,8 @@ class MultiwordBeamSearch:
             hypotheses[row] = [self._empty_hypothesis(source)]
         sentences = has_words.nonzero().squeeze(1)
         if sentences.numel() > 0:
-            _Search(self, sample["net_input"], sentences, hypotheses).run()
+            with torch.inference_mode():
+                _Search(self, sample["net_input"], sentences, hypotheses).run()
         for row, found in enumerate(hypotheses):
             if not found:
                 raise RuntimeError(
@@ -140,6 +141,9 @@ class MultiwordBeamSearch:
                     "or --min-len and --no-repeat-ngram-size leave none"
                 )
             found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
+            for hypothesis in found:  # callers may write into them, which tensors of the inference mode do not allow
+                for name, value in hypothesis.items():
+                    hypothesis[name] = value.clone() if isinstance(value, Tensor) else value
         return hypotheses
 
     @property
@@ -213,9 +217,12 @@ class _Search:
         lprobs, attention = self._decode()
         if attention is not None:
             self.attention.append(attention)
-        lprobs.masked_fill_(lprobs.isnan(), -math.inf)
+        useless = lprobs[..., 0].isnan()  # then a slot has no other probabilities either
+        if useless.any():
+            lprobs[useless] = -math.inf
         lprobs[..., options.pad] = -math.inf
-        lprobs[..., options.unk] -= options.unk_penalty
+        if options.unk_penalty:
+            lprobs[..., options.unk] -= options.unk_penalty
         z, max_lengths = options.pattern.words_per_step, self.max_lengths.repeat_interleave(options.beam_size)
         restrict_end(lprobs, steps * z, options.min_len, max_lengths, options.eos)
         combine = partial(
@@ -231,9 +238,14 @@ class _Search:
         """Log-probabilities of the next z slots, (b·B, z, V) float32, and attention over the source (b·B, z, S)."""
         z, temperature = self.options.pattern.words_per_step, self.options.temperature
         all_lprobs, attention = [], None
-        for decoding in self.decodings:
+        for model, decoding in zip(self.options.models, self.decodings, strict=True):
             logits, weights = decoding.step(self.tokens[:, -z:], bool(self.options.alignment))
-            all_lprobs.append(F.log_softmax(logits / temperature, dim=-1, dtype=torch.float32))
+            if self.options.alignment and weights is None:
+                name = type(model.decoder).__name__
+                raise ValueError(f"--print-alignment: the cross-attention of {name} has no weights")
+            if temperature != 1:
+                logits = logits / temperature
+            all_lprobs.append(F.log_softmax(logits, dim=-1, dtype=torch.float32))
             if weights is not None:
                 attention = weights if attention is None else attention + weights
         if len(all_lprobs) == 1:
@@ -259,10 +271,12 @@ class _Search:
         unfinished = torch.tensor(
             [len(self.hypotheses[sentence]) < beam for sentence in self.sentences.tolist()], device=scores.device
         )
-        keep = (unfinished & scores.isfinite().any(dim=1)).nonzero().squeeze(1)
-        chosen = (alive + torch.arange(len(alive), device=alive.device).unsqueeze(1) * beam * k)[keep].flatten()
-        self.scores = scores[keep]
-        self.sentences, self.source, self.max_lengths = self.sentences[keep], self.source[keep], self.max_lengths[keep]
+        going_on = unfinished & scores.isfinite().any(dim=1)
+        chosen = alive + torch.arange(len(alive), device=alive.device).unsqueeze(1) * beam * k
+        if not going_on.all():
+            scores, chosen, self.sentences = scores[going_on], chosen[going_on], self.sentences[going_on]
+            self.source, self.max_lengths = self.source[going_on], self.max_lengths[going_on]
+        self.scores, chosen = scores, chosen.flatten()
         self._reorder(chosen // k)
         self.tokens = torch.cat([self.tokens, step.words.flatten(0, 1)[chosen]], dim=1)
         self.word_scores = torch.cat([self.word_scores, step.word_scores.flatten(0, 1)[chosen]], dim=1)

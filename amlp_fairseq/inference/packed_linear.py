@@ -8,26 +8,30 @@ weights are half and a quarter of the bytes.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: ``--decode-dtype``, by the device that it is for. Activations on a CPU stay float32.
-DECODE_DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16")}
+Map = Callable[[Tensor], Tensor]
+
+#: What ``--decode-dtype`` may be. Only weights have this type; what is between the linear maps keeps its own.
+DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
+#: What a device has fast arithmetic for.
+_ABLE = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16")}
 
 
 def check_decode_dtype(decode_dtype: str, device: torch.device) -> None:
     """Raise ValueError where the device has no fast arithmetic of this type."""
-    able = DECODE_DTYPES.get(device.type, ("float32",))
+    able = _ABLE.get(device.type, ("float32",))
     if decode_dtype not in able:
         raise ValueError(f"--decode-dtype {decode_dtype} is not for {device.type}: choose one of {', '.join(able)}")
 
 
-def pack(
-    weight: Tensor, bias: Tensor | None, decode_dtype: str | None, relu: bool = False
-) -> Callable[[Tensor], Tensor]:
+def pack(weight: Tensor, bias: Tensor | None, decode_dtype: str | None, relu: bool = False) -> Map:
     """The map x (…, in) → x Wᵀ + b (…, out), and max(0, ·) of it with ``relu``; outputs have the type of x.
 
     Args:
@@ -55,13 +59,13 @@ def pack(
     return run
 
 
-class PackedLinear(nn.Module):
-    """A ``nn.Linear`` that is packed when it is first used."""
+class PackedLinear(nn.Linear):
+    """A ``nn.Linear`` with the parameters of another, packed when it is first used."""
 
     def __init__(self, linear: nn.Linear, decode_dtype: str | None) -> None:
-        super().__init__()
+        super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias, self.decode_dtype = linear.weight, linear.bias, decode_dtype
-        self.run: Callable[[Tensor], Tensor] | None = None
+        self.run: Map | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.run is None:
@@ -69,7 +73,7 @@ class PackedLinear(nn.Module):
         return self.run(x)
 
 
-def with_packed_linears(module: nn.Module, decode_dtype: str | None) -> nn.Module:
+def with_packed_linears(module: nn.Module, decode_dtype: str | None) -> Any:
     """The same module with every ``nn.Linear`` in it packed; all else is shared, and ``module`` stays as it is."""
     if type(module) is nn.Linear:
         return PackedLinear(module, decode_dtype)
@@ -81,25 +85,31 @@ def with_packed_linears(module: nn.Module, decode_dtype: str | None) -> nn.Modul
     return result
 
 
-def _one_dnn(weight: Tensor, bias: Tensor | None, relu: bool) -> Callable[[Tensor], Tensor]:
+def _one_dnn(weight: Tensor, bias: Tensor | None, relu: bool) -> Map:
     packed, dtype = torch.ops.mkldnn._reorder_linear_weight(weight, None), weight.dtype
-    name = "relu" if relu else "none"
+    operator, name = torch.ops.mkldnn._linear_pointwise.default, "relu" if relu else "none"
 
     def run(x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x.to(dtype), packed, bias, name, [], "").to(x.dtype)
+        if x.dtype == dtype:
+            return operator(x, packed, bias, name, [], "")
+        return operator(x.to(dtype), packed, bias, name, [], "").to(x.dtype)
 
     return run
 
 
-def _int8(weight: Tensor, bias: Tensor | None, relu: bool) -> Callable[[Tensor], Tensor]:
+def _int8(weight: Tensor, bias: Tensor | None, relu: bool) -> Map:
     scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+    with warnings.catch_warnings():  # newer ways to quantise have no operator that is as fast for few rows
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantised, bias)
-    operator = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
+    operator = (torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic).default
     seven_bits = not torch.cpu._is_vnni_supported()  # without these instructions sums of 8 bit products overflow
 
     def run(x: Tensor) -> Tensor:
+        if x.dtype == torch.float32:
+            return operator(x, packed, seven_bits)
         return operator(x.float(), packed, seven_bits).to(x.dtype)
 
     return run

@@ -60,7 +60,8 @@ class _ModelsOwnDecoding:
     """Steps through the model's own incremental forward."""
 
     def __init__(self, model: Any, encoder_out: Any, beam: int) -> None:
-        self.model, self.state = model, {}
+        self.model = model
+        self.state: dict[str, Any] = {}
         sentences = torch.arange(encoder_out["encoder_out"][0].size(1)).repeat_interleave(beam)
         self.encoder_out = model.encoder.reorder_encoder_out(
             encoder_out, sentences.to(encoder_out["encoder_out"][0].device)

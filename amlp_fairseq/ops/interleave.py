@@ -59,6 +59,11 @@ class Interleaving:
         """z = h·c, the number of words that one decoder call writes; 1 if the directions take turns."""
         return self.num_directions * self.words_per_direction or 1
 
+    @property
+    def left_to_right(self) -> bool:
+        """Whether it is the order of an autoregressive model."""
+        return self.num_directions == self.words_per_direction == 1
+
     def padded_length(self, length: int) -> int:
         """The number of slots in the steps that ``length`` words take: ⌈length / z⌉·z."""
         return -(-length // self.words_per_step) * self.words_per_step

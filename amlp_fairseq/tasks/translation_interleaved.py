@@ -5,11 +5,14 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.nat import FairseqNATModel
+from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.generators.search_steps import LENGTH_PENALTIES, WORDS_BEHIND_END
+from amlp_fairseq.inference.packed_linear import DECODE_DTYPES
 from amlp_fairseq.ops.interleave import Interleaving
 from amlp_fairseq.registration import register_task
 from amlp_fairseq.tasks.plugin_translation import PluginTranslationTask
@@ -44,6 +47,10 @@ class TranslationInterleavedConfig(TranslationConfig):
         default="ignore",
         metadata={"help": "what words behind the end symbol in its step add to a score: nothing, or what they have"},
     )
+    decode_dtype: Optional[ChoiceEnum(DECODE_DTYPES)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={"help": "type of the weights when decoding: int8 on a CPU, float16 on CUDA (default: as they are)"},
+    )
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
     )
@@ -54,7 +61,8 @@ class TranslationInterleavedTask(PluginTranslationTask):
     """Translation with interleaved targets and the multi-word beam search.
 
     The order of generation is a property of the model: it is saved in the checkpoint, taken from it when decoding,
-    and options that contradict it raise ValueError.
+    and options that contradict it raise ValueError. With ``--num-directions 1`` it also decodes what was trained with
+    fairseq's translation task.
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(
@@ -84,10 +92,15 @@ class TranslationInterleavedTask(PluginTranslationTask):
         return {**super().state_dict(), "interleaving": asdict(self.interleaving)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
         saved = state_dict.get("interleaving")
+        if saved is None and self.interleaving.left_to_right:
+            return  # of fairseq's translation task, which keeps nothing
         if saved is None:
-            raise ValueError("the checkpoint was not trained with --task translation_interleaved")
+            raise ValueError(
+                "the checkpoint was not trained with --task translation_interleaved; if it is an autoregressive "
+                "Transformer, say --num-directions 1"
+            )
+        super().load_state_dict(state_dict)
         expected = self._given if self._interleaving is None else asdict(self._interleaving)
         conflicts = [
             f"--{name.replace('_', '-')} is {value}, the checkpoint has {saved[name]}"
@@ -100,10 +113,12 @@ class TranslationInterleavedTask(PluginTranslationTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         name = getattr(cfg, "_name", None) or cfg.arch
-        if not getattr(ARCH_MODEL_REGISTRY.get(name), "generates_interleaved", False):
+        model = ARCH_MODEL_REGISTRY.get(name, object)
+        autoregressive = issubclass(model, TransformerModelBase) and not issubclass(model, FairseqNATModel)
+        if not getattr(model, "generates_interleaved", autoregressive and self.interleaving.left_to_right):
             raise ValueError(
                 f"the architecture {name!r} does not generate in interleaved order: --task translation_interleaved "
-                "is for the ibdecoder architectures"
+                "is for the ibdecoder architectures, and with --num-directions 1 for Transformers"
             )
         return super().build_model(cfg, from_checkpoint)
 
@@ -142,4 +157,5 @@ class TranslationInterleavedTask(PluginTranslationTask):
             words_behind_end=self.cfg.words_behind_end,
             deduplicate_ngram_size=self.cfg.deduplicate_ngrams,
             alignment=getattr(args, "print_alignment", None),
+            decode_dtype=self.cfg.decode_dtype,
         )
