@@ -21,11 +21,12 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def options_parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
-    """With the options of every benchmark."""
+def options_parser(description: str | None, repeats: int, dtype: bool = True) -> argparse.ArgumentParser:
+    """With the options of every benchmark; ``dtype``: whether ``--dtype`` is one."""
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    result.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
+    if dtype:
+        result.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     result.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
     result.add_argument("--repeats", type=int, default=repeats, help="timed calls of every system, after a warm-up")
     result.add_argument("--out", type=Path, metavar="FILE.json", help="where all numbers go")
@@ -39,7 +40,8 @@ def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device")
     options = {name: value for name, value in vars(args).items() if name not in ("out", "plot")}
-    args.dtype = getattr(torch, args.dtype)
+    if "dtype" in args:
+        args.dtype = getattr(torch, args.dtype)
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.allow_tf32 = False  # float32 is to mean the same for all systems
     torch.manual_seed(1)
@@ -68,13 +70,13 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def rounds(
-    functions: Mapping[Key, Callable[[], Value]], count: int, seconds: float = math.inf
+    functions: Mapping[Key, Callable[[], Value]], count: int, seconds: float = math.inf, seed: int = 1
 ) -> dict[Key, list[Value]]:
     """Results of ``count`` calls of each; in each round all, in random order, for what ran before is in the caches.
 
     What has taken ``seconds`` by then is called no more, but each once.
     """
-    order, generator = list(functions), random.Random(1)
+    order, generator = list(functions), random.Random(seed)
     found: dict[Key, list[Value]] = {key: [] for key in functions}
     spent = dict.fromkeys(functions, 0.0)
     for _ in range(count):

@@ -157,5 +157,5 @@ class TranslationInterleavedTask(PluginTranslationTask):
             words_behind_end=self.cfg.words_behind_end,
             deduplicate_ngram_size=self.cfg.deduplicate_ngrams,
             alignment=getattr(args, "print_alignment", None),
-            decode_dtype=self.cfg.decode_dtype,
+            decode_dtype=self.cfg.decode_dtype and str(self.cfg.decode_dtype),
         )
