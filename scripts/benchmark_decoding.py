@@ -11,7 +11,7 @@ status is 1. Systems:
   same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
 - ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2)
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
-- aan, dynamicconv: ours, in fairseq's search
+- aan, dynamicconv: ours, from left to right
 - those of --arch, with the sizes of the architecture; all have random weights
 - --checkpoint: trained models on the test set of a folder of scripts/prepare_*.sh, with BLEU; Transformers also as
   NAME-ctranslate2. Unless --force-length they stop when they like, at 200 words at most; refinement stops when nothing

@@ -32,7 +32,9 @@ from torch import nn
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
+from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
 from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
+from amlp_fairseq.ops.interleave import Interleaving
 
 Run = Callable[[], Any]
 
@@ -185,7 +187,8 @@ def our_generator(model: Any, task: Any, length_beam: int, precision: str) -> An
     words = task.target_dictionary
     if isinstance(model, FairseqNATModel):
         return IterativeRefinement(words, beam_size=length_beam, **choice)
-    return MultiwordBeamSearch([model], words, task.interleaving, **choice)
+    pattern = getattr(task, "interleaving", Interleaving(num_directions=1))
+    return MultiwordBeamSearch([model], words, pattern, **choice)
 
 
 def _force_lengths(model: Any) -> None:
@@ -321,17 +324,16 @@ SYSTEMS = {
     "cmlm": System(Stock, "cmlm_transformer_wmt_en_de"),
     "cmlmc": System(Ours, "cmlmc_transformer_wmt_en_de"),
     "cmlmc-amlp": System(Ours, "cmlmc_amlp_wmt_en_de"),
-    "aan": System(Stock, "aan_transformer_wmt_en_de"),
+    "aan": System(Ours, "aan_transformer_wmt_en_de"),
     "dynamicconv": System(
-        Stock, "triton_dynamicconv", "--encoder-kernel-size-list {kernels} --decoder-kernel-size-list {kernels}"
+        Ours, "triton_dynamicconv", "--encoder-kernel-size-list {kernels} --decoder-kernel-size-list {kernels}"
     ),
 }
 
 
 def engine_of(model: type) -> type[Engine]:
     """What decodes a class of models, CTranslate2 aside."""
-    ours = getattr(model, "generates_interleaved", False) or issubclass(model, CMLMCTransformerModel)
-    return Ours if ours else Stock
+    return Ours if issubclass(model, (PluginTransformerModel, CMLMCTransformerModel)) else Stock
 
 
 def task_of(model: type) -> str:

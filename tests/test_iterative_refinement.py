@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -47,6 +47,9 @@ class Scripted:
     """
 
     allow_length_beam = True
+    _is_generation_fast = True
+    _modules: ClassVar[dict[str, Any]] = {}
+    decoder = SimpleNamespace(layers=[])
     EDGE = -100.0  # the score of start and end, which is to count nowhere
 
     def __init__(self, scripts: list[dict[int, Script]], in_place: bool = False) -> None:

@@ -8,6 +8,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from amlp_fairseq.inference.ready_nat import ready_nat
+
 #: Scores that differ by less have been computed from the same words, perhaps in another batch.
 SAME_SCORE = 1e-4
 
@@ -29,6 +31,7 @@ class IterativeRefinement:
         adaptive: whether to stop when nothing changes.
         retain_history: whether to keep what every iteration reads and writes.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
+        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
 
     Raises:
         ValueError: for sizes below their least.
@@ -43,6 +46,7 @@ class IterativeRefinement:
         adaptive: bool = True,
         retain_history: bool = False,
         rerank: bool = False,
+        decode_dtype: str | None = None,
     ) -> None:
         if max_iter < 0:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
@@ -53,6 +57,9 @@ class IterativeRefinement:
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.max_iter, self.beam_size = max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
+        self.decode_dtype = decode_dtype
+        self._models: list[Any] = []
+        self._ready: list[Any] = []
 
     @torch.no_grad()
     def generate(
@@ -76,29 +83,27 @@ class IterativeRefinement:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
         for model in models:
             model.eval()
-        reranker = None
-        if self.rerank:
-            *models, reranker = models
-            if not models or hasattr(reranker, "initialize_output_tokens"):
-                raise ValueError(
-                    "--iter-decode-with-external-reranker takes an autoregressive model as the last of --path"
-                )
-        for model in models:
+        if self.rerank and (len(models) < 2 or hasattr(models[-1], "initialize_output_tokens")):
+            raise ValueError("--iter-decode-with-external-reranker takes an autoregressive model as the last of --path")
+        writers = models[:-1] if self.rerank else models
+        for model in writers:
             if not getattr(model, "allow_length_beam", False):
                 raise ValueError(
                     f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
                     "translation_lev is for such models"
                 )
-        model = models[0]
-        if len(models) > 1 and not model.allow_ensemble:
-            raise ValueError(f"{type(model).__name__} does not support ensembles")
-        if hasattr(model, "enable_ensemble"):
-            model.enable_ensemble(models)
+        if len(writers) > 1 and not writers[0].allow_ensemble:
+            raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
+        if not (models == self._models and all(model._is_generation_fast for model in models)):  # may be in training
+            self._models, self._ready = list(models), [ready_nat(model, self.decode_dtype) for model in models]
+        ready = self._ready[: len(writers)]
+        if hasattr(ready[0], "enable_ensemble"):
+            ready[0].enable_ensemble(ready)
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
-        finished = self._refine(model, src_tokens, src_lengths)
-        if reranker is not None:
-            _rescore(reranker, finished, src_tokens, self)
+        finished = self._refine(ready[0], src_tokens, src_lengths)
+        if self.rerank:
+            _rescore(self._ready[-1], finished, src_tokens, self)
         k = self.beam_size
         return [[max(finished[i : i + k], key=_quality)] for i in range(0, len(finished), k)]
 

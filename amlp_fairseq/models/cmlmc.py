@@ -34,6 +34,7 @@ from amlp_fairseq.models.plugin_transformer import (
 )
 from amlp_fairseq.modules.attention import replace_attentions
 from amlp_fairseq.modules.nat_decoder_layer import NATDecoderLayer
+from amlp_fairseq.ops.top_k import top_k
 from amlp_fairseq.registration import register_model
 
 
@@ -209,9 +210,10 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
     def _predict(self, tokens: Tensor, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """The best word of each position and its log-probability; start, end and padding are no words."""
         scores = self.decoder(normalize=True, prev_output_tokens=tokens, encoder_out=encoder_out)
-        scores[..., [self.pad, self.bos, self.eos]] = -torch.inf
-        best: tuple[Tensor, Tensor] = scores.max(-1)
-        return best
+        for symbol in (self.pad, self.bos, self.eos):
+            scores[..., symbol] = -torch.inf
+        best, words = top_k(scores, 1)
+        return best.squeeze(-1), words.squeeze(-1)
 
     def forward_decoder(
         self, decoder_out: DecoderOut, encoder_out: dict[str, Any], decoding_format: None = None, **kwargs: Any

@@ -68,7 +68,7 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
         Args:
             key_padding_mask: True for padding, (B, S).
             incremental_state: fairseq's decoding state: self-attention then gets new positions only, and
-                cross-attention keeps what it made of the source.
+                cross-attention keeps what it made of the source, and where it is not causal gets all positions again.
             need_weights: whether the weights are wanted, for those that have them.
             attn_mask: what ``takes_mask`` speaks of, 0 or -inf, (T, S).
             query_padding_mask: True for padding, (B, T); in self-attention that of the keys.
@@ -93,7 +93,7 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
                 query_padding_mask = key_padding_mask
             start = memory["queries"]
             out, weights = self.read(q, memory, query_padding_mask, start, need_weights)
-            new_state = {**memory, "queries": start + len(query)}
+            new_state = {**memory, "queries": start + len(query) if self.place.causal else 0}
         if incremental_state is not None:
             utils.set_incremental_state(self, incremental_state, "state", new_state)
         return self.out_proj(out.permute(2, 0, 1, 3).flatten(2)), weights

@@ -1,15 +1,27 @@
 """What every translation task of the plugin does beyond fairseq's: whole batches, checks that name what is wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import os
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationTask
+
+from amlp_fairseq.inference.packed_linear import DECODE_DTYPES
+
+
+@dataclass
+class DecodingConfig(FairseqDataclass):
+    """Options of the plugin's generators."""
+
+    decode_dtype: Optional[ChoiceEnum(DECODE_DTYPES)] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={"help": "type of the weights when decoding: int8 on a CPU, float16 on CUDA (default: as they are)"},
+    )
 
 
 class PluginTranslationTask(TranslationTask):
@@ -24,7 +36,7 @@ class PluginTranslationTask(TranslationTask):
     HONOURED_GENERATION_OPTIONS: frozenset[str] = frozenset()
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> PluginTranslationTask:
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "PluginTranslationTask":
         for path in utils.split_paths(cfg.data or ""):
             if not os.path.isdir(path):
                 raise FileNotFoundError(f"the data folder {path!r} does not exist (made by fairseq-preprocess)")
@@ -72,6 +84,11 @@ class PluginTranslationTask(TranslationTask):
 
     def _fingerprints(self) -> dict[str, str]:
         return {"source": _fingerprint(self.src_dict), "target": _fingerprint(self.tgt_dict)}
+
+    @property
+    def decode_dtype(self) -> str | None:
+        """``--decode-dtype``."""
+        return None if self.cfg.decode_dtype is None else str(self.cfg.decode_dtype)
 
     def refuse_unsupported_generation_options(
         self, args: Any, extra_gen_cls_kwargs: Any, prefix_allowed_tokens_fn: Any

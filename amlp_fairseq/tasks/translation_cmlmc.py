@@ -12,7 +12,7 @@ from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinC
 
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.registration import register_task
-from amlp_fairseq.tasks.plugin_translation import PluginTranslationTask
+from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ LENGTHS = 256
 
 
 @dataclass
-class TranslationCMLMCConfig(TranslationLevenshteinConfig):
+class TranslationCMLMCConfig(TranslationLevenshteinConfig, DecodingConfig):
     """Options of ``translation_cmlmc``: those of fairseq's ``translation_lev``."""
 
     noise: NOISE_CHOICES = field(default="random_mask", metadata={"help": "type of noise"})  # type: ignore[valid-type]
@@ -124,4 +124,5 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             adaptive=not getattr(args, "iter_decode_force_max_iter", False),
             retain_history=getattr(args, "retain_iter_history", False),
             rerank=getattr(args, "iter_decode_with_external_reranker", False),
+            decode_dtype=self.decode_dtype,
         )

@@ -12,14 +12,13 @@ from fairseq.tasks.translation import TranslationConfig
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.generators.search_steps import LENGTH_PENALTIES, WORDS_BEHIND_END
-from amlp_fairseq.inference.packed_linear import DECODE_DTYPES
 from amlp_fairseq.ops.interleave import Interleaving
 from amlp_fairseq.registration import register_task
-from amlp_fairseq.tasks.plugin_translation import PluginTranslationTask
+from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
 @dataclass
-class TranslationInterleavedConfig(TranslationConfig):
+class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     """Options of ``translation_interleaved``: the order of generation, and what the paper's search leaves open."""
 
     num_directions: Optional[int] = field(
@@ -46,10 +45,6 @@ class TranslationInterleavedConfig(TranslationConfig):
     words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
         default="ignore",
         metadata={"help": "what words behind the end symbol in its step add to a score: nothing, or what they have"},
-    )
-    decode_dtype: Optional[ChoiceEnum(DECODE_DTYPES)] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={"help": "type of the weights when decoding: int8 on a CPU, float16 on CUDA (default: as they are)"},
     )
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
@@ -157,5 +152,5 @@ class TranslationInterleavedTask(PluginTranslationTask):
             words_behind_end=self.cfg.words_behind_end,
             deduplicate_ngram_size=self.cfg.deduplicate_ngrams,
             alignment=getattr(args, "print_alignment", None),
-            decode_dtype=self.cfg.decode_dtype and str(self.cfg.decode_dtype),
+            decode_dtype=self.decode_dtype,
         )
