@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from amlp_fairseq.ops.top_k import top_k
@@ -62,27 +61,34 @@ def combine_words(
         most_forbidden: how many candidates ``forbidden`` can exclude for one slot at most.
     """
     n, z, vocab = lprobs.shape
-    ignore = words_behind_end == "ignore"
-    top_scores, top_words = top_k(lprobs, min(k + 1 + most_forbidden, vocab))
-    going_on_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf) if ignore and z > 1 else top_scores
-    scores, words = lprobs.new_zeros(n, 1), top_words.new_empty(n, 1, 0)
-    ended_scores, ended_words = [], []
-    for slot in range(z):
+    ignore = words_behind_end == "ignore" and z > 1
+    top_scores, top_words = top_k(lprobs, min(k + ignore + most_forbidden, vocab))
+    going_on_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf) if ignore else top_scores
+    stop = top_words.new_tensor([eos] + [pad] * (z - 1))
+
+    def candidates(slot: int, words: Tensor) -> Tensor:
+        """Scores of what may follow each prefix, (N, 1 or prefixes, m)."""
+        scores = (going_on_scores if slot < z - 1 else top_scores)[:, slot].unsqueeze(1)
+        if forbidden is None:
+            return scores
+        return scores.masked_fill(forbidden(words, top_words[:, slot]), -math.inf)
+
+    scores = candidates(0, top_words.new_empty(n, 1, 0)).squeeze(1)
+    words = top_words[:, 0].unsqueeze(2)
+    # What ends costs nothing later: pruned only at the last, against combinations that are complete.
+    ended = [(lprobs[:, 0, eos].unsqueeze(1), stop.expand(n, 1, z))] if ignore else []
+    for slot in range(1, z):
         if ignore and slot < z - 1:
-            # What ends here costs nothing later: pruned only at the last, against combinations that are complete.
-            ended_scores.append(scores + lprobs[:, slot, eos].unsqueeze(1))
-            ended_words.append(F.pad(F.pad(words, (0, 1), value=eos), (0, z - slot - 1), value=pad))
-        candidates = (going_on_scores if slot < z - 1 else top_scores)[:, slot].unsqueeze(1)
-        if forbidden is not None:
-            candidates = candidates.masked_fill(forbidden(words, top_words[:, slot]), -math.inf)
-        totals = (scores.unsqueeze(2) + candidates).flatten(1)
-        scores, best = totals.topk(min(k, totals.size(1)), dim=1)
-        word = top_words[:, slot].gather(1, best % candidates.size(2))
-        words = torch.cat([_take(words, best // candidates.size(2)), word.unsqueeze(2)], dim=2)
-    if ended_scores:
-        scores = torch.cat([scores, *ended_scores], dim=1)
+            stops = stop[: z - slot].expand(*words.shape[:2], -1)
+            ended.append((scores + lprobs[:, slot, eos].unsqueeze(1), torch.cat([words, stops], dim=2)))
+        totals = scores.unsqueeze(2) + candidates(slot, words)
+        scores, best = totals.flatten(1).topk(min(k, totals[0].numel()), dim=1)
+        word = top_words[:, slot].gather(1, best % totals.size(2))
+        words = torch.cat([_take(words, best // totals.size(2)), word.unsqueeze(2)], dim=2)
+    if ended or forbidden is not None:
+        scores = torch.cat([scores, *(each for each, _ in ended)], dim=1)
         scores, best = scores.topk(min(k, scores.size(1)), dim=1)
-        words = _take(torch.cat([words, *ended_words], dim=1), best)
+        words = _take(torch.cat([words, *(each for _, each in ended)], dim=1), best)
     slots = torch.arange(z, device=words.device)
     ends = torch.where(words.eq(eos), slots, z).amin(dim=2)
     word_scores = lprobs.gather(2, words.transpose(1, 2)).transpose(1, 2)

@@ -80,7 +80,7 @@ class Decoding:
         length: slots decoded so far, those of the running step included.
         bias: 0 or -inf for what the running step may not see of them, (z, length), or None.
         cache: keys and values of the words, (self-attentions with softmax, 2, R, H, slots, d_h).
-        memories: of each layer's cross-attention the keys and values of the source, (2, b, H, S, d_h).
+        memories: of each layer's softmax cross-attention the keys and values of the source, (b, H, S, d_h) both.
         source: the encoder's output (S, b, C).
         hidden: True for padding of the source, (b, S), or None.
         state: fairseq's decoding state of all other attentions.
@@ -131,7 +131,7 @@ class Decoding:
         else:
             sentences = rows[:: self.beam] // self.beam
             self.cache = self.cache.index_select(2, rows)
-            self.memories = [memory if memory is None else memory[:, sentences] for memory in self.memories]
+            self.memories = [tuple(part[sentences] for part in memory) for memory in self.memories]
             self.source = self.source.index_select(1, sentences)
             self.hidden = None if self.hidden is None else self.hidden.index_select(0, sentences)
             self.rows = len(rows)
@@ -163,7 +163,9 @@ class _Layer:
         none: list[Map] = [_identity] * len(norms)
         self.before, self.after = (norms, none) if layer.normalize_before else (none, norms)
 
-    def __call__(self, x: Tensor, run: Decoding, memory: Any, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+    def __call__(
+        self, x: Tensor, run: Decoding, memory: tuple[Tensor, ...], need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """(R, z, C) to (R, z, C), and attention over the source if it is wanted."""
         before, after = self.before, self.after
         x = after[0](x + self.self_attention.over_words(before[0](x), run))
@@ -219,12 +221,14 @@ class _CrossAttention:
         self.out = pack(attention.out_proj.weight, attention.out_proj.bias, decode_dtype)
         self.kv = _pack_together((attention.k_proj, attention.v_proj), decode_dtype)
 
-    def remember(self, source: Tensor) -> Tensor:
-        """Keys and values of the source (S, b, C), (2, b, H, S, d_h)."""
+    def remember(self, source: Tensor) -> tuple[Tensor, ...]:
+        """Keys and values of the source (S, b, C), (b, H, S, d_h) both."""
         kv = self.kv(source).unflatten(2, (2, self.heads, self.head_dim))
-        return kv.permute(2, 1, 3, 0, 4).contiguous()
+        return kv.permute(2, 1, 3, 0, 4).contiguous().unbind()
 
-    def over_source(self, x: Tensor, run: Decoding, memory: Any, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+    def over_source(
+        self, x: Tensor, run: Decoding, memory: tuple[Tensor, ...], need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """What the new slots (R, z, C) take from the source, and the weights (R, z, S) if they are wanted: the slots of
         all rows of a sentence are queries to the same keys."""
         k, v = memory
@@ -246,15 +250,18 @@ class _OtherAttention:
     def __init__(self, attention: nn.Module) -> None:
         self.attention = attention
 
-    def remember(self, source: Tensor) -> None:
-        """It keeps the source in its own state."""
+    def remember(self, source: Tensor) -> tuple[Tensor, ...]:
+        """Nothing: it keeps the source in its own state."""
+        return ()
 
     def over_words(self, x: Tensor, run: Decoding) -> Tensor:
         x = x.transpose(0, 1)
         out, _ = self.attention(x, x, x, incremental_state=run.state, attn_mask=run.bias)
         return out.transpose(0, 1)
 
-    def over_source(self, x: Tensor, run: Decoding, memory: Any, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+    def over_source(
+        self, x: Tensor, run: Decoding, memory: tuple[Tensor, ...], need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
         source = run.source.repeat_interleave(run.beam, dim=1)
         hidden = None if run.hidden is None else run.hidden.repeat_interleave(run.beam, dim=0)
         out, weights = self.attention(

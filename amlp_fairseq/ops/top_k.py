@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 #: Entries that are first looked at as one.
-BLOCK = 32
+BLOCK = 64
 
 
 def top_k(table: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest entries of every row (…, V), largest first, and where they are, (…, k): ``topk``, and faster.
 
-    They are in the k blocks with the largest maxima.
+    They are in the k blocks with the largest maxima. Of equal entries any may be taken, as by ``topk``.
     """
     blocks = table.size(-1) // BLOCK
     if k >= blocks:
         return table.topk(k, dim=-1)
-    whole = table[..., : blocks * BLOCK]
-    best = whole.unflatten(-1, (blocks, BLOCK)).amax(dim=-1).topk(k, dim=-1).indices
-    where = (best.unsqueeze(-1) * BLOCK + torch.arange(BLOCK, device=table.device)).flatten(-2)
-    tail = torch.arange(blocks * BLOCK, table.size(-1), device=table.device).expand(*table.shape[:-1], -1)
-    where = torch.cat([where, tail], dim=-1)
-    values, found = table.gather(-1, where).topk(k, dim=-1)
-    return values, where.gather(-1, found)
+    whole, rest = table[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)), table[..., blocks * BLOCK :]
+    best = whole.amax(dim=-1).topk(k, dim=-1).indices
+    near = whole.gather(-2, best.unsqueeze(-1).expand(*best.shape, BLOCK)).flatten(-2)
+    values, found = torch.cat([near, rest], dim=-1).topk(k, dim=-1)
+    return values, F.pad(best, (0, 1), value=blocks).gather(-1, found // BLOCK) * BLOCK + found % BLOCK
