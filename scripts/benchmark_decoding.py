@@ -23,8 +23,10 @@ status is 1. Systems:
   Without --data the lengths of sources are the quantiles of a log-normal distribution with a mean of 28 words, and
   those of targets differ from them by 15 %.
 - Time: wall clock between synchronisations of the generator's call, encoder included; not: loading, dictionaries,
-  batches. For each batch all systems and ways of decoding take turns, in random order, behind a warm-up of each; its
-  time is the median over --repeats. Percentiles (5, 50, 95) are over batches: latencies of sentences at batch size 1.
+  batches. CTranslate2 is in a process of its own (ctranslate2_worker.py says why), its pipe is timed with it; it has
+  one thread or --threads, whatever is faster. For each batch all systems and ways of decoding take turns, in random
+  order, behind a warm-up of each; its time is the median over --repeats. Percentiles (5, 50, 95) are over batches:
+  latencies of sentences at batch size 1.
 - Tokens are words and end symbols, decoder calls those of the warm-up (CTranslate2 does not tell: the length of its
   longest output), peak memory what PyTorch allocates beyond weights and inputs during the batch with the most words.
 - Bound: what ar's decoder must read for a call in float32, over the bandwidth of the memory: the weights of its layers
@@ -283,6 +285,7 @@ def measure(
     results = []
     for key, (engine, number) in variants.items():
         row = key._asdict() | totals[key] | summary(ms[key], batches)
+        row["threads"] = engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         if not isinstance(engine, CTranslate):
             row["peak_mib"] = peak_extra_memory(engine.prepare(largest, number), args.device) / MIB

@@ -1,8 +1,13 @@
 """The systems of benchmark_decoding.py: models as fairseq-train builds them, and one interface to what decodes."""
 
 import copy
+import json
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Callable
@@ -201,7 +206,7 @@ def _force_lengths(model: Any) -> None:
 
 
 class CTranslate(Engine):
-    """CTranslate2, with the weights of a stock Transformer.
+    """CTranslate2, with the weights of a stock Transformer, in another process.
 
     Where its lengths are forced it writes one word more than the others and no end symbol: at its longest length
     CTranslate2 stops without one, so this is what takes as many decoder calls.
@@ -211,18 +216,14 @@ class CTranslate(Engine):
     EXACT_BEAMS = (1,)  # with forced lengths its beam search ends with another word
 
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
-        import ctranslate2
-
         super().__init__(model, task, precision, args, forced)
         with tempfile.TemporaryDirectory() as folder:
             _convert(copy.deepcopy(model).cpu(), task, f"{folder}/model")
-            self.translator = ctranslate2.Translator(
-                f"{folder}/model",
-                device=args.device,
-                compute_type=precision,
-                inter_threads=1,
-                intra_threads=args.threads,
-            )
+            workers = [_Worker(f"{folder}/model", args.device, precision, count) for count in {1, args.threads}]
+        sources = [[task.source_dictionary[task.source_dictionary.nspecial]] * 20]
+        trial = json.dumps([sources, {"min_decoding_length": 20, "max_decoding_length": 20}])
+        #: With as many threads as are fastest: int8 may be slower with two than with one.
+        self.worker = min(workers, key=lambda worker: min(worker.seconds(trial) for _ in range(5)))
 
     @classmethod
     def lacks(cls, precision: str, device: str) -> str | None:
@@ -242,15 +243,44 @@ class CTranslate(Engine):
         limits = {"max_decoding_length": 201}  # 200 words and the end symbol, fairseq's default
         if self.forced:
             limits = dict.fromkeys(("min_decoding_length", "max_decoding_length"), batch.length + 1)
-        return partial(self.translator.translate_batch, sources, beam_size=number, return_end_token=True, **limits)
+        request = json.dumps([sources, {"beam_size": number, "return_end_token": True, **limits}])
+
+        return partial(self.worker.ask, request)
 
     def read(self, result: Any) -> list[list[int]]:
         words = self.task.target_dictionary
-        return [[words.index(token) for token in sentence.hypotheses[0]] for sentence in result]
+        return [[words.index(token) for token in sentence] for sentence in result]
 
     def watch(self, run: Run) -> tuple[Any, int]:
         result = run()
-        return result, max(len(sentence.hypotheses[0]) for sentence in result)
+        return result, max(map(len, result))
+
+
+class _Worker:
+    """A process of ctranslate2_worker.py; it ends with this object."""
+
+    def __init__(self, model: str, device: str, precision: str, threads: int) -> None:
+        self.threads = threads
+        script = Path(__file__).with_name("ctranslate2_worker.py")
+        command = [sys.executable, str(script), model, device, precision, str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        weakref.finalize(self, self.process.communicate)
+        if self._answer() != "ready\n":
+            raise RuntimeError(f"{' '.join(command)}: ended before it was ready")
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def ask(self, request: str) -> list[list[str]]:
+        """The tokens of the best outputs."""
+        print(request, file=self.process.stdin, flush=True)
+        return list(json.loads(self._answer()))
+
+    def seconds(self, request: str) -> float:
+        start = time.perf_counter()
+        self.ask(request)
+        return time.perf_counter() - start
 
 
 def _convert(model: Any, task: Any, path: str) -> None:
