@@ -3,8 +3,8 @@
     python scripts/make_tables.py docs/results/embedded.jsonl
 
 The file is one that scripts/evaluate.sh appends to. Of several results of one configuration, data, way of decoding and
-seed the last counts; several seeds are averaged. Speed-ups are against ``transformer`` with the first way of decoding,
-on the same device. A difference to a paper is given only where data set and kind of BLEU are the paper's.
+seed the last counts; several seeds are averaged. A difference to a paper is given only where data set and kind of BLEU
+are the paper's. How fast systems are is for benchmark_decoding.py, which runs them side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from recipe import CONFIGS, load
 
 #: Where results have the kinds of BLEU.
 KINDS = {"detokenised": "bleu", "tokenised": "tokenised_bleu", "compound-split": "compound_split_bleu"}
-BASELINE = "transformer"
 
 Key = tuple[str, bool, str]
 
@@ -63,22 +62,9 @@ class Results:
         spread = f" ± {stdev(values):.2f} ({len(values)})" if len(values) > 1 else ""
         return f"{fmean(values):.2f}{spread}"
 
-    def speed_up(self, key: Key) -> str:
-        baseline = next((lines for name, lines in self.groups.items() if name[0] == BASELINE), None)
-        if baseline is None or baseline[0]["device"] != self.groups[key][0]["device"] or not self.milliseconds(key):
-            return ""
-        times = [fmean(line["milliseconds_per_sentence"] for line in lines) for lines in (baseline, self.groups[key])]
-        return f"{times[0] / times[1]:.2f}x"
-
-    def milliseconds(self, key: Key) -> str:
-        """A sentence's latency; nothing where sentences were decoded together."""
-        name = "milliseconds_per_sentence"
-        return f"{self.mean(key, name):.1f}" if name in self.groups[key][0] else ""
-
     def overview(self) -> str:
         """All results."""
-        columns = ["configuration", "targets", "decoding", "BLEU", "chrF", "calls", "ms", "speed-up", "parameters",
-                   "updates", "training"]  # fmt: skip
+        columns = ["configuration", "targets", "decoding", "BLEU", "chrF", "calls", "parameters", "updates", "training"]
         rows = []
         for key, lines in sorted(self.groups.items()):
             system, distilled, decoding = key
@@ -91,8 +77,6 @@ class Results:
                     self.bleu(key),
                     f"{self.mean(key, 'chrf'):.2f}",
                     f"{self.mean(key, 'steps_per_sentence'):.2f}",
-                    self.milliseconds(key),
-                    self.speed_up(key),
                     f"{line['parameters'] / 1e6:.2f}M",
                     str(line["updates"]),
                     f"{line['training_seconds'] / 60:.1f} min",

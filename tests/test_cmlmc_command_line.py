@@ -251,6 +251,9 @@ def test_supported_options_reach_the_search(folder: Path) -> None:
     cfg = parsed(folder, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.rerank) == (10, 3, True, True)
+    assert search.decode_dtype is None
+    cfg = parsed(folder, "--decode-dtype", "int8")
+    assert tasks.setup_task(cfg.task).build_generator([], cfg.generation).decode_dtype == "int8"
 
 
 def test_targets_padded_on_the_left_are_refused(folder: Path) -> None:

@@ -38,20 +38,6 @@ def test_seeds_are_averaged_and_the_last_result_counts() -> None:
     assert cells(results.overview(), "ibdecoder", "raw", "beam 4")[3] == "26.00 ± 2.00 (3)"
 
 
-def test_speed_is_compared_on_one_device() -> None:
-    lines = [
-        line("ibdecoder", 26, milliseconds_per_sentence=10.0),
-        line("transformer", 27),
-        line("imdecoder", 22, device="D"),
-        {name: value for name, value in line("cmlmc", 25).items() if name != "milliseconds_per_sentence"},
-    ]
-    table = make_tables.Results(lines).overview()
-    assert cells(table, "ibdecoder")[7] == "2.00x"
-    assert cells(table, "transformer")[7] == "1.00x"
-    assert cells(table, "imdecoder")[7] == ""
-    assert cells(table, "cmlmc")[6:8] == ["", ""]
-
-
 def test_differences_are_of_one_kind_of_bleu() -> None:
     """Table 1 of the IBDecoder paper is detokenised, the AAN poster tokenised, DynamicConv's compound-split."""
     lines = [

@@ -1,0 +1,92 @@
+"""Iterative refinement over models made ready, against the same over the models as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import toy
+
+from amlp_fairseq.generators import iterative_refinement
+from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
+from amlp_fairseq.inference.ready_nat import ready_nat
+from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
+from amlp_fairseq.modules.attention import supporting
+from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
+
+WORDS = toy.dictionary(12)
+TASK = TranslationCMLMCTask(TranslationCMLMCConfig(), WORDS, WORDS)
+CROSS = supporting("noncausal cross")
+
+
+def build(seed: int = 1, **options: Any) -> CMLMCTransformerModel:
+    """A random model whose sentences have 3, 4, 5, … words."""
+    torch.manual_seed(seed)
+    lengths = {"max_source_positions": 64, "max_target_positions": 64}
+    model = CMLMCTransformerModel.build_model(CMLMCConfig(**lengths, **toy.SIZES, label_smoothing=0.1, **options), TASK)
+    model.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
+    return toy.sharpen(model, 3.0)
+
+
+def sample(seed: int = 0) -> dict[str, Any]:
+    sources = toy.random_sources(5, 12, seed)
+    return toy.batch([[WORDS.bos(), *words] for words in sources], WORDS)
+
+
+def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    search = IterativeRefinement(WORDS, max_iter=20, beam_size=3, **options)
+    return [hypothesis for (hypothesis,) in search.generate(models, batch)]
+
+
+@pytest.mark.parametrize("cross", CROSS)
+def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
+    ready = found([model], sample())
+    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, decode_dtype: model)
+    plain = found([model], sample())
+    assert len({hypothesis["steps"] for hypothesis in plain}) > 1  # sentences leave one after the other
+    for mine, other in zip(ready, plain, strict=True):
+        assert mine["tokens"].tolist() == other["tokens"].tolist()
+        assert mine["steps"] == other["steps"]
+        torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+
+
+def test_another_source_of_the_same_shape_is_read_anew() -> None:
+    model = build()
+    model.make_generation_fast_()
+    search = IterativeRefinement(WORDS, max_iter=2)
+    first = search.generate([model], sample(0))
+    search.generate([model], sample(1))
+    again = search.generate([model], sample(0))
+    fresh = IterativeRefinement(WORDS, max_iter=2).generate([model], sample(1))
+    assert [h["tokens"].tolist() for (h,) in first] == [h["tokens"].tolist() for (h,) in again]
+    assert [h["tokens"].tolist() for (h,) in first] != [h["tokens"].tolist() for (h,) in fresh]
+
+
+def test_a_model_in_training_is_read_with_its_weights_of_now() -> None:
+    model, search = build(), IterativeRefinement(WORDS, max_iter=2)
+    before = search.generate([model], sample())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.data.mul_(1.5)
+    after = [float(h["score"]) for (h,) in search.generate([model], sample())]
+    fresh = IterativeRefinement(WORDS, max_iter=2).generate([model], sample())
+    assert after == [float(h["score"]) for (h,) in fresh]
+    assert after != [float(h["score"]) for (h,) in before]
+
+
+@pytest.mark.parametrize(("decode_dtype", "tolerance"), [("bfloat16", 0.05), ("int8", 0.1)])
+def test_other_types_stay_near(decode_dtype: str, tolerance: float) -> None:
+    model, batch = build(), sample()["net_input"]
+    tokens = torch.full((5, 6), WORDS.unk())
+
+    def logits(network: Any) -> torch.Tensor:
+        encoded = network.forward_encoder([batch["src_tokens"], batch["src_lengths"]])
+        return network.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoded)
+
+    with torch.no_grad():
+        expected, near = logits(model), logits(ready_nat(model, decode_dtype))
+    assert 0 < (near - expected).abs().max() < tolerance * expected.abs().max()
+    with pytest.raises(ValueError, match="--decode-dtype float16 is not for cpu"):
+        ready_nat(model, "float16")
