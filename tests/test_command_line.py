@@ -127,17 +127,19 @@ def test_checkpoint_of_another_architecture_is_named(folder: Path) -> None:
     )
     output = generate(folder, *TASK, name="stock", check=False)
     assert "not trained with --task translation_interleaved" in output.splitlines()[-1]
-    # What fairseq's search finds, this one finds.
-    ours = generate(folder, *TASK, "--num-directions", 1, "--print-alignment", name="stock")
+    # What fairseq's search finds, this one finds; as a model of the plugin it does so with the plugin's steps.
     every_sentence = ["--required-batch-size-multiple", 1]
     theirs = generate(folder, *PLUGIN, "--print-alignment", *every_sentence, name="stock")
-    assert commands.lines(ours, "A") == commands.lines(theirs, "A")
-    expected = commands.lines(theirs, "H")
-    for i, (score, words) in commands.lines(ours, "H").items():
-        stock_score, stock_words = expected.pop(i)
-        assert words == stock_words
-        assert float(score) == pytest.approx(float(stock_score), abs=1e-4)
-    assert not expected
+    as_plugin = ["--model-overrides", "{'_name': 'plugin_transformer'}"]
+    for options in ([], [*as_plugin, "--decode-dtype", "float32"]):
+        ours = generate(folder, *TASK, "--num-directions", 1, "--print-alignment", *options, name="stock")
+        assert commands.lines(ours, "A") == commands.lines(theirs, "A")
+        expected = commands.lines(theirs, "H")
+        for i, (score, words) in commands.lines(ours, "H").items():
+            stock_score, stock_words = expected.pop(i)
+            assert words == stock_words
+            assert float(score) == pytest.approx(float(stock_score), abs=1e-4)
+        assert not expected
 
 
 def test_another_architecture_is_not_trained_on_interleaved_targets(folder: Path) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import commands
 import pytest
+from fairseq import checkpoint_utils
+from fairseq.models import MODEL_REGISTRY
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 pytestmark = pytest.mark.xdist_group("models-command-line")
 PLUGIN: list[Any] = ["--user-dir", commands.PLUGIN]
@@ -78,15 +81,18 @@ def test_interactive_ensemble_and_half_precision(folder: Path, tmp_path: Path, a
 
 @pytest.mark.parametrize(("conv", "arch"), [("lightweight", "triton_lightconv"), ("dynamic", "triton_dynamicconv")])
 def test_stock_checkpoint_decodes_with_these_kernels(folder: Path, tmp_path: Path, conv: str, arch: str) -> None:
-    """The one-liner of the README: --model-overrides names the architecture."""
+    """The one-liner of the README: --model-overrides names the model."""
     types = ["--encoder-conv-type", conv, "--decoder-conv-type", conv]
     train(folder, tmp_path, "--arch", "lightconv", *TINY, *KERNELS, *types)
     stock = generate(folder, tmp_path / LAST)
-    ours = generate(folder, tmp_path / LAST, "--model-overrides", f"{{'arch': '{arch}'}}")
+    ours = generate(folder, tmp_path / LAST, "--model-overrides", f"{{'_name': '{arch}'}}")
     assert ours.keys() == stock.keys() == set(range(13))
     for i, (score, *words) in stock.items():
         assert ours[i][1:] == words
         assert float(ours[i][0]) == pytest.approx(float(score), abs=2e-4)
+    task = TranslationTask.setup_task(TranslationConfig(data=str(folder), source_lang="src", target_lang="tgt"))
+    (model,), _ = checkpoint_utils.load_model_ensemble([str(tmp_path / LAST)], {"_name": arch}, task)
+    assert type(model) is MODEL_REGISTRY[arch]
 
 
 ABLATIONS = {  # those of one row are independent of each other
