@@ -34,16 +34,14 @@ REPRODUCED = {
     "transformer": 80.0,
     "transformer_abc": 70.0,
     "transformer_local": 60.0,
-    "cmlm": 50.0,
-    "cmlmc": 50.0,
-    "cmlmc_amlp": 35.0,
-    "cmlmc_amlp_cov": 35.0,
-    "cmlmc_abc": 40.0,
-    "cmlmc_local": 50.0,
-    "cmlmc_amlp_bias_corrected": 30.0,
+    "cmlm": 67.0,
+    "cmlmc": 63.0,
+    "cmlmc_local": 65.0,
+    "cmlmc_abc": 56.0,
+    "cmlmc_amlp_cov": 53.0,
+    "cmlmc_amlp": 49.0,
+    "cmlmc_amlp_bias_corrected": 42.0,
 }
-#: Of these, what was also trained on the transformer's translations.
-DISTILLED = ["cmlm", "cmlmc", "cmlmc_amlp", "cmlmc_amlp_cov", "cmlmc_abc", "cmlmc_local"]
 
 
 @pytest.fixture(scope="session")
@@ -126,8 +124,11 @@ def test_results_of_the_embedded_corpus() -> None:
     lines = (commands.ROOT / "docs/results/embedded.jsonl").read_text(encoding="utf-8").splitlines()
     bleu = {(row["system"], row["distilled"], row["decoding"]): row["bleu"] for row in map(json.loads, lines)}
     for row, least in REPRODUCED.items():
-        assert bleu[row, False, "1 iteration" if row.startswith("cmlm") else "beam 4"] >= least
-    for row in DISTILLED:
-        assert bleu[row, True, "1 iteration"] > bleu[row, False, "1 iteration"] + 1
-        if (row, True, "10 iterations") in bleu:
-            assert bleu[row, True, "10 iterations"] > bleu[row, True, "1 iteration"] + 2
+        if not row.startswith("cmlm"):
+            assert bleu[row, False, "beam 4"] >= least
+            continue
+        assert bleu[row, False, "10 iterations"] >= least
+        for distilled in (False, True):
+            assert bleu[row, distilled, "10 iterations"] > bleu[row, distilled, "1 iteration"] + 5
+        assert bleu[row, True, "1 iteration"] > bleu[row, False, "1 iteration"] + 2
+        assert bleu[row, True, "10 iterations"] > bleu[row, False, "10 iterations"] + 0.5
