@@ -1,4 +1,4 @@
-"""Print what scripts/benchmark_decoding.py has measured as the short table of README.md.
+"""Print what scripts/benchmark_decoding.py has measured at batch size 1 as the short table of README.md.
 
     python scripts/speed_table.py docs/results/benchmark_decoding.json
 """
@@ -14,19 +14,23 @@ from benchmark_report import markdown, verdict
 
 
 def speed_table(result: dict[str, Any]) -> str:
-    """Medians and speed-ups at batch size 1, and the verdicts on the targets that this run can judge."""
-    columns = ["system", "precision", "decoding", "decoder calls", "ms per sentence", "95 %", "words/s", "speed-up"]
-    rows = [
-        [row["system"], row["precision"], row["decoding"], f"{row['decoder_calls'] / row['sentences']:.1f}"]
-        + [f"{row['ms_percentiles'][1]:.1f}", f"{row['ms_percentiles'][2]:.1f}", f"{row['tokens_per_second']:.0f}"]
-        + [f"{row['speedup']:.2f}x"]
-        for row in result["decoding"]
-        if row["batch"] == 1
-    ]
+    """Medians and speed-ups, a line for each system and precision, and the verdicts on what this run can judge."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for row in result["decoding"]:
+        if row["batch"] == 1:
+            calls, ms = row["decoder_calls"] / row["sentences"], row["ms_percentiles"][1]
+            cell = f"{row['decoding']}: {calls:.1f} calls, {ms:.0f} ms, {row['speedup']:.2f}x"
+            lines.setdefault((row["system"], row["precision"]), []).append(cell)
+    width = max(map(len, lines.values()))
+    rows = [[*key, *cells, *[""] * (width - len(cells))] for key, cells in lines.items()]
     facts = f"{result['device']}, {result['threads']} threads, torch {result['torch']}"
     facts += f", CTranslate2 {result['ctranslate2']}, commit {result['commit'][:12]}"
     verdicts = [f"- {verdict(target)}" for target in result["targets"] if target["passed"] is not None]
-    return f"{markdown(columns, rows)}\n\nSpeed-ups over {result['baseline']}; {facts}.\n\n" + "\n".join(verdicts)
+    return (
+        f"{markdown(['system', 'precision', 'decoding', ''], rows)}\n\n"
+        f"Medians over sentences, speed-ups over {result['baseline']} in total time; {facts}. To reach:\n\n"
+        + "\n".join(verdicts)
+    )
 
 
 def main() -> None:
