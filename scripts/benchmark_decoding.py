@@ -13,9 +13,9 @@ status is 1. Systems:
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
 - aan, dynamicconv: ours, from left to right
 - those of --arch, with the sizes of the architecture; all have random weights
-- --checkpoint: trained models on the test set of a folder of scripts/prepare_*.sh, with BLEU; Transformers also as
-  NAME-ctranslate2. Unless --force-length they stop when they like, at 200 words at most; refinement stops when nothing
-  changes and has --length-beam candidates. The length penalty is 1
+- --checkpoint: trained models on the test set of a folder of scripts/prepare_*.sh, with BLEU, also by length of the
+  source; Transformers also as NAME-ctranslate2. Unless --force-length they stop when they like, at 200 words at most;
+  refinement stops when nothing changes and has --length-beam candidates. The length penalty is 1
 
 - Lengths: random weights say nothing about lengths. Each system writes the same number of words, as many as the
   reference has; in a batch, of sentences of similar length, all as many as the longest reference, for fairseq's limits
@@ -260,6 +260,14 @@ def length_bin(length: int) -> str:
     return f"{below[-1]}-{BINS[len(below)] - 1}" if len(below) < len(BINS) else f"{BINS[-1]}+"
 
 
+def by_length(sources: list[list[int]]) -> dict[str, list[int]]:
+    """Which sentences each bin has."""
+    bins: dict[str, list[int]] = {}
+    for i in sorted(range(len(sources)), key=lambda i: len(sources[i])):
+        bins.setdefault(length_bin(len(sources[i])), []).append(i)
+    return bins
+
+
 def measure(
     variants: dict[Variant, tuple[Engine, int]], batches: list[Batch], args: Namespace
 ) -> list[tuple[Row, dict[int, list[int]]]]:
@@ -285,6 +293,8 @@ def measure(
     results = []
     for key, (engine, number) in variants.items():
         row = key._asdict() | totals[key] | summary(ms[key], batches)
+        if pattern := getattr(engine.task, "interleaving", None):
+            row |= {"directions": pattern.num_directions, "words_per_direction": pattern.words_per_direction}
         row["threads"] = engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         if not isinstance(engine, CTranslate):
@@ -566,7 +576,7 @@ def main() -> None:
     for size in args.batches:
         batches = in_batches(sources, lengths, size)
         for (row, outputs), (engine, _) in zip(measure(variants, batches, args), variants.values(), strict=True):
-            scores = {} if test is None or engine.forced else test.bleu(outputs)
+            scores = {} if test is None or engine.forced else test.bleu(outputs, by_length(sources))
             rows.append({"batch": size, **row, **scores})
     add_speedups(rows, baseline)
     ar = found.get(("ar", "float32"))

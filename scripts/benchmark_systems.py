@@ -10,7 +10,7 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -501,9 +501,16 @@ class TestSet:
             return str(line)
         return str(sacremoses.MosesDetokenizer(lang=self.language).detokenize(line.split()))
 
-    def bleu(self, outputs: dict[int, list[int]]) -> dict[str, Any]:
-        """sacreBLEU of the outputs of all sentences, and its signature."""
+    def bleu(self, outputs: dict[int, list[int]], bins: dict[str, list[int]]) -> dict[str, Any]:
+        """sacreBLEU of the outputs of all sentences and of those in each bin of sources' lengths, and its signature."""
         metric = BLEU()
         texts = [self.text(outputs[i]) for i in range(len(self.references))]
-        score = metric.corpus_score(texts, [self.references]).score
-        return {"bleu": score, "bleu_signature": str(metric.get_signature())}
+
+        def score(chosen: Iterable[int]) -> float:
+            pairs = [(texts[i], self.references[i]) for i in chosen]
+            hypotheses, references = map(list, zip(*pairs, strict=True))
+            return float(metric.corpus_score(hypotheses, [references]).score)
+
+        by_length = {name: score(chosen) for name, chosen in bins.items()}
+        scores = {"bleu": score(range(len(texts))), "bleu_by_source_length": by_length}
+        return scores | {"bleu_signature": str(metric.get_signature())}

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 SCRIPT = commands.load_script("benchmark_decoding")
 SYSTEMS = commands.load_script("benchmark_systems")
+FIGURES = commands.load_script("make_figures")
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 2, "heads": 2, "words": 40}
 MEASURED = {"beams": [4, 1], "iterations": [3], "precisions": ["float32"], "repeats": 1, "threads": 1}
 CTRANSLATE2 = ["ctranslate2"] if find_spec("ctranslate2") else []
@@ -300,6 +301,7 @@ def test_checkpoints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out, plot = tmp_path / "numbers.json", tmp_path / "plot.svg"
+    monkeypatch.setattr(SCRIPT, "BINS", (2, 3))
     words = ["--data", trained["data"], "--out", out, "--plot", plot]
     words += ["--force-length"] if forced else ["--length-beam", 2]
     names = ("my-transformer", "my-ibdecoder", "my-cmlmc")
@@ -310,7 +312,11 @@ def test_checkpoints(
     rows = {(row["system"], row["decoding"]): row for row in result["decoding"]}
     assert {system for system, _ in rows} == {"ar", *names} | {f"my-transformer-{x}" for x in CTRANSLATE2}
     for (name, _), row in rows.items():
-        assert ("bleu" in row) == (name != "ar" and not forced)
+        assert ("bleu" in row) == ("bleu_by_source_length" in row) == (name != "ar" and not forced)
+        if "bleu" in row:
+            assert list(row["bleu_by_source_length"]) == ["<2", "2-2", "3+"]
+        pattern = {"ar": (1, 1), "my-ibdecoder": (2, 1)}.get(name, (None, None))
+        assert (row.get("directions"), row.get("words_per_direction")) == pattern
         if forced or name == "ar":
             assert row["tokens"] == 6 + 3
     if not forced:
@@ -321,6 +327,11 @@ def test_checkpoints(
     assert ("| BLEU |" in capsys.readouterr().out) == (not forced)
     assert plot.is_file()
 
+    pairs, _ = FIGURES.compared(result["decoding"], "my-transformer")
+    panels = [panel for figure in (FIGURES.by_length, FIGURES.by_pattern) for panel in figure(pairs)[0]]
+    found = [panel.ylabel for panel in panels if "my-ibdecoder float32" in " ".join(panel.lines)]
+    assert found == (["speed-up"] * 2 if forced else ["BLEU", "speed-up"] * 2 + ["BLEU"] * 2)
+
 
 def test_text_is_detokenised(trained: dict[str, Path]) -> None:
     words = Dictionary()
@@ -330,6 +341,18 @@ def test_text_is_detokenised(trained: dict[str, Path]) -> None:
     assert test.text([4, 5, 2]) == "w4 w5"
     test.target, test.settings = words, {"post_process": "subword_nmt", "tokenizer": "moses"}
     assert test.text([*tokens, 2]) == "Hallo, Welt!"
+
+
+def test_bleu_by_length(trained: dict[str, Path]) -> None:
+    test = SYSTEMS.TestSet(str(trained["data"]), [], sentences=None)
+    test.references = ["w4 w5 w6 w7", "w4", "w8 w9 w10 w11 w12"]
+    bins = SCRIPT.by_length([[5] * n for n in (25, 3, 12)])
+    assert bins == {"<10": [1], "10-19": [2], "20-29": [0]}
+    scores = test.bleu({0: [9, 9, 9, 9, 2], 1: [4, 2], 2: [8, 9, 10, 11, 12, 2]}, {**bins, "all": [0, 1, 2]})
+    by_length = scores["bleu_by_source_length"]
+    assert list(by_length) == [*bins, "all"]
+    assert by_length["10-19"] == pytest.approx(100)
+    assert by_length["20-29"] < scores["bleu"] == by_length["all"] < 100
 
 
 def test_checkpoints_of_two_directions(trained: dict[str, Path]) -> None:
