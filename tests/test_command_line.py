@@ -235,11 +235,9 @@ def test_generate_keeps_empty_lines(folder: Path, tmp_path: Path) -> None:
 
 def test_decode_dtypes(folder: Path) -> None:
     plain = commands.lines(generate(folder, *TASK), "H")
-    assert commands.lines(generate(folder, *TASK, "--decode-dtype", "float32"), "H") == plain
-    for dtype in ("bfloat16", "int8"):
-        found = commands.lines(generate(folder, *TASK, "--decode-dtype", dtype), "H")
-        assert found.keys() == plain.keys()
-        assert found != plain  # the scores at least
+    found = commands.lines(generate(folder, *TASK, "--decode-dtype", "int8"), "H")
+    assert found.keys() == plain.keys()
+    assert found != plain  # the scores at least
     output = generate(folder, *TASK, "--decode-dtype", "float16", check=False)
     assert "--decode-dtype float16 is not for cpu: choose one of float32, bfloat16, int8" in output.splitlines()[-1]
 

@@ -192,9 +192,11 @@ class _Search:
         longest = min(model.max_decoder_positions() for model in options.models) - 1
         source_lengths = source.ne(options.pad).sum(dim=1)
         self.max_lengths = (options.max_len_a * source_lengths + options.max_len_b).long().clamp(max=longest)
-        if options.min_len > int(self.max_lengths.min()):
+        #: The least of the sentences' limits, in words.
+        self.shortest_limit = int(self.max_lengths.min())
+        if options.min_len > self.shortest_limit:
             raise ValueError(
-                f"--min-len {options.min_len} exceeds the {int(self.max_lengths.min())} words that --max-len-a, "
+                f"--min-len {options.min_len} exceeds the {self.shortest_limit} words that --max-len-a, "
                 "--max-len-b and --max-target-positions allow for a sentence"
             )
         rows, z = len(sentences) * beam, options.pattern.words_per_step
@@ -223,8 +225,10 @@ class _Search:
         lprobs[..., options.pad] = -math.inf
         if options.unk_penalty:
             lprobs[..., options.unk] -= options.unk_penalty
-        z, max_lengths = options.pattern.words_per_step, self.max_lengths.repeat_interleave(options.beam_size)
-        restrict_end(lprobs, steps * z, options.min_len, max_lengths, options.eos)
+        z = options.pattern.words_per_step
+        if steps * z < options.min_len or steps * z + z > self.shortest_limit:
+            max_lengths = self.max_lengths.repeat_interleave(options.beam_size)
+            restrict_end(lprobs, steps * z, options.min_len, max_lengths, options.eos)
         combine = partial(
             combine_words, lprobs, 2 * options.beam_size, options.eos, options.pad, options.words_behind_end
         )
@@ -264,14 +268,15 @@ class _Search:
         # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
         best_scores, best = totals.topk(min(beam, totals.size(1)), dim=1)
         finishing = ended.gather(1, best) & best_scores.isfinite()
-        for sentence, rank in finishing.nonzero().tolist():
+        finished = finishing.nonzero().tolist()
+        for sentence, rank in finished:
             self._finish(sentence, int(best[sentence, rank]), step, steps)
 
         scores, alive = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
-        unfinished = torch.tensor(
-            [len(self.hypotheses[sentence]) < beam for sentence in self.sentences.tolist()], device=scores.device
-        )
-        going_on = unfinished & scores.isfinite().any(dim=1)
+        going_on = scores[:, 0].isfinite()
+        if finished:
+            full = [len(self.hypotheses[sentence]) == beam for sentence in self.sentences.tolist()]
+            going_on &= ~torch.tensor(full, device=scores.device)
         chosen = alive + torch.arange(len(alive), device=alive.device).unsqueeze(1) * beam * k
         if not going_on.all():
             scores, chosen, self.sentences = scores[going_on], chosen[going_on], self.sentences[going_on]

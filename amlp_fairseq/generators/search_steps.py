@@ -116,11 +116,10 @@ def restrict_end(lprobs: Tensor, first_slot: int, min_length: int, max_lengths: 
     if first_slot < min_length:
         lprobs[:, : min_length - first_slot, eos] = -math.inf
     last = max_lengths - first_slot
-    if int(last.min()) < z:
-        rows = ((last >= 0) & (last < z)).nonzero().squeeze(1)
-        end_scores = lprobs[rows, last[rows], eos]
-        lprobs[rows, last[rows]] = -math.inf
-        lprobs[rows, last[rows], eos] = end_scores
+    rows = ((last >= 0) & (last < z)).nonzero().squeeze(1)
+    end_scores = lprobs[rows, last[rows], eos]
+    lprobs[rows, last[rows]] = -math.inf
+    lprobs[rows, last[rows], eos] = end_scores
 
 
 def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
