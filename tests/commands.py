@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +86,20 @@ def load_script(name: str) -> ModuleType:
     if str(ROOT / "scripts") not in sys.path:
         sys.path.append(str(ROOT / "scripts"))
     return importlib.import_module(name)
+
+
+def call(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object, **options: Any) -> None:
+    """Run a script's ``main`` in this process with a command line: ``options`` as flags, then ``arguments``. The number
+    of PyTorch's threads stays as it is."""
+    words: list[object] = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", *(value if isinstance(value, list) else [value])]
+    monkeypatch.setattr(sys, "argv", [script.__name__, *map(str, [*words, *arguments])])
+    threads = torch.get_num_threads()
+    try:
+        script.main()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,15 +29,7 @@ def _little_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object, **changes: Any) -> None:
-    words = ["benchmark_decoding.py"]
-    for name, value in {**SIZES, **MEASURED, **changes}.items():
-        words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
-    monkeypatch.setattr(sys, "argv", [*words, *map(str, arguments)])
-    threads = torch.get_num_threads()
-    try:
-        SCRIPT.main()
-    finally:
-        torch.set_num_threads(threads)
+    commands.call(SCRIPT, monkeypatch, *arguments, **{**SIZES, **MEASURED, **changes})
 
 
 def options(**changes: Any) -> Namespace:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
@@ -23,15 +22,7 @@ KEYS = {f"{kind}_{what}" for kind in SCRIPT.KINDS for what in ("ms", "median_ms"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    words = ["benchmark_length.py"]
-    for name, value in {**SIZES, **MEASURED}.items():
-        words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
-    monkeypatch.setattr(sys, "argv", [*words, *map(str, arguments)])
-    threads = torch.get_num_threads()
-    try:
-        SCRIPT.main()
-    finally:
-        torch.set_num_threads(threads)
+    commands.call(SCRIPT, monkeypatch, *arguments, **SIZES, **MEASURED)
 
 
 def options(**changes: Any) -> Namespace:

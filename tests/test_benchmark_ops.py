@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,7 @@ def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", ["benchmark_ops.py", *TINY, *map(str, arguments)])
-    threads = torch.get_num_threads()
-    try:
-        SCRIPT.main()
-    finally:
-        torch.set_num_threads(threads)
+    commands.call(SCRIPT, monkeypatch, *TINY, *arguments)
 
 
 def test_numbers_table_and_plot(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,7 @@ MEASURED = {"rows": 3, "batches": [1, 2], "beams": [1, 4], "uncached_rows": 4, "
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    words = ["benchmark_steps.py"]
-    for name, value in {**SIZES, **MEASURED}.items():
-        words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
-    monkeypatch.setattr(sys, "argv", [*words, *map(str, arguments)])
-    threads = torch.get_num_threads()
-    try:
-        SCRIPT.main()
-    finally:
-        torch.set_num_threads(threads)
+    commands.call(SCRIPT, monkeypatch, *arguments, **SIZES, **MEASURED)
 
 
 def options(**changes: Any) -> Namespace:
