@@ -1,6 +1,6 @@
 """Print what scripts/benchmark_decoding.py has measured at batch size 1 as the short table of README.md.
 
-    python scripts/speed_table.py docs/results/benchmark_decoding.json
+python scripts/speed_table.py docs/results/benchmark_decoding.json
 """
 
 from __future__ import annotations
