@@ -1,6 +1,8 @@
 """Print what scripts/benchmark_decoding.py has measured at batch size 1 as the short table of README.md.
 
-python scripts/speed_table.py docs/results/benchmark_decoding.json
+    python scripts/speed_table.py docs/results/benchmark_decoding.json
+
+A test compares it with README.md.
 """
 
 from __future__ import annotations

@@ -142,6 +142,16 @@ def test_a_model_in_training_is_searched_with_its_weights_of_now() -> None:
     assert float(after) == float(fresh.generate([model], sample)[0][0]["score"]) != float(before)
 
 
+def test_a_model_can_be_trained_after_a_search() -> None:
+    """As with --eval-bleu: nothing that the search has made or extended is in the way of gradients."""
+    task, model = build("ibdecoder 2-1")
+    sample = {"net_input": sources(task, 2)}
+    MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=2, max_len_b=60).generate([model], sample)
+    logits, _ = model.train()(**sample["net_input"], prev_output_tokens=torch.full((2, 8), 5))
+    logits.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_alignments_need_weights() -> None:
     task, model = build("cross linear")
     search = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, alignment="hard")

@@ -132,7 +132,7 @@ class MultiwordBeamSearch:
             hypotheses[row] = [self._empty_hypothesis(source)]
         sentences = has_words.nonzero().squeeze(1)
         if sentences.numel() > 0:
-            with torch.inference_mode():
+            with torch.inference_mode(self._final):  # whose tensors no training could use
                 _Search(self, sample["net_input"], sentences, hypotheses).run()
         for row, found in enumerate(hypotheses):
             if not found:
@@ -147,9 +147,14 @@ class MultiwordBeamSearch:
         return hypotheses
 
     @property
+    def _final(self) -> bool:
+        """Whether no model can be trained any more."""
+        return all(model._is_generation_fast for model in self.models)
+
+    @property
     def ready_models(self) -> list[ReadyModel]:
         """The models ready to translate: those of ``fairseq-generate`` once, those in training each time."""
-        if not (self._ready and all(model._is_generation_fast for model in self.models)):
+        if not (self._ready and self._final):
             self._ready = [ReadyModel(model, self.decode_dtype) for model in self.models]
         return self._ready
 
