@@ -142,13 +142,15 @@ def test_a_model_in_training_is_searched_with_its_weights_of_now() -> None:
     assert float(after) == float(fresh.generate([model], sample)[0][0]["score"]) != float(before)
 
 
-def test_a_model_can_be_trained_after_a_search() -> None:
-    """As with --eval-bleu: nothing that the search has made or extended is in the way of gradients."""
+@pytest.mark.parametrize("final", [False, True])
+def test_gradients_pass_after_a_search(final: bool) -> None:
+    """As with --eval-bleu: nothing that a search has made and that is kept is in the way."""
     task, model = build("ibdecoder 2-1")
-    sample = {"net_input": sources(task, 2)}
-    MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=2, max_len_b=60).generate([model], sample)
-    logits, _ = model.train()(**sample["net_input"], prev_output_tokens=torch.full((2, 8), 5))
-    logits.square().sum().backward()
+    model._is_generation_fast = final
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=2, max_len_b=60, min_len=17)
+    length = len(search.generate([model], {"net_input": sources(task, 1)})[0][0]["tokens"])
+    logits, _ = model.train()(**sources(task, 1), prev_output_tokens=torch.full((1, length + length % 2), 5))
+    task.interleaving.recover(logits[0, : length - 1]).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 

@@ -88,6 +88,7 @@ class Interleaving:
 
 
 @lru_cache(maxsize=4096)
+@torch.inference_mode(False)  # what is kept is also for computations with gradients
 def _generation_order(length: int, h: int, middle_to_side: bool) -> Tensor:
     order = torch.empty(length, dtype=torch.long)
     start = 0
