@@ -64,7 +64,7 @@ class Results:
 
     def overview(self) -> str:
         """All results."""
-        columns = ["configuration", "targets", "decoding", "BLEU", "chrF", "calls", "parameters", "updates", "training"]
+        columns = ["configuration", "targets", "decoding", "BLEU", "chrF", "calls", "parameters", "updates"]
         rows = []
         for key, lines in sorted(self.groups.items()):
             system, distilled, decoding = key
@@ -79,7 +79,6 @@ class Results:
                     f"{self.mean(key, 'steps_per_sentence'):.2f}",
                     f"{line['parameters'] / 1e6:.2f}M",
                     str(line["updates"]),
-                    f"{line['training_seconds'] / 60:.1f} min",
                 ]
             )
         return markdown(columns, rows)
