@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._profiler import _EventType
+from torch.profiler._utils import traverse_dfs
 
 
 def peak_memory(function: Callable[[], Any]) -> int:
-    """Most bytes that ``function`` holds at once, those inside PyTorch's own operators too, beyond those before it."""
+    """Most bytes that ``function`` holds at once, those inside PyTorch's own operators too, beyond those before it.
+
+    What is allocated before and freed meanwhile does not count: the profiler may have its size wrong.
+    """
     gc.collect()
-    gc.disable()  # garbage of before, freed meanwhile, would count
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = function()
-    gc.enable()
-    del kept
+        function()
     assert profiler.profiler is not None
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    tree = profiler.profiler.kineto_results.experimental_event_tree()
+    events = [event for event in traverse_dfs(tree) if event.tag == _EventType.Allocation]
     assert events
-    events.sort(key=lambda event: event.start_ns())
-    return max(itertools.accumulate(event.nbytes() for event in events))
+    blocks: dict[int, int] = {}
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_time_ns):
+        fields = event.extra_fields
+        if fields.alloc_size > 0:
+            blocks[fields.ptr] = fields.alloc_size
+            held += fields.alloc_size
+        else:
+            held -= blocks.pop(fields.ptr, 0)
+        peak = max(peak, held)
+    return peak
