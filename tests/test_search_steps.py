@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from amlp_fairseq.generators.ngram_blocking import NGramBlocker
-from amlp_fairseq.generators.search_steps import combine_words, deduplicate_ngrams, length_penalty, restrict_end
+from amlp_fairseq.generators.search_steps import (
+    combine_words,
+    deduplicate_ngrams,
+    forbid_end,
+    force_end,
+    length_penalty,
+)
 from amlp_fairseq.ops.interleave import Interleaving
 
 PAD, EOS = 1, 2
@@ -70,7 +76,8 @@ def test_forbidden_candidates_make_room_for_the_next_best() -> None:
 def test_end_is_forbidden_before_the_shortest_and_forced_after_the_longest() -> None:
     lprobs = torch.full((3, 2, 4), -1.0)
     # Slots 2 and 3; at least 3 words; at most 2, 3 and 9 words.
-    restrict_end(lprobs, 2, 3, torch.tensor([9, 3, 9]), EOS)
+    forbid_end(lprobs, 2, 3, EOS)
+    force_end(lprobs, 2, torch.tensor([9, 3, 9]), EOS)
     assert lprobs[0].tolist() == [[-1, -1, -math.inf, -1], [-1, -1, -1, -1]]
     assert lprobs[1].tolist() == [[-1, -1, -math.inf, -1], [-math.inf, -math.inf, -1, -math.inf]]
     assert torch.equal(lprobs[0], lprobs[2])

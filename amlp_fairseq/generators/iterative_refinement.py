@@ -8,6 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from amlp_fairseq.inference.preparation import Preparation
 from amlp_fairseq.inference.ready_nat import ready_nat
 
 #: Scores that differ by less have been computed from the same words, perhaps in another batch.
@@ -57,9 +58,7 @@ class IterativeRefinement:
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.max_iter, self.beam_size = max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
-        self.decode_dtype = decode_dtype
-        self._models: list[Any] = []
-        self._ready: list[Any] = []
+        self.prepare = Preparation(lambda model: ready_nat(model, decode_dtype))
 
     @torch.no_grad()
     def generate(
@@ -94,16 +93,14 @@ class IterativeRefinement:
                 )
         if len(writers) > 1 and not writers[0].allow_ensemble:
             raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
-        if not (models == self._models and all(model._is_generation_fast for model in models)):  # may be in training
-            self._models, self._ready = list(models), [ready_nat(model, self.decode_dtype) for model in models]
-        ready = self._ready[: len(writers)]
+        ready = self.prepare(models)
         if hasattr(ready[0], "enable_ensemble"):
-            ready[0].enable_ensemble(ready)
+            ready[0].enable_ensemble(ready[: len(writers)])
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
         finished = self._refine(ready[0], src_tokens, src_lengths)
         if self.rerank:
-            _rescore(self._ready[-1], finished, src_tokens, self)
+            _rescore(ready[-1], finished, src_tokens, self)
         k = self.beam_size
         return [[max(finished[i : i + k], key=_quality)] for i in range(0, len(finished), k)]
 

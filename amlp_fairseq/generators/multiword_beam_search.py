@@ -17,9 +17,11 @@ from amlp_fairseq.generators.search_steps import (
     Combinations,
     combine_words,
     deduplicate_ngrams,
+    forbid_end,
+    force_end,
     length_penalty,
-    restrict_end,
 )
+from amlp_fairseq.inference.preparation import Preparation, is_final
 from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.ops.interleave import Interleaving
 
@@ -90,8 +92,7 @@ class MultiwordBeamSearch:
         self.words_behind_end = words_behind_end
         self.deduplicate_ngram_size = deduplicate_ngram_size
         self.alignment = alignment
-        self.decode_dtype = decode_dtype
-        self._ready: list[ReadyModel] = []
+        self.prepare = Preparation(lambda model: ReadyModel(model, decode_dtype))
         for model in models:
             model.eval()
 
@@ -132,7 +133,8 @@ class MultiwordBeamSearch:
             hypotheses[row] = [self._empty_hypothesis(source)]
         sentences = has_words.nonzero().squeeze(1)
         if sentences.numel() > 0:
-            with torch.inference_mode(self._final):  # whose tensors no training could use
+            # No training could use tensors of the inference mode.
+            with torch.inference_mode() if is_final(self.models) else torch.no_grad():
                 _Search(self, sample["net_input"], sentences, hypotheses).run()
         for row, found in enumerate(hypotheses):
             if not found:
@@ -145,18 +147,6 @@ class MultiwordBeamSearch:
                 for name, value in hypothesis.items():
                     hypothesis[name] = value.clone() if isinstance(value, Tensor) else value
         return hypotheses
-
-    @property
-    def _final(self) -> bool:
-        """Whether no model can be trained any more."""
-        return all(model._is_generation_fast for model in self.models)
-
-    @property
-    def ready_models(self) -> list[ReadyModel]:
-        """The models ready to translate: those of ``fairseq-generate`` once, those in training each time."""
-        if not (self._ready and self._final):
-            self._ready = [ReadyModel(model, self.decode_dtype) for model in self.models]
-        return self._ready
 
     def _empty_hypothesis(self, source: Tensor) -> dict[str, Any]:
         zeros = torch.zeros(1, device=source.device)
@@ -193,7 +183,7 @@ class _Search:
         self.sentences = sentences
         self.source = source = net_input["src_tokens"][sentences]
         beam, lengths = options.beam_size, net_input["src_lengths"][sentences]
-        self.decodings = [model.begin(source, lengths, beam) for model in options.ready_models]
+        self.decodings = [model.begin(source, lengths, beam) for model in options.prepare(options.models)]
         longest = min(model.max_decoder_positions() for model in options.models) - 1
         source_lengths = source.ne(options.pad).sum(dim=1)
         self.max_lengths = (options.max_len_a * source_lengths + options.max_len_b).long().clamp(max=longest)
@@ -231,9 +221,10 @@ class _Search:
         if options.unk_penalty:
             lprobs[..., options.unk] -= options.unk_penalty
         z = options.pattern.words_per_step
-        if steps * z < options.min_len or steps * z + z > self.shortest_limit:
-            max_lengths = self.max_lengths.repeat_interleave(options.beam_size)
-            restrict_end(lprobs, steps * z, options.min_len, max_lengths, options.eos)
+        if steps * z < options.min_len:
+            forbid_end(lprobs, steps * z, options.min_len, options.eos)
+        if steps * z + z > self.shortest_limit:
+            force_end(lprobs, steps * z, self.max_lengths.repeat_interleave(options.beam_size), options.eos)
         combine = partial(
             combine_words, lprobs, 2 * options.beam_size, options.eos, options.pad, options.words_behind_end
         )
@@ -266,18 +257,19 @@ class _Search:
         options, beam, z = self.options, self.options.beam_size, self.options.pattern.words_per_step
         k = step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
-        ended = step.ends.view(-1, beam * k) < z
-        if options.blocker is not None and z > 1:
-            self._drop_repeating_seams(totals, ended, step, steps)
+        ended, finished = step.ends.view(-1, beam * k) < z, False
+        if ended.any():
+            if options.blocker is not None and z > 1:
+                self._drop_repeating_seams(totals, ended, step, steps)
+            # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
+            best_scores, best = totals.topk(min(beam, totals.size(1)), dim=1)
+            finishing = ended.gather(1, best) & best_scores.isfinite()
+            for sentence, rank in finishing.nonzero().tolist():
+                self._finish(sentence, int(best[sentence, rank]), step, steps)
+                finished = True
+            totals = totals.masked_fill(ended, -math.inf)
 
-        # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
-        best_scores, best = totals.topk(min(beam, totals.size(1)), dim=1)
-        finishing = ended.gather(1, best) & best_scores.isfinite()
-        finished = finishing.nonzero().tolist()
-        for sentence, rank in finished:
-            self._finish(sentence, int(best[sentence, rank]), step, steps)
-
-        scores, alive = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
+        scores, alive = totals.topk(beam, dim=1)
         going_on = scores[:, 0].isfinite()
         if finished:
             full = [len(self.hypotheses[sentence]) == beam for sentence in self.sentences.tolist()]

@@ -89,10 +89,10 @@ def combine_words(
         scores = torch.cat([scores, *(each for each, _ in ended)], dim=1)
         scores, best = scores.topk(min(k, scores.size(1)), dim=1)
         words = _take(torch.cat([words, *(each for _, each in ended)], dim=1), best)
-    slots = torch.arange(z, device=words.device)
-    ends = torch.where(words.eq(eos), slots, z).amin(dim=2)
+    ends = words.ne(eos).cumprod(dim=2).sum(dim=2)
     word_scores = lprobs.gather(2, words.transpose(1, 2)).transpose(1, 2)
     if ignore:
+        slots = torch.arange(z, device=words.device)
         word_scores = word_scores.masked_fill(slots > ends.unsqueeze(2), 0.0)
     return Combinations(scores, words, word_scores, ends)
 
@@ -102,21 +102,29 @@ def _take(table: Tensor, rows: Tensor) -> Tensor:
     return table.gather(1, rows.unsqueeze(2).expand(-1, -1, table.size(2)))
 
 
-def restrict_end(lprobs: Tensor, first_slot: int, min_length: int, max_lengths: Tensor, eos: int) -> None:
-    """Forbid the end symbol in slots before ``min_length`` words and force it after ``max_length``, in place.
+def forbid_end(lprobs: Tensor, first_slot: int, min_length: int, eos: int) -> None:
+    """Forbid the end symbol in slots before ``min_length`` words, in place.
+
+    Args:
+        lprobs: log-probabilities of slots first_slot … first_slot + z - 1, (N, z, V).
+        first_slot: number of words before this step, fewer than ``min_length``.
+        min_length: fewest words without the end symbol.
+        eos: the end symbol.
+    """
+    lprobs[:, : min_length - first_slot, eos] = -math.inf
+
+
+def force_end(lprobs: Tensor, first_slot: int, max_lengths: Tensor, eos: int) -> None:
+    """Forbid all but the end symbol in the slot behind ``max_lengths`` words, in place.
 
     Args:
         lprobs: log-probabilities of slots first_slot … first_slot + z - 1, (N, z, V).
         first_slot: number of words before this step.
-        min_length: fewest words without the end symbol.
         max_lengths: most words without the end symbol, (N,).
         eos: the end symbol.
     """
-    z = lprobs.size(1)
-    if first_slot < min_length:
-        lprobs[:, : min_length - first_slot, eos] = -math.inf
     last = max_lengths - first_slot
-    rows = ((last >= 0) & (last < z)).nonzero().squeeze(1)
+    rows = ((last >= 0) & (last < lprobs.size(1))).nonzero().squeeze(1)
     end_scores = lprobs[rows, last[rows], eos]
     lprobs[rows, last[rows]] = -math.inf
     lprobs[rows, last[rows], eos] = end_scores

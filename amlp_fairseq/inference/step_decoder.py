@@ -7,7 +7,6 @@ before; those of the source are made once per sentence and read by all rows of i
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +18,8 @@ from torch import Tensor, nn
 from amlp_fairseq.inference.packed_linear import Map, pack, with_packed_linears
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
 from amlp_fairseq.modules.softmax import SoftmaxAttention
+
+Memory = tuple[Any, ...]
 
 #: Slots that the buffers have at first; they are doubled when they are full.
 SLOTS = 64
@@ -80,20 +81,21 @@ class Decoding:
         length: slots decoded so far, those of the running step included.
         bias: 0 or -inf for what the running step may not see of them, (z, length), or None.
         cache: keys and values of the words, (self-attentions with softmax, 2, R, H, slots, d_h).
-        memories: of each layer's softmax cross-attention the keys and values of the source, (b, H, S, d_h) both.
-        source: the encoder's output (S, b, C).
-        hidden: True for padding of the source, (b, S), or None.
+        written: the part of it up to the running step: keys and values (R, H, length, d_h) of each self-attention.
+        new: the running step's part of it, (2, R, H, z, d_h) of each self-attention.
+        memories: what each layer's cross-attention keeps of the source, tensors with the sentences as first axis.
         state: fairseq's decoding state of all other attentions.
     """
 
     def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
         self.decoder, self.beam, self.length = decoder, beam, 0
-        self.source, hidden = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
-        self.hidden: Tensor | None = hidden if hidden.any() else None
-        self.rows = self.source.size(1) * beam
-        self.memories = [layer.cross_attention.remember(self.source) for layer in decoder.layers]
+        source, padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
+        hidden = padding if padding.any() else None
+        self.rows = source.size(1) * beam
+        self.memories = [layer.cross_attention.remember(source, hidden) for layer in decoder.layers]
         self.state: dict[str, Any] = {}
-        self.cache = self._buffer(SLOTS)
+        heads, head_dim = (decoder.cached[0].heads, decoder.cached[0].head_dim) if decoder.cached else (1, 1)
+        self.cache = source.new_empty(len(decoder.cached), 2, self.rows, heads, SLOTS, head_dim)
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
         """Logits of the next z words (R, z, V), and the last layer's attention over the source, averaged over heads
@@ -106,11 +108,13 @@ class Decoding:
         decoder, start = self.decoder, self.length
         self.length += decoder.words_per_step
         if self.length > self.cache.size(4):
-            full, self.cache = self.cache, self._buffer(2 * self.cache.size(4))
-            self.cache[..., :start, :] = full[..., :start, :]
+            self.cache = torch.cat([self.cache, torch.empty_like(self.cache)], dim=4)
         if self.length > len(decoder.slots):
             decoder.prepare(2 * len(decoder.slots))
         self.bias = decoder.biases[start // decoder.words_per_step]
+        keys, values = self.cache[..., : self.length, :].unbind(1)
+        self.written = list(zip(keys, values, strict=True))
+        self.new = self.cache[..., start : self.length, :].unbind()
         x = decoder.decoder.embed_words(words, decoder.slots[start : self.length])
         x = x + decoder.encodings[start : self.length]
         attention = None
@@ -131,17 +135,12 @@ class Decoding:
         else:
             sentences = rows[:: self.beam] // self.beam
             self.cache = self.cache.index_select(2, rows)
-            self.memories = [tuple(part[sentences] for part in memory) for memory in self.memories]
-            self.source = self.source.index_select(1, sentences)
-            self.hidden = None if self.hidden is None else self.hidden.index_select(0, sentences)
+            self.memories = [
+                tuple(None if part is None else part[sentences] for part in memory) for memory in self.memories
+            ]
             self.rows = len(rows)
         for part in self.decoder.stateful:
             part.reorder_incremental_state(self.state, rows)
-
-    def _buffer(self, slots: int) -> Tensor:
-        cached = self.decoder.cached
-        heads = (cached[0].heads, cached[0].head_dim) if cached else (1, 1)
-        return self.source.new_empty(len(cached), 2, self.rows, heads[0], slots, heads[1])
 
 
 class _Layer:
@@ -163,9 +162,7 @@ class _Layer:
         none: list[Map] = [_identity] * len(norms)
         self.before, self.after = (norms, none) if layer.normalize_before else (none, norms)
 
-    def __call__(
-        self, x: Tensor, run: Decoding, memory: tuple[Tensor, ...], need_attention: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, x: Tensor, run: Decoding, memory: Memory, need_attention: bool) -> tuple[Tensor, Tensor | None]:
         """(R, z, C) to (R, z, C), and attention over the source if it is wanted."""
         before, after = self.before, self.after
         x = after[0](x + self.self_attention.over_words(before[0](x), run))
@@ -178,13 +175,8 @@ class _Layer:
 
 
 def _norm(module: nn.LayerNorm) -> Map:
-    return partial(
-        torch.layer_norm,
-        normalized_shape=module.normalized_shape,
-        weight=module.weight,
-        bias=module.bias,
-        eps=module.eps,
-    )
+    shape, weight, bias, eps = list(module.normalized_shape), module.weight, module.bias, module.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -205,10 +197,8 @@ class _SelfAttention:
         """What the new slots (R, z, C) take from all slots so far, (R, z, C)."""
         rows, z, _ = x.shape
         qkv = self.qkv(x).view(rows, z, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        cache = run.cache[self.number, :, :, :, : run.length]
-        cache[:, :, :, -z:] = qkv[1:]
-        k, v = cache.unbind()
-        out = _attend(qkv[0], k, v, run.bias)
+        run.new[self.number].copy_(qkv[1:])
+        out = _attend(qkv[0], *run.written[self.number], run.bias)
         return self.out(out.transpose(1, 2).reshape(x.shape))
 
 
@@ -221,21 +211,21 @@ class _CrossAttention:
         self.out = pack(attention.out_proj.weight, attention.out_proj.bias, decode_dtype)
         self.kv = _pack_together((attention.k_proj, attention.v_proj), decode_dtype)
 
-    def remember(self, source: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values of the source (S, b, C), (b, H, S, d_h) both."""
-        kv = self.kv(source).unflatten(2, (2, self.heads, self.head_dim))
-        return kv.permute(2, 1, 3, 0, 4).contiguous().unbind()
+    def remember(self, source: Tensor, hidden: Tensor | None) -> Memory:
+        """Of the source (S, b, C), with padding where ``hidden`` (b, S): keys and values (b, H, S, d_h), and 0 or -inf
+        (b, 1, 1, S) or None."""
+        kv = self.kv(source).unflatten(2, (2, self.heads, self.head_dim)).permute(2, 1, 3, 0, 4).contiguous()
+        if hidden is None:
+            return *kv.unbind(), None
+        return *kv.unbind(), torch.zeros_like(hidden, dtype=kv.dtype).masked_fill(hidden, -math.inf)[:, None, None]
 
     def over_source(
-        self, x: Tensor, run: Decoding, memory: tuple[Tensor, ...], need_attention: bool
+        self, x: Tensor, run: Decoding, memory: Memory, need_attention: bool
     ) -> tuple[Tensor, Tensor | None]:
         """What the new slots (R, z, C) take from the source, and the weights (R, z, S) if they are wanted: the slots of
         all rows of a sentence are queries to the same keys."""
-        k, v = memory
+        k, v, bias = memory
         q = self.q(x).view(len(k), -1, self.heads, self.head_dim).transpose(1, 2)
-        bias = None
-        if run.hidden is not None:
-            bias = torch.zeros_like(run.hidden, dtype=x.dtype).masked_fill(run.hidden, -math.inf)[:, None, None]
         out, weights = _attend(q, k, v, bias), None
         if need_attention:
             scores = (q * self.head_dim**-0.5) @ k.transpose(2, 3)
@@ -250,9 +240,9 @@ class _OtherAttention:
     def __init__(self, attention: nn.Module) -> None:
         self.attention = attention
 
-    def remember(self, source: Tensor) -> tuple[Tensor, ...]:
-        """Nothing: it keeps the source in its own state."""
-        return ()
+    def remember(self, source: Tensor, hidden: Tensor | None) -> Memory:
+        """The source (b, S, C) and where it is padding (b, S) or None, until the first step has read them."""
+        return source.transpose(0, 1), hidden
 
     def over_words(self, x: Tensor, run: Decoding) -> Tensor:
         x = x.transpose(0, 1)
@@ -260,10 +250,14 @@ class _OtherAttention:
         return out.transpose(0, 1)
 
     def over_source(
-        self, x: Tensor, run: Decoding, memory: tuple[Tensor, ...], need_attention: bool
+        self, x: Tensor, run: Decoding, memory: Memory, need_attention: bool
     ) -> tuple[Tensor, Tensor | None]:
-        source = run.source.repeat_interleave(run.beam, dim=1)
-        hidden = None if run.hidden is None else run.hidden.repeat_interleave(run.beam, dim=0)
+        source, hidden = memory
+        if run.length == x.size(1):  # afterwards it keeps what it has made of them, for all rows
+            source, hidden = (
+                None if part is None else part.repeat_interleave(run.beam, dim=0) for part in (source, hidden)
+            )
+        source = source.transpose(0, 1)
         out, weights = self.attention(
             x.transpose(0, 1), source, source, hidden, run.state, need_weights=need_attention, static_kv=True
         )

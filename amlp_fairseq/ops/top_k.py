@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 #: Entries that are first looked at as one.
@@ -18,8 +17,10 @@ def top_k(table: Tensor, k: int) -> tuple[Tensor, Tensor]:
     blocks = table.size(-1) // BLOCK
     if k >= blocks:
         return table.topk(k, dim=-1)
-    whole, rest = table[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)), table[..., blocks * BLOCK :]
-    best = whole.amax(dim=-1).topk(k, dim=-1).indices
-    near = whole.gather(-2, best.unsqueeze(-1).expand(*best.shape, BLOCK)).flatten(-2)
-    values, found = torch.cat([near, rest], dim=-1).topk(k, dim=-1)
-    return values, F.pad(best, (0, 1), value=blocks).gather(-1, found // BLOCK) * BLOCK + found % BLOCK
+    best = table[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)).amax(dim=-1).topk(k, dim=-1).indices
+    near = (best.unsqueeze(-1) * BLOCK + torch.arange(BLOCK, device=table.device)).flatten(-2)
+    if table.size(-1) % BLOCK:
+        rest = torch.arange(blocks * BLOCK, table.size(-1), device=table.device)
+        near = torch.cat([near, rest.expand(*near.shape[:-1], -1)], dim=-1)
+    values, found = table.gather(-1, near).topk(k, dim=-1)
+    return values, near.gather(-1, found)
