@@ -32,7 +32,8 @@ status is 1. Systems:
 - Bound: what ar's decoder must read for a call in float32, over the bandwidth of the memory: the weights of its layers
   but for the keys and values of the source, the output projection, the keys and values of the words so far (on average)
   and, once for all hypotheses, of the source. Bandwidth: a tensor of 512 MiB summed up in the same rounds. A step: what
-  the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder.
+  the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. On a
+  CPU a step is split by what PyTorch's profiler sees of its operators; the rest of its time is between operators.
 - Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences.
 """
 
@@ -88,6 +89,14 @@ BINS = (10, 20, 30, 40, 50)
 GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
 #: What is read to measure the bandwidth of the memory, and how often the parts of a step are timed.
 BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 9
+#: The parts of a step: of the first pattern that an operator's name matches.
+PARTS = {
+    "linear maps": "linear",
+    "attention": "attention|bmm|::softmax",
+    "norms": "norm",
+    "probabilities, best words": "log_softmax|topk|amax|gather",
+    "other operators": "",
+}
 #: What tells the rows apart.
 KEYS = ("batch", "system", "precision", "decoding")
 Row = dict[str, Any]
@@ -341,6 +350,17 @@ def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dic
     }
 
 
+def operator_ms(run: Run) -> dict[str, float]:
+    """Time within operators, by part."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        run()
+    found = dict.fromkeys(PARTS, 0.0)
+    for event in profiler.events():
+        if event.cpu_parent is None:
+            found[next(part for part, name in PARTS.items() if re.search(name, event.name))] += event.cpu_time / 1000
+    return found
+
+
 def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, Any]:
     """Time of a decoder call, and what it would be if only memory took time."""
     memory, short = torch.ones(BANDWIDTH_BYTES // 4, device=args.device), replace(batch, length=1)
@@ -353,6 +373,10 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         key: 1000 * statistics.median(duration for duration, _ in found[1:])  # the first is a warm-up
         for key, found in rounds(calls, 1 + BOUND_REPEATS).items()
     }
+    operators = {
+        beam: [[operator_ms(runs[beam, count]) for _ in range(BOUND_REPEATS)] for count in (1, batch.length)]
+        for beam in (args.beams if args.device == "cpu" else ())
+    }
     rows = []
     for beam in args.beams:
         first, last = steps[beam, 1], steps[beam, batch.length]
@@ -361,6 +385,14 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         parts = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
         row = {"decoding": f"beam {beam}", "bytes": size, "bound_ms_by_part": parts, "bound_ms": sum(parts.values())}
         row |= {"start_ms": ms[beam, 1] - first * step, "step_ms": step, "over_bound": step / sum(parts.values())}
+        if args.device == "cpu":
+            row["step_ms_by_part"] = {
+                part: statistics.median(
+                    (long[part] - short[part]) / (last - first) for short, long in zip(*operators[beam], strict=True)
+                )
+                for part in PARTS
+            }
+            row["step_ms_by_part"]["between operators"] = step - sum(row["step_ms_by_part"].values())
         rows.append(row)
     return {"gb_per_second": BANDWIDTH_BYTES / ms["read"] / 1e6, "steps": rows}
 
@@ -465,6 +497,11 @@ def tables(result: dict[str, Any]) -> str:
         ]
         columns = ["ar float32", *(f"{part} ms" for part in parts), "bound ms", "step ms", "over bound", "start ms"]
         found.append(f"Memory: {bound['gb_per_second']:.1f} GB/s\n\n{markdown(columns, lines)}")
+        if parts := bound["steps"][0].get("step_ms_by_part"):
+            lines = [
+                [row["decoding"], *(f"{row['step_ms_by_part'][part]:.3f}" for part in parts)] for row in bound["steps"]
+            ]
+            found.append(markdown(["ar float32", *(f"{part} ms" for part in parts)], lines))
     if result["training"]:
         keys = ["words", "seconds", "words_per_second", "over_transformer"]
         lines = [[row["system"], *(f"{row[key]:.4g}" for key in keys)] for row in result["training"]]

@@ -14,6 +14,8 @@ import torch
 from fairseq.data import Dictionary, indexed_dataset
 from omegaconf import OmegaConf
 
+from amlp_fairseq.inference.packed_linear import pack
+
 SCRIPT = commands.load_script("benchmark_decoding")
 SYSTEMS = commands.load_script("benchmark_systems")
 FIGURES = commands.load_script("make_figures")
@@ -41,6 +43,21 @@ def workshop(args: Namespace) -> Any:
     torch.manual_seed(1)
     words = SCRIPT.dictionary(4 + args.words)
     return SCRIPT.Workshop(args, words, words, {})
+
+
+def test_operators_count_for_their_parts() -> None:
+    x = torch.ones(1, 2, 64, 64)
+    calls = {
+        "linear maps": lambda: pack(x[0, 0], None, None)(x),
+        "attention": lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+        "norms": lambda: torch.layer_norm(x, [64]),
+        "probabilities, best words": lambda: x.log_softmax(dim=-1).topk(2),
+        "other operators": lambda: x + x,
+    }
+    for part, call in calls.items():
+        found = SCRIPT.operator_ms(call)
+        assert {name for name, ms in found.items() if ms > 0} <= {part, "other operators"}
+        assert found[part] > 0
 
 
 def test_numbers_tables_and_plot(
@@ -81,6 +98,7 @@ def test_numbers_tables_and_plot(
     assert [row["decoding"] for row in result["bound"]["steps"]] == ["beam 4", "beam 1"]
     for row in result["bound"]["steps"]:
         assert row["over_bound"] == pytest.approx(row["step_ms"] / row["bound_ms"])
+        assert sum(row["step_ms_by_part"].values()) == pytest.approx(row["step_ms"])
         assert row["bound_ms"] == pytest.approx(sum(row["bytes"].values()) / result["bound"]["gb_per_second"] / 1e6)
         # 7 calls for 6 words: the first 2 would write one word and the end, the others see 3 to 7; the source has 26.
         words = {"beam 4": 4 * 5, "beam 1": 5}[row["decoding"]]
