@@ -383,16 +383,21 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         step = (ms[beam, batch.length] - ms[beam, 1]) / (last - first)
         size = step_bytes(engine.model.decoder, len(batch.sources[0]) + 1, (first + 1 + last) / 2, beam)
         parts = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
-        row = {"decoding": f"beam {beam}", "bytes": size, "bound_ms_by_part": parts, "bound_ms": sum(parts.values())}
+        row: Row = {
+            "decoding": f"beam {beam}",
+            "bytes": size,
+            "bound_ms_by_part": parts,
+            "bound_ms": sum(parts.values()),
+        }
         row |= {"start_ms": ms[beam, 1] - first * step, "step_ms": step, "over_bound": step / sum(parts.values())}
         if args.device == "cpu":
-            row["step_ms_by_part"] = {
+            spent = {
                 part: statistics.median(
                     (long[part] - short[part]) / (last - first) for short, long in zip(*operators[beam], strict=True)
                 )
                 for part in PARTS
             }
-            row["step_ms_by_part"]["between operators"] = step - sum(row["step_ms_by_part"].values())
+            row["step_ms_by_part"] = spent | {"between operators": step - sum(spent.values())}
         rows.append(row)
     return {"gb_per_second": BANDWIDTH_BYTES / ms["read"] / 1e6, "steps": rows}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from pathlib import Path
 
 import commands
 import pytest
@@ -22,16 +24,27 @@ def log(perplexity: float) -> str:
 
 @pytest.mark.parametrize(("base", "other", "pmi"), [(4.04, 6.95, 0.235), (4.86, 4.72, -0.014)])
 def test_table_3(
-    base: float, other: float, pmi: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    *,
+    base: float,
+    other: float,
+    pmi: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The table's estimates from the table's perplexities, which are rounded."""
     logs = {"base": log(base), "other": log(other)}
     monkeypatch.setattr(SCRIPT, "validate", lambda data, path, rest: SCRIPT.log10_perplexity(logs[str(path)]))
-    monkeypatch.setattr(sys, "argv", ["estimate_pmi", "data", "base", "other"])
+    results = tmp_path / "results.jsonl"
+    monkeypatch.setattr(sys, "argv", ["estimate_pmi", "data", "base", "other", "--results", str(results)])
     SCRIPT.main()
     printed = capsys.readouterr().out
     assert float(printed.split()[-1]) == pytest.approx(pmi, abs=0.0021)
     assert printed.startswith(f"perplexity {base} and {other}, ")
+    (line,) = map(json.loads, results.read_text(encoding="utf-8").splitlines())
+    assert (line["autoregressive"], line["other"]) == ("base", "other")
+    assert line["perplexities"] == pytest.approx([base, other], abs=0.01)
+    assert f"{line['pmi']:.3f}" == printed.split()[-1]
 
 
 def test_a_log_without_validation_is_refused() -> None:
