@@ -33,7 +33,7 @@ status is 1. Systems:
   but for the keys and values of the source, the output projection, the keys and values of the words so far (on average)
   and, once for all hypotheses, of the source. Bandwidth: a tensor of 512 MiB summed up in the same rounds. A step: what
   the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. On a
-  CPU a step is split by what PyTorch's profiler sees of its operators; the rest of its time is between operators.
+  CPU a step is split into its parts by a stopwatch (step_parts.py).
 - Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences.
 """
 
@@ -77,6 +77,7 @@ from fairseq import __version__ as fairseq_version
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
+from step_parts import stopwatch
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 
@@ -89,14 +90,6 @@ BINS = (10, 20, 30, 40, 50)
 GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
 #: What is read to measure the bandwidth of the memory, and how often the parts of a step are timed.
 BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 9
-#: The parts of a step: of the first pattern that an operator's name matches.
-PARTS = {
-    "linear maps": "linear",
-    "attention": "attention|bmm|::softmax",
-    "norms": "norm",
-    "probabilities, best words": "log_softmax|topk|amax|gather",
-    "other operators": "",
-}
 #: What tells the rows apart.
 KEYS = ("batch", "system", "precision", "decoding")
 Row = dict[str, Any]
@@ -350,32 +343,30 @@ def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dic
     }
 
 
-def operator_ms(run: Run) -> dict[str, float]:
-    """Time within operators, by part."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+def parts_ms(engine: Engine, batch: Batch, beam: int, args: Namespace) -> dict[str, float]:
+    """Time of a run, by part."""
+    with stopwatch() as spent:
+        run = type(engine)(engine.model, engine.task, engine.precision, args, forced=True).prepare(batch, beam)
         run()
-    found = dict.fromkeys(PARTS, 0.0)
-    for event in profiler.events():
-        if event.cpu_parent is None:
-            found[next(part for part, name in PARTS.items() if re.search(name, event.name))] += event.cpu_time / 1000
-    return found
+        found = []
+        for _ in range(BOUND_REPEATS):
+            before = dict(spent)
+            run()
+            found.append([spent[part] - before[part] for part in spent])
+    return dict(zip(spent, map(statistics.median, zip(*found, strict=True)), strict=True))
 
 
 def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, Any]:
     """Time of a decoder call, and what it would be if only memory took time."""
-    memory, short = torch.ones(BANDWIDTH_BYTES // 4, device=args.device), replace(batch, length=1)
+    memory, one_word = torch.ones(BANDWIDTH_BYTES // 4, device=args.device), replace(batch, length=1)
     runs: dict[Any, Run] = {
-        (beam, part.length): engine.prepare(part, beam) for beam in args.beams for part in (short, batch)
+        (beam, part.length): engine.prepare(part, beam) for beam in args.beams for part in (one_word, batch)
     }
     steps = {key: engine.watch(run)[1] for key, run in runs.items()}
     calls = {key: partial(timed, run, args.device) for key, run in (runs | {"read": memory.sum}).items()}
     ms = {
         key: 1000 * statistics.median(duration for duration, _ in found[1:])  # the first is a warm-up
         for key, found in rounds(calls, 1 + BOUND_REPEATS).items()
-    }
-    operators = {
-        beam: [[operator_ms(runs[beam, count]) for _ in range(BOUND_REPEATS)] for count in (1, batch.length)]
-        for beam in (args.beams if args.device == "cpu" else ())
     }
     rows = []
     for beam in args.beams:
@@ -391,13 +382,9 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         }
         row |= {"start_ms": ms[beam, 1] - first * step, "step_ms": step, "over_bound": step / sum(parts.values())}
         if args.device == "cpu":
-            spent = {
-                part: statistics.median(
-                    (long[part] - short[part]) / (last - first) for short, long in zip(*operators[beam], strict=True)
-                )
-                for part in PARTS
-            }
-            row["step_ms_by_part"] = spent | {"between operators": step - sum(spent.values())}
+            long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
+            spent = {part: (long[part] - short[part]) / (last - first) for part in long}
+            row["step_ms_by_part"] = spent | {"all else": step - sum(spent.values())}
         rows.append(row)
     return {"gb_per_second": BANDWIDTH_BYTES / ms["read"] / 1e6, "steps": rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import Any
 import commands
 import pytest
 import torch
+import toy
 from fairseq.data import Dictionary, indexed_dataset
 from omegaconf import OmegaConf
 
-from amlp_fairseq.inference.packed_linear import pack
+from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
 
 SCRIPT = commands.load_script("benchmark_decoding")
 SYSTEMS = commands.load_script("benchmark_systems")
+PARTS = commands.load_script("step_parts")
 FIGURES = commands.load_script("make_figures")
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 2, "heads": 2, "words": 40}
 MEASURED = {"beams": [4, 1], "iterations": [3], "precisions": ["float32"], "repeats": 1, "threads": 1}
@@ -45,19 +48,22 @@ def workshop(args: Namespace) -> Any:
     return SCRIPT.Workshop(args, words, words, {})
 
 
-def test_operators_count_for_their_parts() -> None:
-    x = torch.ones(1, 2, 64, 64)
-    calls = {
-        "linear maps": lambda: pack(x[0, 0], None, None)(x),
-        "attention": lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x),
-        "norms": lambda: torch.layer_norm(x, [64]),
-        "probabilities, best words": lambda: x.log_softmax(dim=-1).topk(2),
-        "other operators": lambda: x + x,
-    }
-    for part, call in calls.items():
-        found = SCRIPT.operator_ms(call)
-        assert {name for name, ms in found.items() if ms > 0} <= {part, "other operators"}
-        assert found[part] > 0
+def test_every_part_of_a_step_is_timed() -> None:
+    task = toy.task(12, num_directions=2)
+    model, sample = toy.model(task), toy.batch(toy.random_sources(2, 12, 0), task.src_dict)
+
+    def search() -> float:
+        start = time.perf_counter()
+        MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=4, max_len_b=9).generate([], sample)
+        return 1000 * (time.perf_counter() - start)
+
+    with PARTS.stopwatch() as spent:
+        total = search()
+        assert all(ms > 0 for ms in spent.values())
+        assert sum(spent.values()) < total
+        before = dict(spent)
+    search()
+    assert spent == before
 
 
 def test_numbers_tables_and_plot(
