@@ -136,11 +136,12 @@ class Results:
 
     def notes(self) -> str:
         """What the results have in common."""
-        names = ("subset", "bleu_signature", "chrf_signature", "device", "threads", "torch", "commit")
+        names = ("subset", "bleu_signature", "chrf_signature", "device", "threads", "torch", "commit", "date")
         lines = []
         for name in names:
             values = sorted({str(line[name]) for line in self.lines if name in line})
-            lines.append(f"- {name.replace('_', ' ')}: {'; '.join(values)}")
+            if values:
+                lines.append(f"- {name.replace('_', ' ')}: {'; '.join(values)}")
         return "\n".join(lines)
 
 

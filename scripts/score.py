@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 from collections import Counter
+from datetime import datetime, timezone
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -118,7 +119,7 @@ def describe(checkpoint: Path) -> dict[str, object]:
 
 
 def environment() -> dict[str, object]:
-    """Device, versions and commit."""
+    """Device, versions, commit and day."""
     cpu = Counter(re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE))
     processor = cpu.most_common(1)[0][0] if cpu else platform.machine()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{processor} (CPU)"
@@ -132,6 +133,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
         "commit": commit + ("+changes" if changed else ""),
+        "date": datetime.now(timezone.utc).date().isoformat(),
     }
 
 

@@ -178,7 +178,7 @@ def test_command_prints_one_json_object(
     assert printed.count("\n") == 1
     result = json.loads(printed)
     assert result["bleu"] == score(generated(HYPOTHESES))["bleu"]
-    assert {"device", "threads", "python", "torch", "fairseq-fixed", "sacrebleu", "commit"} <= result.keys()
+    assert {"device", "threads", "python", "torch", "fairseq-fixed", "sacrebleu", "commit", "date"} <= result.keys()
 
 
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e"], ids=ascii)
