@@ -1,12 +1,12 @@
 """Estimate how much words that are predicted together depend on each other (Zhang et al. 2020, Appendix B, Table 3).
 
-    python scripts/estimate_pmi.py DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [--results FILE.jsonl]
-        [options of fairseq-validate]
+    python scripts/estimate_pmi.py DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [AUTOREGRESSIVE OTHER …]
+        [--results FILE.jsonl] [options of fairseq-validate]
 
-Both are of the task translation_interleaved and of one order of generation: for vanilla SA an autoregressive model
-(h = 1, c = 1), for IBDecoder a bidirectional one that writes a word per step (h = 2, c = 0). Prints the perplexities on
-DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; the paper's Table 3 has it to base 10. With
---results they are added to a file as well.
+Both of a pair are of the task translation_interleaved and of one order of generation: for vanilla SA an autoregressive
+model (h = 1, c = 1), for IBDecoder a bidirectional one that writes a word per step (h = 2, c = 0). Prints for each pair
+the perplexities on DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; the paper's Table 3 has it
+to base 10.
 """
 
 from __future__ import annotations
@@ -55,20 +55,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("data", type=Path, help="a folder of fairseq-preprocess")
-    parser.add_argument("autoregressive", type=Path, help="checkpoint of the model that writes a word per step")
-    parser.add_argument("other", type=Path, help="checkpoint of the model that writes several")
-    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="a file that a line is added to")
+    parser.add_argument(
+        "checkpoints",
+        type=Path,
+        nargs="+",
+        metavar="AUTOREGRESSIVE OTHER",
+        help="of a model that writes a word per step, and of one that writes several",
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="a file that a line is added to per pair")
     args, rest = parser.parse_known_args()
-    try:
-        base, other = (validate(args.data, path, rest) for path in (args.autoregressive, args.other))
-    except (RuntimeError, ValueError) as error:
-        sys.exit(f"estimate_pmi: {error}")
-    print(f"perplexity {10**base:.2f} and {10**other:.2f}, estimated PMI {other - base:.3f}")
-    if args.results is not None:
-        paths = {name: str(getattr(args, name)) for name in ("data", "autoregressive", "other")}
-        with args.results.open("a", encoding="utf-8") as file:
-            numbers = {"perplexities": [10**base, 10**other], "pmi": other - base}
-            print(json.dumps({**paths, **numbers, **environment()}), file=file)
+    if len(args.checkpoints) % 2:
+        parser.error(f"{len(args.checkpoints)} checkpoints are no pairs")
+    for autoregressive, other in zip(args.checkpoints[::2], args.checkpoints[1::2], strict=True):
+        try:
+            logs = [validate(args.data, path, rest) for path in (autoregressive, other)]
+        except (RuntimeError, ValueError) as error:
+            sys.exit(f"estimate_pmi: {error}")
+        perplexities, pmi = [10**log for log in logs], logs[1] - logs[0]
+        print(f"perplexity {perplexities[0]:.2f} and {perplexities[1]:.2f}, estimated PMI {pmi:.3f}", flush=True)
+        if args.results is not None:
+            paths = {"data": str(args.data), "autoregressive": str(autoregressive), "other": str(other)}
+            with args.results.open("a", encoding="utf-8") as file:
+                print(json.dumps({**paths, "perplexities": perplexities, "pmi": pmi, **environment()}), file=file)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import commands
@@ -22,29 +21,28 @@ def log(perplexity: float) -> str:
     )
 
 
-@pytest.mark.parametrize(("base", "other", "pmi"), [(4.04, 6.95, 0.235), (4.86, 4.72, -0.014)])
-def test_table_3(
-    *,
-    base: float,
-    other: float,
-    pmi: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_table_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The table's estimates from the table's perplexities, which are rounded."""
-    logs = {"base": log(base), "other": log(other)}
-    monkeypatch.setattr(SCRIPT, "validate", lambda data, path, rest: SCRIPT.log10_perplexity(logs[str(path)]))
+    table = {"base": 4.04, "sa": 6.95, "bidirectional": 4.86, "ibdecoder": 4.72}
+    monkeypatch.setattr(SCRIPT, "validate", lambda data, path, rest: SCRIPT.log10_perplexity(log(table[str(path)])))
     results = tmp_path / "results.jsonl"
-    monkeypatch.setattr(sys, "argv", ["estimate_pmi", "data", "base", "other", "--results", str(results)])
-    SCRIPT.main()
-    printed = capsys.readouterr().out
-    assert float(printed.split()[-1]) == pytest.approx(pmi, abs=0.0021)
-    assert printed.startswith(f"perplexity {base} and {other}, ")
-    (line,) = map(json.loads, results.read_text(encoding="utf-8").splitlines())
-    assert (line["autoregressive"], line["other"]) == ("base", "other")
-    assert line["perplexities"] == pytest.approx([base, other], abs=0.01)
-    assert f"{line['pmi']:.3f}" == printed.split()[-1]
+    commands.call(SCRIPT, monkeypatch, "data", *table, results=results)
+    printed = capsys.readouterr().out.splitlines()
+    lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    for (base, other), pmi, text, line in zip(
+        [("base", "sa"), ("bidirectional", "ibdecoder")], [0.235, -0.014], printed, lines, strict=True
+    ):
+        assert text.startswith(f"perplexity {table[base]} and {table[other]}, ")
+        assert float(text.split()[-1]) == pytest.approx(pmi, abs=0.0021)
+        assert (line["autoregressive"], line["other"]) == (base, other)
+        assert line["perplexities"] == pytest.approx([table[base], table[other]], abs=0.01)
+        assert line["pmi"] == pytest.approx(pmi, abs=0.0021)
+
+
+def test_checkpoints_come_in_pairs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        commands.call(SCRIPT, monkeypatch, "data", "base", "sa", "bidirectional")
+    assert "3 checkpoints are no pairs" in capsys.readouterr().err
 
 
 def test_a_log_without_validation_is_refused() -> None:
