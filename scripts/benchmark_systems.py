@@ -408,6 +408,8 @@ class Workshop:
         for side, count in layers.items() if system.sized else ():
             words += [f"--{side}-layers", str(count), f"--{side}-attention-heads", str(args.heads)]
             words += [f"--{side}-embed-dim", str(args.embed_dim), f"--{side}-ffn-embed-dim", str(args.ffn_embed_dim)]
+        if system.sized:  # the architectures' own differ; they count in training
+            words += ["--dropout", "0.1", "--attention-dropout", "0.1"]
         return words
 
     def new(self, name: str) -> Built:

@@ -192,6 +192,13 @@ def test_a_baseline_that_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
         run(monkeypatch, "--baseline", "ar", systems=["transformer"])
 
 
+def test_the_trainings_differ_in_nothing_else() -> None:
+    stock, ours = (workshop(options()).new(name).cfg.model for name in ("transformer", "ibdecoder"))
+    names = ["dropout", "attention_dropout", "activation_dropout"]
+    names += [f"{side}_{size}" for side in ("encoder", "decoder") for size in ("layers", "embed_dim", "ffn_embed_dim")]
+    assert [getattr(stock, name) for name in names] == [getattr(ours, name) for name in names]
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_bytes_of_a_step(beam: int) -> None:
     decoder = workshop(options()).built("ar").model.decoder
