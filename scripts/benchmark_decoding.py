@@ -33,7 +33,7 @@ status is 1. Systems:
   but for the keys and values of the source, the output projection, the keys and values of the words so far (on average)
   and, once for all hypotheses, of the source. Bandwidth: a tensor of 512 MiB summed up in the same rounds. A step: what
   the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. On a
-  CPU a step is split into its parts by a stopwatch (step_parts.py).
+  CPU a step is split into its parts by a stopwatch (step_parts.py), in other runs: their sum is near its time.
 - Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences, both with
   dropout 0.1, of attention weights too.
 """
@@ -346,15 +346,16 @@ def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dic
 
 def parts_ms(engine: Engine, batch: Batch, beam: int, args: Namespace) -> dict[str, float]:
     """Time of a run, by part."""
+    found = []
     with stopwatch() as spent:
         run = type(engine)(engine.model, engine.task, engine.precision, args, forced=True).prepare(batch, beam)
         run()
-        found = []
         for _ in range(BOUND_REPEATS):
             before = dict(spent)
-            run()
-            found.append([spent[part] - before[part] for part in spent])
-    return dict(zip(spent, map(statistics.median, zip(*found, strict=True)), strict=True))
+            total, _ = timed(run, args.device)
+            parts = {part: spent[part] - before[part] for part in spent}
+            found.append(parts | {"all else": 1000 * total - sum(parts.values())})
+    return {part: statistics.median(row[part] for row in found) for part in found[0]}
 
 
 def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, Any]:
@@ -384,8 +385,7 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         row |= {"start_ms": ms[beam, 1] - first * step, "step_ms": step, "over_bound": step / sum(parts.values())}
         if args.device == "cpu":
             long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
-            spent = {part: (long[part] - short[part]) / (last - first) for part in long}
-            row["step_ms_by_part"] = spent | {"all else": step - sum(spent.values())}
+            row["step_ms_by_part"] = {part: (long[part] - short[part]) / (last - first) for part in long}
         rows.append(row)
     return {"gb_per_second": BANDWIDTH_BYTES / ms["read"] / 1e6, "steps": rows}
 
