@@ -137,3 +137,10 @@ def test_results_of_the_embedded_corpus() -> None:
             assert bleu[row, distilled, "10 iterations"] > bleu[row, distilled, "1 iteration"] + 5
         assert bleu[row, True, "1 iteration"] > bleu[row, False, "1 iteration"] + 2
         assert bleu[row, True, "10 iterations"] > bleu[row, False, "10 iterations"] + 0.5
+
+
+def test_the_order_of_the_ibdecoder_papers_rows_is_reproduced() -> None:
+    text = (commands.ROOT / "docs/results/embedded.md").read_text(encoding="utf-8").split("## Orderings")[1]
+    claims = [line for line in text.splitlines() if line.startswith("| ibdecoder ")]
+    assert len(claims) == 13
+    assert all(claim.endswith("| reproduced |") for claim in claims)
