@@ -18,6 +18,7 @@ from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_scorer import SequenceScorer
 
+from amlp_fairseq.generators import iterative_refinement
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
@@ -244,16 +245,18 @@ def test_unsupported_options_stop_the_command(folder: Path) -> None:
         assert option in last
 
 
-def test_supported_options_reach_the_search(folder: Path) -> None:
+def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, decode_dtype: decode_dtype)
     cfg = parsed(folder, *DECODING, "--iter-decode-force-max-iter", "--retain-iter-history", "--print-step")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.retain_history) == (2, 2, False, True)
     cfg = parsed(folder, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.rerank) == (10, 3, True, True)
-    assert search.decode_dtype is None
+    assert search.prepare(["a model"]) == [None]
     cfg = parsed(folder, "--decode-dtype", "int8")
-    assert tasks.setup_task(cfg.task).build_generator([], cfg.generation).decode_dtype == "int8"
+    search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
+    assert search.prepare(["a model"]) == ["int8"]
 
 
 def test_targets_padded_on_the_left_are_refused(folder: Path) -> None:
