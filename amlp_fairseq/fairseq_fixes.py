@@ -1,5 +1,5 @@
-"""Leftovers in fairseq that break it on current numpy, its ``--bf16`` that asks for a TPU, and its ways of training on
-fewer processes than were started."""
+"""Leftovers in fairseq that break it on current numpy, its ``--bf16`` that asks for a TPU, its ways of training on fewer
+processes than were started, and checkpoints that are damaged when training is killed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
+from fairseq.file_io import PathManager
 
 
 def install() -> None:
@@ -22,6 +23,7 @@ def install() -> None:
     _restore_numpy_names()
     options.parse_args_and_arch = _without_implied_tpu(options.parse_args_and_arch)
     distributed_utils.call_main = _with_all_processes(distributed_utils.call_main)
+    PathManager.copy = staticmethod(_whole(PathManager.copy))
 
 
 def _restore_numpy_names() -> None:
@@ -79,3 +81,18 @@ def _with_all_processes(call_main: Callable[..., Any]) -> Callable[..., Any]:
         return call_main(cfg, main, **kwargs)
 
     return checked
+
+
+def _whole(copy: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq makes checkpoint_last.pt a copy of the newest checkpoint; killed meanwhile it left half of it, and training
+    could not go on. The copy takes its place when it is whole."""
+
+    @functools.wraps(copy)
+    def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+        if not (overwrite and PathManager.supports_rename(dst_path)):
+            return copy(src_path, dst_path, overwrite)
+        copied = copy(src_path, dst_path + ".tmp", overwrite)
+        PathManager.rename(dst_path + ".tmp", dst_path)
+        return copied
+
+    return copy_whole

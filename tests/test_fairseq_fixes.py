@@ -1,8 +1,9 @@
-"""What stock fairseq gets wrong on current numpy, with ``--bf16`` and with the last batch of a data set."""
+"""What stock fairseq gets wrong on current numpy, with ``--bf16``, when it is killed and with the last batch of data."""
 
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import toy
 from fairseq import options
 from fairseq.data import data_utils
+from fairseq.file_io import PathManager
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
@@ -169,3 +171,22 @@ def test_length_buckets(pattern: tuple[int, int], corpus: Path) -> None:
     assert len({batch["net_input"]["src_tokens"].size(1) for batch in bucketed}) <= 2
     model = toy.model(plain_task)
     assert log_likelihood(model, bucketed) == pytest.approx(log_likelihood(model, plain), rel=1e-5)
+
+
+def test_a_killed_copy_leaves_the_checkpoint_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest, last = tmp_path / "checkpoint7.pt", tmp_path / "checkpoint_last.pt"
+    newest.write_bytes(b"epoch seven")
+    last.write_bytes(b"epoch six")
+
+    def killed(source: str, target: str) -> None:
+        Path(target).write_bytes(Path(source).read_bytes()[:4])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            PathManager.copy(str(newest), str(last), overwrite=True)
+    assert last.read_bytes() == b"epoch six"
+    assert PathManager.copy(str(newest), str(last), overwrite=True)
+    assert last.read_bytes() == b"epoch seven"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint7.pt", "checkpoint_last.pt"]
