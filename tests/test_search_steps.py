@@ -15,6 +15,7 @@ from amlp_fairseq.generators.search_steps import (
     forbid_end,
     force_end,
     length_penalty,
+    stay_put,
 )
 from amlp_fairseq.ops.interleave import Interleaving
 
@@ -104,6 +105,16 @@ def test_length_penalties() -> None:
 def test_deduplication(text: str, size: int, expected: str) -> None:
     words = text.split()
     assert [words[i] for i in deduplicate_ngrams([ord(w) for w in words], size)] == expected.split()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4])
+def test_as_many_rows_as_can_stay_where_they_are(n: int) -> None:
+    for origins in itertools.product(range(n + 2), repeat=n):
+        order = stay_put(list(origins))
+        assert sorted(order) == list(range(n))
+        staying = sum(origins[row] == place for place, row in enumerate(order))
+        orders = itertools.permutations(range(n))
+        assert staying == max(sum(origins[row] == place for place, row in enumerate(each)) for each in orders)
 
 
 def test_banned_words_of_two_directions() -> None:

@@ -20,6 +20,7 @@ from amlp_fairseq.generators.search_steps import (
     forbid_end,
     force_end,
     length_penalty,
+    stay_put,
 )
 from amlp_fairseq.inference.preparation import Preparation, is_final
 from amlp_fairseq.inference.ready_model import ReadyModel
@@ -214,9 +215,6 @@ class _Search:
         lprobs, attention = self._decode()
         if attention is not None:
             self.attention.append(attention)
-        useless = lprobs[..., 0].isnan()  # then a slot has no other probabilities either
-        if useless.any():
-            lprobs[useless] = -math.inf
         lprobs[..., options.pad] = -math.inf
         if options.unk_penalty:
             lprobs[..., options.unk] -= options.unk_penalty
@@ -254,43 +252,51 @@ class _Search:
 
     def _advance(self, step: Combinations, steps: int) -> None:
         """Collect finished hypotheses, keep the best unfinished ones, drop finished sentences."""
-        options, beam, z = self.options, self.options.beam_size, self.options.pattern.words_per_step
-        k = step.scores.size(1)
+        beam, k = self.options.beam_size, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
-        ended, finished = step.ends.view(-1, beam * k) < z, False
-        if ended.any():
-            if options.blocker is not None and z > 1:
-                self._drop_repeating_seams(totals, ended, step, steps)
-            # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
-            best_scores, best = totals.topk(min(beam, totals.size(1)), dim=1)
-            finishing = ended.gather(1, best) & best_scores.isfinite()
-            for sentence, rank in finishing.nonzero().tolist():
-                self._finish(sentence, int(best[sentence, rank]), step, steps)
-                finished = True
-            totals = totals.masked_fill(ended, -math.inf)
-
-        scores, alive = totals.topk(beam, dim=1)
+        ended = step.ends.view(-1, beam * k) < self.options.pattern.words_per_step
+        scores, alive = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
         going_on = scores[:, 0].isfinite()
-        if finished:
-            full = [len(self.hypotheses[sentence]) == beam for sentence in self.sentences.tolist()]
-            going_on &= ~torch.tensor(full, device=scores.device)
-        chosen = alive + torch.arange(len(alive), device=alive.device).unsqueeze(1) * beam * k
-        if not going_on.all():
-            scores, chosen, self.sentences = scores[going_on], chosen[going_on], self.sentences[going_on]
-            self.source, self.max_lengths = self.source[going_on], self.max_lengths[going_on]
-        self.scores, chosen = scores, chosen.flatten()
-        self._reorder(chosen // k)
+        # Here, once in a step, the device is waited for.
+        some_ended, all_go_on = torch.stack([ended.any(), going_on.all()]).tolist()
+        if some_ended:
+            going_on &= self._collect(totals, ended, step, steps)
+            all_go_on = bool(going_on.all())
+        places = torch.arange(len(going_on), device=going_on.device)
+        if not all_go_on:
+            places = going_on.nonzero().squeeze(1)
+            places = places[stay_put(places.tolist())]
+            scores, alive, self.sentences = scores[places], alive[places], self.sentences[places]
+            self.source, self.max_lengths = self.source[places], self.max_lengths[places]
+        if beam > 1 and not alive.is_cuda:  # to look there would be to wait, and memory is fast
+            order = alive.new_tensor([stay_put(parents) for parents in (alive // k).tolist()]).view_as(alive)
+            scores, alive = scores.gather(1, order), alive.gather(1, order)
+        chosen = (alive + places.unsqueeze(1) * (beam * k)).flatten()
+        self.scores = scores
+        if beam > 1 or not all_go_on:
+            self._reorder(chosen // k)
         self.tokens = torch.cat([self.tokens, step.words.flatten(0, 1)[chosen]], dim=1)
         self.word_scores = torch.cat([self.word_scores, step.word_scores.flatten(0, 1)[chosen]], dim=1)
 
     def _reorder(self, rows: Tensor) -> None:
-        if len(rows) == len(self.tokens) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
-            return
         self.tokens, self.word_scores = self.tokens[rows], self.word_scores[rows]
         self.attention = [table[rows] for table in self.attention]
         if rows.numel() > 0:
             for decoding in self.decodings:
                 decoding.reorder(rows)
+
+    def _collect(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> Tensor:
+        """Collect the hypotheses that have finished among the candidates (b, B·k); which sentences go on, (b,)."""
+        options, beam = self.options, self.options.beam_size
+        if options.blocker is not None and options.pattern.words_per_step > 1:
+            self._drop_repeating_seams(totals, ended, step, steps)
+        # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
+        best_scores, best = totals.topk(min(beam, totals.size(1)), dim=1)
+        sentences, ranks = (ended.gather(1, best) & best_scores.isfinite()).nonzero().unbind(1)
+        if len(sentences) > 0:
+            self._finish(sentences, best[sentences, ranks], step, steps)
+        unfinished = [len(self.hypotheses[sentence]) < beam for sentence in self.sentences.tolist()]
+        return torch.tensor(unfinished, device=ended.device)
 
     def _drop_repeating_seams(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> None:
         """Take back, in place, hypotheses that end with an n-gram repeated where two directions meet.
@@ -311,41 +317,46 @@ class _Search:
             if not self.hypotheses[int(self.sentences[sentence])]:
                 totals[sentence] = before[sentence]
 
-    def _finish(self, sentence: int, candidate: int, step: Combinations, steps: int) -> None:
-        """Add a finished hypothesis, in reading order, unless its sentence has B already."""
-        options, k, z = self.options, step.scores.size(1), self.options.pattern.words_per_step
-        found = self.hypotheses[int(self.sentences[sentence])]
-        if len(found) == options.beam_size:
-            return
-        row, column = sentence * options.beam_size + candidate // k, candidate % k
-        length = (steps - 1) * z + int(step.ends[row, column])
-        word_scores = torch.cat([self.word_scores[row], step.word_scores[row, column]])
-        tokens = torch.cat([self.tokens[row, z:], step.words[row, column]])
-        score = word_scores.sum()
-        if options.normalize_scores:
-            counted = length + 1 if options.words_behind_end == "ignore" else steps * z
-            score = score / length_penalty(torch.tensor(counted), options.len_penalty, options.length_penalty_kind)
+    def _finish(self, sentences: Tensor, candidates: Tensor, step: Combinations, steps: int) -> None:
+        """Add finished hypotheses, in reading order, unless their sentence has B already.
 
-        recovered = options.pattern.recover(torch.arange(length, device=tokens.device))
-        order = torch.cat([recovered, recovered.new_tensor([length])])
-        tokens = tokens[order]
-        if options.deduplicate_ngram_size > 0:
-            kept = torch.tensor(
-                [*deduplicate_ngrams(tokens[:-1].tolist(), options.deduplicate_ngram_size), length],
-                device=tokens.device,
+        Args:
+            sentences: of the unfinished ones, (n,), in order; of the same one the best hypothesis first.
+            candidates: which of the sentence's B·k, (n,).
+            step: where they end.
+            steps: decoder calls so far.
+        """
+        options, beam, z = self.options, self.options.beam_size, self.options.pattern.words_per_step
+        k = step.scores.size(1)
+        rows, columns = sentences * beam + candidates // k, candidates % k
+        tokens = torch.cat([self.tokens[rows, z:], step.words[rows, columns]], dim=1)
+        word_scores = torch.cat([self.word_scores[rows], step.word_scores[rows, columns]], dim=1)
+        lengths, scores = (steps - 1) * z + step.ends[rows, columns], word_scores.sum(dim=1)
+        if options.normalize_scores:
+            counted = lengths + 1 if options.words_behind_end == "ignore" else torch.full_like(lengths, steps * z)
+            scores = scores / length_penalty(counted, options.len_penalty, options.length_penalty_kind)
+        places = zip(self.sentences[sentences].tolist(), rows.tolist(), lengths.tolist(), strict=True)
+        for number, (sentence, row, length) in enumerate(places):
+            if len(self.hypotheses[sentence]) == beam:
+                continue
+            recovered = options.pattern.recover(torch.arange(length, device=tokens.device))
+            order = torch.cat([recovered, recovered.new_tensor([length])])
+            if options.deduplicate_ngram_size > 0:
+                kept = deduplicate_ngrams(tokens[number, recovered].tolist(), options.deduplicate_ngram_size)
+                order = order[[*kept, length]]
+            words, attention = tokens[number, order], None
+            if options.alignment:
+                attention = torch.cat([table[row] for table in self.attention])[order].t()
+            self.hypotheses[sentence].append(
+                {
+                    "tokens": words,
+                    "score": scores[number],
+                    "positional_scores": word_scores[number, order],
+                    "attention": attention,
+                    "alignment": self._alignment(row // beam, words, attention),
+                    "steps": steps,
+                }
             )
-            tokens, order = tokens[kept], order[kept]
-        attention = torch.cat([table[row] for table in self.attention])[order].t() if options.alignment else None
-        found.append(
-            {
-                "tokens": tokens,
-                "score": score,
-                "positional_scores": word_scores[order],
-                "attention": attention,
-                "alignment": self._alignment(sentence, tokens, attention),
-                "steps": steps,
-            }
-        )
 
     def _alignment(self, sentence: int, tokens: Tensor, attention: Tensor | None) -> Any:
         options = self.options

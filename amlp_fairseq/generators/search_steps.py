@@ -50,7 +50,7 @@ def combine_words(
     """Combine the best words of every slot by outer addition, pruned to k after each slot (lines 10-14).
 
     Args:
-        lprobs: log-probabilities of the step's slots, (N, z, V).
+        lprobs: log-probabilities of the step's slots, (N, z, V); NaN where a model gives none, which counts as -inf.
         k: combinations to keep per hypothesis.
         eos: the end symbol.
         pad: stands behind an end symbol.
@@ -63,6 +63,7 @@ def combine_words(
     n, z, vocab = lprobs.shape
     ignore = words_behind_end == "ignore" and z > 1
     top_scores, top_words = top_k(lprobs, min(k + ignore + most_forbidden, vocab))
+    top_scores, end_scores = (each.masked_fill(each.isnan(), -math.inf) for each in (top_scores, lprobs[..., eos]))
     going_on_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf) if ignore else top_scores
     stop = top_words.new_tensor([eos] + [pad] * (z - 1))
 
@@ -76,11 +77,11 @@ def combine_words(
     scores = candidates(0, top_words.new_empty(n, 1, 0)).squeeze(1)
     words = top_words[:, 0].unsqueeze(2)
     # What ends costs nothing later: pruned only at the last, against combinations that are complete.
-    ended = [(lprobs[:, 0, eos].unsqueeze(1), stop.expand(n, 1, z))] if ignore else []
+    ended = [(end_scores[:, :1], stop.expand(n, 1, z))] if ignore else []
     for slot in range(1, z):
         if ignore and slot < z - 1:
             stops = stop[: z - slot].expand(*words.shape[:2], -1)
-            ended.append((scores + lprobs[:, slot, eos].unsqueeze(1), torch.cat([words, stops], dim=2)))
+            ended.append((scores + end_scores[:, slot : slot + 1], torch.cat([words, stops], dim=2)))
         totals = scores.unsqueeze(2) + candidates(slot, words)
         scores, best = totals.flatten(1).topk(min(k, totals[0].numel()), dim=1)
         word = top_words[:, slot].gather(1, best % totals.size(2))
@@ -139,6 +140,22 @@ def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
         kind: ``fairseq``: length^α; ``gnmt``: ((5 + length) / 6)^α (Wu et al. 2016, the paper's).
     """
     return length**alpha if kind == "fairseq" else ((5 + length) / 6) ** alpha
+
+
+def stay_put(origins: list[int]) -> list[int]:
+    """An order of n rows in which as many as can stand where they come from: index of the row for each of n places.
+
+    Args:
+        origins: the place where each row comes from, (n,); several may come from one place, and from behind the n.
+    """
+    places = dict.fromkeys(range(len(origins)), -1)
+    moving = []
+    for row, origin in enumerate(origins):
+        if places.get(origin) == -1:
+            places[origin] = row
+        else:
+            moving.append(row)
+    return [row if row >= 0 else moving.pop() for row in places.values()]
 
 
 def deduplicate_ngrams(words: list[int], max_size: int) -> list[int]:

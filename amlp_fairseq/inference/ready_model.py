@@ -19,7 +19,8 @@ class StepwiseDecoding(Protocol):
         attention over the source (R, z, S) if it is wanted."""
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with the rows (R'), B of each sentence; sentences that have none are finished."""
+        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
+        change their order."""
 
 
 class ReadyModel:

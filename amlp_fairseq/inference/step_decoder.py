@@ -128,22 +128,39 @@ class Decoding:
         return decoder.decoder.output_layer(x), attention
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with the rows (R'), B of each sentence; sentences that have none are finished."""
-        if len(rows) == self.rows:
-            moved = (rows != torch.arange(self.rows, device=rows.device)).nonzero().squeeze(1)
-            written = self.cache[..., : self.length, :]
-            # Row by row: to assign to an index of several takes four times as long on a CPU.
-            for row, kept in zip(moved.tolist(), written.index_select(2, rows[moved]).unbind(2), strict=True):
-                written[:, :, row].copy_(kept)
-        else:
-            sentences = rows[:: self.beam] // self.beam
-            self.cache = self.cache.index_select(2, rows)
+        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
+        change their order."""
+        places = _Places(rows)
+        places.move(self.cache[..., : self.length, :], dim=2)
+        if len(rows) < self.rows:
+            sentences = _Places(rows[:: self.beam] // self.beam)
+            self.cache = self.cache[:, :, : len(rows)]
             self.memories = [
-                tuple(None if part is None else part[sentences] for part in memory) for memory in self.memories
+                tuple(None if part is None else sentences.move(part) for part in memory) for memory in self.memories
             ]
             self.rows = len(rows)
         for part in self.decoder.stateful:
             part.reorder_incremental_state(self.state, rows)
+
+
+class _Places:
+    """New first rows of tables: the row ``origins`` (n,) of each."""
+
+    def __init__(self, origins: Tensor) -> None:
+        self.origins = origins
+        if not origins.is_cuda:
+            self.moving = (origins != torch.arange(len(origins))).nonzero().squeeze(1)
+
+    def move(self, table: Tensor, dim: int = 0) -> Tensor:
+        """Move the rows of a table in place; returns the n of them."""
+        result = table.narrow(dim, 0, len(self.origins))
+        if table.is_cuda:
+            return result.copy_(table.index_select(dim, self.origins))
+        # Row by row: to assign to an index of several takes four times as long on a CPU.
+        moved = table.index_select(dim, self.origins[self.moving]).unbind(dim)
+        for place, row in zip(self.moving.tolist(), moved, strict=True):
+            result.select(dim, place).copy_(row)
+        return result
 
 
 class _Layer:
