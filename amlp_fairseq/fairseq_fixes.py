@@ -1,5 +1,5 @@
-"""Leftovers in fairseq that break it on current numpy, its ``--bf16`` that asks for a TPU, its ways of training on fewer
-processes than were started, and checkpoints that are damaged when training is killed."""
+"""Leftovers in fairseq that break it on current numpy, its ``--bf16`` that asks for a TPU, its ways of training on
+fewer processes than were started, and checkpoints that are damaged when training is killed."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _with_all_processes(call_main: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole(copy: Callable[..., Any]) -> Callable[..., Any]:
-    """fairseq makes checkpoint_last.pt a copy of the newest checkpoint; killed meanwhile it left half of it, and training
-    could not go on. The copy takes its place when it is whole."""
+    """fairseq makes checkpoint_last.pt a copy of the newest checkpoint. Killed meanwhile it left half of it, from which
+    training could not go on; now the copy takes its place when it is whole."""
 
     @functools.wraps(copy)
     def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> Any:

@@ -36,6 +36,7 @@ from torch import nn
 
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.inference.captured_decoding import CapturedDecoder
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
 from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
@@ -66,7 +67,7 @@ class Engine(ABC):
         model: ready for inference, in float32.
         task: its dictionaries and order of generation.
         precision: one of PRECISIONS[device].
-        args: device, threads and candidates of different lengths.
+        args: device, threads, candidates of different lengths and whether steps are captured where they can be.
         forced: whether it writes as many words as the batch says, and has no such candidates; else as many as it likes.
     """
 
@@ -178,22 +179,26 @@ class Ours(_Generator):
     PRECISIONS: ClassVar = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "float16", "bfloat16")}
     EXACT_BEAMS = (1, 4)
 
+    def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
+        self.cuda_graphs = args.cuda_graphs and CapturedDecoder.supports(model.decoder)
+        super().__init__(model, task, precision, args, forced)
+
     def new_generator(self, length_beam: int) -> Any:
-        return our_generator(self.model, self.task, length_beam, self.precision)
+        return our_generator(self.model, self.task, length_beam, self.precision, self.cuda_graphs)
 
     def watch(self, run: Run) -> tuple[Any, int]:
         result = run()
         return result, max(hypothesis["steps"] for sentence in result for hypothesis in sentence)
 
 
-def our_generator(model: Any, task: Any, length_beam: int, precision: str) -> Any:
+def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_graphs: bool) -> Any:
     """The plugin's generator for a model: the one place that knows how precisions are asked for."""
     choice: dict[str, Any] = {} if precision == "float32" else {"decode_dtype": precision}
     words = task.target_dictionary
     if isinstance(model, FairseqNATModel):
         return IterativeRefinement(words, beam_size=length_beam, **choice)
     pattern = getattr(task, "interleaving", Interleaving(num_directions=1))
-    return MultiwordBeamSearch([model], words, pattern, **choice)
+    return MultiwordBeamSearch([model], words, pattern, cuda_graphs=cuda_graphs, **choice)
 
 
 def _force_lengths(model: Any) -> None:

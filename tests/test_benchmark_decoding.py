@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object, **changes: Any) -> 
 
 
 def options(**changes: Any) -> Namespace:
-    values = {"device": "cpu", "data": None, "length_beam": 1, **SIZES, **MEASURED, **changes}
+    values = {"device": "cpu", "data": None, "length_beam": 1, "cuda_graphs": False, **SIZES, **MEASURED, **changes}
     return Namespace(**values)
 
 

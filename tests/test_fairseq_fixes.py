@@ -1,4 +1,4 @@
-"""What stock fairseq gets wrong on current numpy, with ``--bf16``, when it is killed and with the last batch of data."""
+"""What stock fairseq gets wrong on current numpy, with ``--bf16``, when killed and with the last batch of data."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ class MultiwordBeamSearch:
         deduplicate_ngram_size: drop immediate repetitions of up to this many words from the outputs; 0 for none.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+        cuda_graphs: capture the steps of models that are not in training, see ``captured_decoding.py``.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class MultiwordBeamSearch:
         deduplicate_ngram_size: int = 0,
         alignment: str | None = None,
         decode_dtype: str | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         if beam_size < 1:
             raise ValueError(f"--beam must be at least 1, not {beam_size}")
@@ -93,7 +95,7 @@ class MultiwordBeamSearch:
         self.words_behind_end = words_behind_end
         self.deduplicate_ngram_size = deduplicate_ngram_size
         self.alignment = alignment
-        self.prepare = Preparation(lambda model: ReadyModel(model, decode_dtype))
+        self.prepare = Preparation(lambda model: ReadyModel(model, decode_dtype, cuda_graphs and is_final([model])))
         for model in models:
             model.eval()
 

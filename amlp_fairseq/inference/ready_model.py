@@ -7,8 +7,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from amlp_fairseq.inference.captured_decoding import CapturedDecoder, CapturedDecoding
 from amlp_fairseq.inference.packed_linear import check_decode_dtype, with_packed_linears
 from amlp_fairseq.inference.step_decoder import Decoding, StepDecoder
+
+#: Devices with CUDA graphs.
+CAPTURING = ("cuda",)
 
 
 class StepwiseDecoding(Protocol):
@@ -31,17 +35,25 @@ class ReadyModel:
     Args:
         model: an autoregressive or interleaved model; it stays as it is.
         decode_dtype: ``--decode-dtype``; None: the weights' own.
+        cuda_graphs: ``--cuda-graphs``.
 
     Raises:
-        ValueError: if the device, or a decoder that is run as it is, does not have this type.
+        ValueError: if the device, or a decoder that is run as it is, does not have this type or cannot be captured.
     """
 
-    def __init__(self, model: Any, decode_dtype: str | None) -> None:
-        self.model, self.decoder = model, None
+    def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
+        self.model, self.decoder, self.captured = model, None, None
+        device = next(model.parameters()).device
         if decode_dtype is not None:
-            check_decode_dtype(decode_dtype, next(model.parameters()).device)
+            check_decode_dtype(decode_dtype, device)
+        if cuda_graphs and not (device.type in CAPTURING and CapturedDecoder.supports(model.decoder)):
+            raise ValueError(
+                f"--cuda-graphs is for {', '.join(CAPTURING)} and decoders of amlp_fairseq with softmax attention, "
+                f"without --retain-dropout, not for {type(model.decoder).__name__} on {device.type}"
+            )
         if StepDecoder.supports(model.decoder):
             self.decoder = StepDecoder(model.decoder, decode_dtype)
+            self.captured = CapturedDecoder(self.decoder) if cuda_graphs else None
         elif decode_dtype is not None:
             raise ValueError(
                 f"--decode-dtype {decode_dtype} is for decoders of amlp_fairseq without --retain-dropout, not for "
@@ -52,6 +64,8 @@ class ReadyModel:
     def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
         encoder_out = self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
+        if self.captured is not None:
+            return CapturedDecoding(self.captured, encoder_out, beam)
         if self.decoder is not None:
             return Decoding(self.decoder, encoder_out, beam)
         return _ModelsOwnDecoding(self.model, encoder_out, beam)

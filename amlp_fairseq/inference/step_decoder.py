@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -63,11 +63,55 @@ class StepDecoder:
         self.slots = torch.arange(slots, device=weight.device)
         self.encodings = self.decoder.encode_positions(self.slots).to(weight)
         allowed = self.decoder.attention_mask(self.slots, self.slots)
-        bias = torch.zeros(allowed.shape, dtype=weight.dtype, device=weight.device).masked_fill(~allowed, -math.inf)
-        #: Of each step 0 or -inf (z, slots up to its end); None where it sees all of them.
+        #: 0 or -inf (slots, slots): for what each slot may not see, later steps included.
+        self.bias = weight.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+        #: Of each step its part of it (z, slots up to its end); None where it sees all of them.
         self.biases = [
-            None if allowed[end - z : end, :end].all() else bias[end - z : end, :end] for end in range(z, slots + 1, z)
+            None if allowed[end - z : end, :end].all() else self.bias[end - z : end, :end]
+            for end in range(z, slots + 1, z)
         ]
+
+    def decode(self, words: Tensor, slots: Tensor, run: Run, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+        """One step: logits of the next z words (R, z, V), and the last layer's attention over the source, averaged over
+        heads (R, z, S), or None.
+
+        Args:
+            words: the z words of the step before, at first start symbols, (R, z).
+            slots: where they stand, (z,).
+            run: what is known of the sentences.
+            need_attention: whether attention is wanted.
+        """
+        decoder, attention = self.decoder, None
+        x = decoder.embed_words(words, slots) + self.encodings.index_select(0, slots)
+        for layer, memory in zip(self.layers, run.memories, strict=True):
+            x, attention = layer(x, run, memory, need_attention and layer is self.layers[-1])
+        if decoder.layer_norm is not None:
+            x = decoder.layer_norm(x)
+        if decoder.project_out_dim is not None:
+            x = decoder.project_out_dim(x)
+        return decoder.output_layer(x), attention
+
+
+class Run(Protocol):
+    """What a step's layers read of a batch, and where they keep what is new.
+
+    Attributes:
+        beam: B.
+        length: slots decoded so far, those of the running step included.
+        bias: 0 or -inf for what the running step may not see of the words' keys, (z, keys), or None.
+        memories: what each layer's cross-attention keeps of the source, tensors with the sentences as first axis.
+        state: fairseq's decoding state of the attentions that are not softmax.
+    """
+
+    beam: int
+    length: int
+    bias: Tensor | None
+    memories: list[Memory]
+    state: dict[str, Any]
+
+    def keep(self, number: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the step's keys and values (2, R, H, z, d_h) of the self-attention of this number; all of its keys and
+        values (R, H, keys, d_h)."""
 
 
 class Decoding:
@@ -79,13 +123,9 @@ class Decoding:
         beam: B.
 
     Attributes:
-        length: slots decoded so far, those of the running step included.
-        bias: 0 or -inf for what the running step may not see of them, (z, length), or None.
         cache: keys and values of the words, (self-attentions with softmax, 2, R, H, slots, d_h).
         written: the part of it up to the running step: keys and values (R, H, length, d_h) of each self-attention.
         new: the running step's part of it, (2, R, H, z, d_h) of each self-attention.
-        memories: what each layer's cross-attention keeps of the source, tensors with the sentences as first axis.
-        state: fairseq's decoding state of all other attentions.
     """
 
     def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
@@ -99,13 +139,7 @@ class Decoding:
         self.cache = source.new_empty(len(decoder.cached), 2, self.rows, heads, SLOTS, head_dim)
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Logits of the next z words (R, z, V), and the last layer's attention over the source, averaged over heads
-        (R, z, S), or None.
-
-        Args:
-            words: the z words of the step before, at first start symbols, (R, z).
-            need_attention: whether attention is wanted.
-        """
+        """See ``StepDecoder.decode``."""
         decoder, start = self.decoder, self.length
         self.length += decoder.words_per_step
         if self.length > self.cache.size(4):
@@ -116,16 +150,11 @@ class Decoding:
         keys, values = self.cache[..., : self.length, :].unbind(1)
         self.written = list(zip(keys, values, strict=True))
         self.new = self.cache[..., start : self.length, :].unbind()
-        x = decoder.decoder.embed_words(words, decoder.slots[start : self.length])
-        x = x + decoder.encodings[start : self.length]
-        attention = None
-        for layer, memory in zip(decoder.layers, self.memories, strict=True):
-            x, attention = layer(x, self, memory, need_attention and layer is decoder.layers[-1])
-        if decoder.decoder.layer_norm is not None:
-            x = decoder.decoder.layer_norm(x)
-        if decoder.decoder.project_out_dim is not None:
-            x = decoder.decoder.project_out_dim(x)
-        return decoder.decoder.output_layer(x), attention
+        return decoder.decode(words, decoder.slots[start : self.length], self, need_attention)
+
+    def keep(self, number: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+        self.new[number].copy_(kv)
+        return self.written[number]
 
     def reorder(self, rows: Tensor) -> None:
         """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
@@ -182,7 +211,7 @@ class _Layer:
         none: list[Map] = [_identity] * len(norms)
         self.before, self.after = (norms, none) if layer.normalize_before else (none, norms)
 
-    def __call__(self, x: Tensor, run: Decoding, memory: Memory, need_attention: bool) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, x: Tensor, run: Run, memory: Memory, need_attention: bool) -> tuple[Tensor, Tensor | None]:
         """(R, z, C) to (R, z, C), and attention over the source if it is wanted."""
         before, after = self.before, self.after
         x = after[0](x + self.self_attention.over_words(before[0](x), run))
@@ -213,12 +242,11 @@ class _SelfAttention:
         self.qkv = _pack_together([_queries(attention), attention.k_proj, attention.v_proj], decode_dtype)
         self.out = pack(attention.out_proj.weight, attention.out_proj.bias, decode_dtype)
 
-    def over_words(self, x: Tensor, run: Decoding) -> Tensor:
+    def over_words(self, x: Tensor, run: Run) -> Tensor:
         """What the new slots (R, z, C) take from all slots so far, (R, z, C)."""
         rows, z, _ = x.shape
         qkv = self.qkv(x).view(rows, z, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        run.new[self.number].copy_(qkv[1:])
-        out = _attend(qkv[0], *run.written[self.number], run.bias)
+        out = _attend(qkv[0], *run.keep(self.number, qkv[1:]), run.bias)
         return self.out(out.transpose(1, 2).reshape(x.shape))
 
 
@@ -239,9 +267,7 @@ class _CrossAttention:
             return *kv.unbind(), None
         return *kv.unbind(), torch.zeros_like(hidden, dtype=kv.dtype).masked_fill(hidden, -math.inf)[:, None, None]
 
-    def over_source(
-        self, x: Tensor, run: Decoding, memory: Memory, need_attention: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def over_source(self, x: Tensor, run: Run, memory: Memory, need_attention: bool) -> tuple[Tensor, Tensor | None]:
         """What the new slots (R, z, C) take from the source, and the weights (R, z, S) if they are wanted: the slots of
         all rows of a sentence are queries to the same keys."""
         k, v, bias = memory
@@ -264,14 +290,12 @@ class _OtherAttention:
         """The source (b, S, C) and where it is padding (b, S) or None, until the first step has read them."""
         return source.transpose(0, 1), hidden
 
-    def over_words(self, x: Tensor, run: Decoding) -> Tensor:
+    def over_words(self, x: Tensor, run: Run) -> Tensor:
         x = x.transpose(0, 1)
         out, _ = self.attention(x, x, x, incremental_state=run.state, attn_mask=run.bias)
         return out.transpose(0, 1)
 
-    def over_source(
-        self, x: Tensor, run: Decoding, memory: Memory, need_attention: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def over_source(self, x: Tensor, run: Run, memory: Memory, need_attention: bool) -> tuple[Tensor, Tensor | None]:
         source, hidden = memory
         if run.length == x.size(1):  # afterwards it keeps what it has made of them, for all rows
             source, hidden = (

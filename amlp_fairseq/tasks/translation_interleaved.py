@@ -49,6 +49,9 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
     )
+    cuda_graphs: bool = field(
+        default=False, metadata={"help": "replay decoding steps as CUDA graphs (decoders with softmax attention)"}
+    )
 
 
 @register_task("translation_interleaved", dataclass=TranslationInterleavedConfig)
@@ -153,4 +156,5 @@ class TranslationInterleavedTask(PluginTranslationTask):
             deduplicate_ngram_size=self.cfg.deduplicate_ngrams,
             alignment=getattr(args, "print_alignment", None),
             decode_dtype=self.decode_dtype,
+            cuda_graphs=self.cfg.cuda_graphs,
         )

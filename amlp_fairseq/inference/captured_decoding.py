@@ -1,0 +1,195 @@
+"""Decoding steps of fixed shapes on CUDA: each shape is captured once as a CUDA graph, and a step is one launch.
+
+A step of 6 layers is some 200 kernels, which a GPU finishes sooner than a processor can launch them. A graph launches
+them all, but only ever the same ones, on the same memory. So sentences, source positions and slots are rounded up to
+a shape, what is behind them is hidden, and everything that changes from step to step is in the device's memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from amlp_fairseq.inference.step_decoder import SLOTS, Memory, StepDecoder
+from amlp_fairseq.modules.softmax import SoftmaxAttention
+
+#: Source positions are rounded up to a multiple of this.
+SOURCE = 32
+#: Graphs that are kept: the shapes of the last batches.
+KEPT = 8
+
+
+class Shape(NamedTuple):
+    """What a graph is captured for."""
+
+    sentences: int
+    beam: int
+    source: int
+    slots: int
+    need_attention: bool
+
+
+class CapturedDecoder:
+    """A decoder and the graphs of its steps; all of its attentions are softmax, for the state of others changes its
+    shape from step to step."""
+
+    def __init__(self, decoder: StepDecoder) -> None:
+        self.decoder = decoder
+        self.graphs: dict[Shape, _Graph] = {}
+
+    @staticmethod
+    def supports(decoder: nn.Module) -> bool:
+        """Whether it has softmax attentions only."""
+        return StepDecoder.supports(decoder) and all(
+            isinstance(attention, SoftmaxAttention)
+            for layer in decoder.layers  # type: ignore[union-attr]
+            for attention in (layer.self_attn, layer.encoder_attn)
+        )
+
+    def graph(self, shape: Shape, memories: list[Memory]) -> _Graph:
+        """That of a shape; ``memories`` say of what type and size its buffers are."""
+        graph = self.graphs.pop(shape, None) or _Graph(self.decoder, shape, memories)
+        self.graphs[shape] = graph  # the last is the one that was used last
+        if len(self.graphs) > KEPT:
+            del self.graphs[next(iter(self.graphs))]
+        return graph
+
+
+class CapturedDecoding:
+    """A batch in the middle of decoding: ``step_decoder.Decoding`` for a captured decoder."""
+
+    def __init__(self, captured: CapturedDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
+        self.captured, self.beam, self.length = captured, beam, 0
+        source, padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
+        self.source, self.sentences = source.size(0), source.size(1)
+        self.memories = [layer.cross_attention.remember(source, padding) for layer in captured.decoder.layers]
+        cached = captured.decoder.cached
+        heads, head_dim = cached[0].heads, cached[0].head_dim
+        self.cache = source.new_empty(len(cached), 2, self.sentences * beam, heads, 0, head_dim)
+        self.graph: _Graph | None = None
+
+    def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
+        """See ``StepDecoder.decode``. The logits are overwritten by the next step."""
+        start = self.length
+        self.length += words.size(1)
+        shape = Shape(
+            sentences=_power_of_two(self.sentences),
+            beam=self.beam,
+            source=-(-self.source // SOURCE) * SOURCE,
+            slots=max(SLOTS, _power_of_two(self.length)),
+            need_attention=need_attention,
+        )
+        if self.graph is None or self.graph.shape != shape:
+            if self.graph is not None:
+                self.memories, self.cache = self.graph.contents(self.sentences, self.source, start)
+            self.graph = self.captured.graph(shape, self.memories)
+            self.graph.begin(self.memories, self.cache)
+        logits, attention = self.graph.step(words)
+        return logits, None if attention is None else attention[..., : self.source].clone()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
+        change their order."""
+        assert self.graph is not None
+        if len(rows) < self.sentences * self.beam:
+            self.sentences = len(rows) // self.beam
+            self.graph.keep_sentences(rows[:: self.beam] // self.beam)
+        self.graph.origins[: len(rows)].copy_(rows)
+
+
+class _Graph:
+    """One step on buffers of one shape, captured; a ``step_decoder.Run``.
+
+    Attributes:
+        words: of the step before, (R, z).
+        origins: the row that each row goes on with, (R,).
+        slots: where the step's words stand, (z,).
+        cache: keys and values of the words, (layers, 2, R, H, slots, d_h).
+        memories: what the cross-attentions keep of the sources: keys and values (b, H, S, d_h), and 0 or -inf
+            (b, 1, 1, S).
+        bias: of the running step (z, slots).
+    """
+
+    length = 0
+
+    def __init__(self, decoder: StepDecoder, shape: Shape, memories: list[Memory]) -> None:
+        self.decoder, self.shape, self.beam = decoder, shape, shape.beam
+        if shape.slots > len(decoder.slots):
+            decoder.prepare(shape.slots)
+        # A graph keeps no memory alive: these are what it reads, also after the decoder has prepared more slots.
+        self.tables = decoder.encodings, decoder.bias
+        self.state: dict[str, Any] = {}
+        (keys, _, hidden), z, rows = memories[0], decoder.words_per_step, shape.sentences * shape.beam
+        _, heads, _, head_dim = keys.shape
+        self.own, self.first = decoder.slots.new_tensor(range(rows)), decoder.slots[:z].clone()
+        self.words, self.origins, self.slots = decoder.slots.new_zeros(rows, z), self.own.clone(), self.first.clone()
+        self.cache = keys.new_zeros(len(decoder.cached), 2, rows, heads, shape.slots, head_dim)
+        source = keys.new_zeros(len(memories), 2, shape.sentences, heads, shape.source, head_dim)
+        self.hidden = hidden.new_zeros(shape.sentences, 1, 1, shape.source)
+        self.memories: list[Memory] = [(*kv, self.hidden) for kv in source]
+        self.bias: Tensor | None = None
+        self.replay, (self.logits, self.attention) = capture(self._run)
+
+    def _run(self) -> tuple[Tensor, Tensor | None]:
+        self.cache.copy_(self.cache.index_select(2, self.origins))
+        self.origins.copy_(self.own)
+        self.bias = self.tables[1].index_select(0, self.slots)[:, : self.shape.slots]
+        return self.decoder.decode(self.words, self.slots, self, self.shape.need_attention)
+
+    def keep(self, number: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self.cache[number].index_copy_(3, self.slots, kv)
+        return keys, values
+
+    def step(self, words: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits and attention of the first rows; ``words`` (R', z)."""
+        self.words[: len(words)].copy_(words)
+        self.replay()
+        self.slots.add_(len(self.slots))
+        return self.logits[: len(words)], None if self.attention is None else self.attention[: len(words)]
+
+    def begin(self, memories: list[Memory], cache: Tensor) -> None:
+        """Go on with sentences (n, …) and keys and values of their words (layers, 2, n·B, H, slots, d_h)."""
+        self.origins.copy_(self.own)
+        self.slots.copy_(self.first + cache.size(4))
+        self.cache.zero_()[:, :, : cache.size(2), :, : cache.size(4)].copy_(cache)
+        for own, memory in zip(self.memories, memories, strict=True):
+            for buffer, part in zip(own[:2], memory[:2], strict=True):
+                buffer[: len(part), :, : part.size(2)].copy_(part)
+        hidden = memories[0][2]
+        self.hidden.zero_()[: len(hidden)].fill_(-math.inf)[..., : hidden.size(3)].copy_(hidden)
+
+    def contents(self, sentences: int, source: int, slots: int) -> tuple[list[Memory], Tensor]:
+        """What ``begin`` takes, of the first sentences with so many source positions and slots."""
+        rows = self.origins[: sentences * self.shape.beam]
+        memories: list[Memory] = [
+            (k[:sentences, :, :source], v[:sentences, :, :source], hidden[:sentences, ..., :source])
+            for k, v, hidden in self.memories
+        ]
+        return memories, self.cache[:, :, :, :, :slots].index_select(2, rows)
+
+    def keep_sentences(self, sentences: Tensor) -> None:
+        """Go on with these (n,), as the first ones."""
+        for table in [part for memory in self.memories for part in memory[:2]] + [self.hidden]:
+            table[: len(sentences)].copy_(table.index_select(0, sentences))
+
+
+def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """A CUDA graph of what ``run`` does, as a function that does it again, and the result, overwritten each time."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # kernels are chosen and compiled in the first runs
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+    return graph.replay, result
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,116 @@
+"""Captured steps against plain ones: what a CUDA graph would hold is recorded, and replayed on the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import graph_emulator
+import pytest
+import torch
+import toy
+
+from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.inference import captured_decoding, ready_model, step_decoder
+from amlp_fairseq.inference.ready_model import ReadyModel
+
+MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
+    **{f"mask {name}": ((2, 2), {"decoder_attention_mask": name}) for name in ("vanilla", "independent-directions")},
+    "norms in front": ((2, 1), {"decoder_normalize_before": True, "activation_fn": "gelu"}),
+}
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Graphs on a CPU, of small shapes; one entry for each that is captured."""
+    made: list[Any] = []
+
+    def capture(run: Any) -> Any:
+        made.append(run)
+        return graph_emulator.capture(run)
+
+    monkeypatch.setattr(captured_decoding, "capture", capture)
+    monkeypatch.setattr(ready_model, "CAPTURING", ("cpu",))
+    for module in (step_decoder, captured_decoding):
+        monkeypatch.setattr(module, "SLOTS", 16)
+    monkeypatch.setattr(captured_decoding, "SOURCE", 4)
+    return made
+
+
+def build(name: str = "2-1", **options: Any) -> tuple[Any, Any]:
+    (h, c), given = MODELS[name]
+    task = toy.task(num_directions=h, words_per_direction=c)
+    model = toy.model(task, **given, **options)
+    model._is_generation_fast = True  # as in fairseq-generate
+    return task, model
+
+
+def sources(task: Any, count: int, seed: int) -> dict[str, Any]:
+    return toy.batch(toy.random_sources(count, 12, seed), task.src_dict)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("beam", "alignment"), [(1, None), (3, "hard")])
+def test_captured_steps_find_what_plain_steps_find(
+    name: str, beam: int, alignment: str | None, captures: list[Any]
+) -> None:
+    """Batches of several sizes one after the other, so that graphs are used again; sentences that end early leave, and
+    long ones need more slots."""
+    task, model = build(name)
+
+    def found(cuda_graphs: bool) -> list[dict[str, Any]]:
+        search = MultiwordBeamSearch(
+            [model],
+            task.tgt_dict,
+            task.interleaving,
+            beam_size=beam,
+            max_len_a=2,
+            max_len_b=20,
+            alignment=alignment,
+            cuda_graphs=cuda_graphs,
+        )
+        batches = [sources(task, count, seed) for seed, count in enumerate((5, 3, 1, 5, 8))]
+        return [each for batch in batches for found in search.generate([model], batch) for each in found]
+
+    plain = found(False)
+    assert not captures
+    captured = found(True)
+    assert captures
+    assert max(len(each["tokens"]) for each in plain) > 16 > min(len(each["tokens"]) for each in plain)
+    for ours, expected in zip(captured, plain, strict=True):
+        assert ours["tokens"].tolist() == expected["tokens"].tolist()
+        assert ours["steps"] == expected["steps"]
+        assert list(ours["alignment"]) == list(expected["alignment"])
+        torch.testing.assert_close(ours["positional_scores"], expected["positional_scores"], atol=1e-5, rtol=0)
+
+
+def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]) -> None:
+    task, model = build()
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, max_len_b=9, cuda_graphs=True)
+    search.generate([model], sources(task, 4, 0))
+    first = len(captures)
+    search.generate([model], sources(task, 4, 0))
+    assert len(captures) == first
+    graphs = search.prepare([model])[0].captured.graphs
+    for beam in range(1, 2 * captured_decoding.KEPT):
+        search.beam_size = beam
+        search.generate([model], sources(task, 1, 0))
+    assert len(graphs) == captured_decoding.KEPT
+
+
+def test_models_in_training_are_not_captured(captures: list[Any]) -> None:
+    task, model = build()
+    model._is_generation_fast = False
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, max_len_b=9, cuda_graphs=True)
+    search.generate([model], sources(task, 2, 0))
+    assert not captures
+
+
+def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model = build()
+    with pytest.raises(ValueError, match=r"--cuda-graphs is for cuda .*, not for InterleavedDecoder on cpu"):
+        ReadyModel(model, None, cuda_graphs=True)
+    monkeypatch.setattr(ready_model, "CAPTURING", ("cpu",))
+    for other in (toy.model(task, decoder_self_attention_type="average"), toy.stock_transformer(task)):
+        with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of amlp_fairseq with softmax"):
+            ReadyModel(other, None, cuda_graphs=True)
