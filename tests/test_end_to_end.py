@@ -19,7 +19,6 @@ recipe = commands.load_script("recipe")
 SYSTEMS = {
     "autoregressive": ("autoregressive", "", 320, 1, 70.0),
     "ibdecoder_sa": ("ibdecoder_sa", "", 460, 4, 38.0),
-    "lightconv_glu": ("lightconv_glu", "", 320, None, 70.0),
     "dynamicconv_glu": ("dynamicconv_glu", "", 320, None, 70.0),
     "ibdecoder, dynamic_conv": (
         *("ibdecoder", "--decoder-self-attention-type dynamic_conv --decoder-kernel-size-list 3,7"),

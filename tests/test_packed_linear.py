@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from amlp_fairseq.inference import packed_linear
 from amlp_fairseq.inference.packed_linear import (
     DECODE_DTYPES,
     PackedLinear,
-    check_decode_dtype,
+    in_decode_dtype,
     pack,
     with_packed_linears,
 )
@@ -64,6 +67,19 @@ def test_modules_are_copied_and_parameters_shared() -> None:
 
 @pytest.mark.parametrize(("decode_dtype", "device"), [("float16", "cpu"), ("int8", "cuda"), ("int8", "mps")])
 def test_types_that_a_device_is_not_made_for_are_named(decode_dtype: str, device: str) -> None:
+    parameter = SimpleNamespace(device=torch.device(device))
     with pytest.raises(ValueError, match=f"--decode-dtype {decode_dtype} is not for {device}: choose one of float32"):
-        check_decode_dtype(decode_dtype, torch.device(device))
+        in_decode_dtype(SimpleNamespace(parameters=lambda: iter([parameter])), decode_dtype)
     assert decode_dtype in DECODE_DTYPES
+
+
+def test_a_whole_model_of_another_type_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6))
+    assert in_decode_dtype(model, "bfloat16") == (model, "bfloat16")
+    monkeypatch.setattr(packed_linear, "_WHOLE", ("cpu",))
+    whole, left = in_decode_dtype(model, "bfloat16")
+    assert left is None
+    assert {parameter.dtype for parameter in whole.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert in_decode_dtype(model, None) == (model, None)

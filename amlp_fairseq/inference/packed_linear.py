@@ -18,17 +18,32 @@ from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
 
-#: What ``--decode-dtype`` may be. Only weights have this type; what is between the linear maps keeps its own.
+#: What ``--decode-dtype`` may be.
 DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 #: What a device has fast arithmetic for.
 _ABLE = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16")}
 
 
-def check_decode_dtype(decode_dtype: str, device: torch.device) -> None:
-    """Raise ValueError where the device has no fast arithmetic of this type."""
-    able = _ABLE.get(device.type, ("float32",))
+#: Devices on which a model is of this type as a whole, as with ``--fp16``: every conversion is a launch. On others only
+#: its linear maps are; what is between them keeps its own type.
+_WHOLE = ("cuda",)
+
+
+def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | None]:
+    """The model, or where the device wants it a copy in this type, and the type that is left for its linear maps.
+
+    Raises:
+        ValueError: where the device has no fast arithmetic of this type.
+    """
+    if decode_dtype is None:
+        return model, None
+    device = next(model.parameters()).device.type
+    able = _ABLE.get(device, ("float32",))
     if decode_dtype not in able:
-        raise ValueError(f"--decode-dtype {decode_dtype} is not for {device.type}: choose one of {', '.join(able)}")
+        raise ValueError(f"--decode-dtype {decode_dtype} is not for {device}: choose one of {', '.join(able)}")
+    if device in _WHOLE:
+        return copy.deepcopy(model).to(getattr(torch, decode_dtype)), None
+    return model, decode_dtype
 
 
 def pack(weight: Tensor, bias: Tensor | None, decode_dtype: str | None, relu: bool = False) -> Map:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.inference.captured_decoding import CapturedDecoder, CapturedDecoding
-from amlp_fairseq.inference.packed_linear import check_decode_dtype, with_packed_linears
+from amlp_fairseq.inference.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.inference.step_decoder import Decoding, StepDecoder
 
 #: Devices with CUDA graphs.
@@ -42,15 +42,14 @@ class ReadyModel:
     """
 
     def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
-        self.model, self.decoder, self.captured = model, None, None
-        device = next(model.parameters()).device
-        if decode_dtype is not None:
-            check_decode_dtype(decode_dtype, device)
-        if cuda_graphs and not (device.type in CAPTURING and CapturedDecoder.supports(model.decoder)):
+        device = next(model.parameters()).device.type
+        if cuda_graphs and not (device in CAPTURING and CapturedDecoder.supports(model.decoder)):
             raise ValueError(
                 f"--cuda-graphs is for {', '.join(CAPTURING)} and decoders of amlp_fairseq with softmax attention, "
-                f"without --retain-dropout, not for {type(model.decoder).__name__} on {device.type}"
+                f"without --retain-dropout, not for {type(model.decoder).__name__} on {device}"
             )
+        model, decode_dtype = in_decode_dtype(model, decode_dtype)
+        self.model, self.decoder, self.captured = model, None, None
         if StepDecoder.supports(model.decoder):
             self.decoder = StepDecoder(model.decoder, decode_dtype)
             self.captured = CapturedDecoder(self.decoder) if cuda_graphs else None

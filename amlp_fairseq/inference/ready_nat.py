@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from amlp_fairseq.inference.packed_linear import check_decode_dtype, with_packed_linears
+from amlp_fairseq.inference.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.modules.multihead import MultiHeadAttention
 
 
@@ -20,9 +20,7 @@ def ready_nat(model: Any, decode_dtype: str | None) -> Any:
     Raises:
         ValueError: if the device does not have this type.
     """
-    if decode_dtype is not None:
-        check_decode_dtype(decode_dtype, next(model.parameters()).device)
-    result = with_packed_linears(model, decode_dtype)
+    result = with_packed_linears(*in_decode_dtype(model, decode_dtype))
     for layer in result.decoder.layers:
         if isinstance(layer.encoder_attn, MultiHeadAttention) and not layer.encoder_attn.place.causal:
             layer.encoder_attn = _OneSource(layer.encoder_attn)
