@@ -559,7 +559,7 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     add("--checkpoint", nargs="+", default=[], metavar="NAME=PATH", help="trained models, for --data")
     add("--length-beam", type=int, default=1, help="candidates of different lengths, where lengths are not forced")
     add("--force-length", action="store_true", help="the references' lengths for trained models, too")
-    add("--cuda-graphs", action="store_true", help="capture the steps of ours with softmax attention")
+    add("--cuda-graphs", action="store_true", help="ours: capture what can be")
     args, given = parse(parser)
     args.precisions = args.precisions or ["float32", "int8" if args.device == "cpu" else "float16"]
     if args.systems is None:

@@ -180,7 +180,8 @@ class Ours(_Generator):
     EXACT_BEAMS = (1, 4)
 
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
-        self.cuda_graphs = args.cuda_graphs and CapturedDecoder.supports(model.decoder)
+        able = isinstance(model, CMLMCTransformerModel) or CapturedDecoder.supports(model.decoder)
+        self.cuda_graphs = args.cuda_graphs and able
         super().__init__(model, task, precision, args, forced)
 
     def new_generator(self, length_beam: int) -> Any:
@@ -196,7 +197,7 @@ def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_
     choice: dict[str, Any] = {} if precision == "float32" else {"decode_dtype": precision}
     words = task.target_dictionary
     if isinstance(model, FairseqNATModel):
-        return IterativeRefinement(words, beam_size=length_beam, **choice)
+        return IterativeRefinement(words, beam_size=length_beam, cuda_graphs=cuda_graphs, **choice)
     pattern = getattr(task, "interleaving", Interleaving(num_directions=1))
     return MultiwordBeamSearch([model], words, pattern, cuda_graphs=cuda_graphs, **choice)
 

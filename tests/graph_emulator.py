@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.onnx.operators
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -18,13 +20,24 @@ class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.kernels: list[Callable[[], None]] = []
+        #: Tensors that are in the host's memory beside a device, too: shapes, and what is made of them.
+        self.host: dict[int, Tensor] = {}
+
+    def shape(self, tensor: Tensor) -> Tensor:
+        """In place of ``torch.onnx.operators.shape_as_tensor``, by which fairseq counts positions."""
+        result = torch.tensor(tensor.shape)
+        self.host |= _memory(result)
+        return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in REFUSED:
+        given, name = _memory((args, kwargs)).keys(), func.overloadpacket.__name__
+        hosts = len(given) > 0 and given <= self.host.keys()
+        if name in REFUSED and not hosts:
             raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
         result = func(*args, **kwargs)
-        given = _memory((args, kwargs)).keys()
+        if hosts:
+            self.host |= _memory(result)
         written = [tensor for place, tensor in _memory(result).items() if place not in given]
 
         def kernel() -> None:
@@ -43,9 +56,9 @@ def _memory(tensors: Any) -> dict[int, Tensor]:
 
 
 def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """In place of ``captured_decoding.capture``."""
+    """In place of ``cuda_graphs.capture``."""
     run()
-    with _Recorder() as recorder:
+    with _Recorder() as recorder, patch.object(torch.onnx.operators, "shape_as_tensor", recorder.shape):
         result = run()
 
     def replay() -> None:

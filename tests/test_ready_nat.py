@@ -43,7 +43,7 @@ def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict
 def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
     ready = found([model], sample())
-    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, decode_dtype: model)
+    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, *options: model)
     plain = found([model], sample())
     assert len({hypothesis["steps"] for hypothesis in plain}) > 1  # sentences leave one after the other
     for mine, other in zip(ready, plain, strict=True):

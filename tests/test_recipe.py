@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +211,10 @@ def test_two_processes_equal_one_with_twice_the_batches(data: Path, tmp_path: Pa
         },
     )
     script = ["bash", commands.ROOT / "scripts/train.sh", config, data, "--cpu", "--save-dir"]
-    torchrun = [commands.ROOT / ".venv/bin/torchrun", "--nproc_per_node", "2", "--master_port", "29531", "--no-python"]
+    torchrun = Path(sys.executable).with_name("torchrun")
+    two = [torchrun, "--nproc_per_node", "2", "--master_port", "29531", "--no-python"]
     alone = commands.fresh(*script, tmp_path / "alone").stdout
-    together = commands.fresh(*torchrun, *script, tmp_path / "together").stdout
+    together = commands.fresh(*two, *script, tmp_path / "together").stdout
     assert "1 processes x 12 tokens x 4 batches" in alone
     assert "2 processes x 12 tokens x 2 batches" in together
     assert re.search(r"^\+ fairseq-train .* --update-freq 4 --cpu$", alone, flags=re.MULTILINE)

@@ -96,7 +96,7 @@ class Attack:
 ATTACKS: dict[str, Callable[[Path], Attack]] = {  # by the name that torch gives the function
     "posix.system": lambda trace: Attack(os.system, f"touch '{trace}'"),
     "eval": lambda trace: Attack(eval, f"open({str(trace)!r}, 'w')"),
-    "io.open": lambda trace: Attack(open, str(trace), "w"),
+    f"{open.__module__}.open": lambda trace: Attack(open, str(trace), "w"),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.inference.preparation import Preparation
+from amlp_fairseq.inference.preparation import Preparation, is_final
 from amlp_fairseq.inference.ready_nat import ready_nat
 
 #: Scores that differ by less have been computed from the same words, perhaps in another batch.
@@ -33,6 +33,7 @@ class IterativeRefinement:
         retain_history: whether to keep what every iteration reads and writes.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+        cuda_graphs: capture the passes of models that are not in training, but for the reranker.
 
     Raises:
         ValueError: for sizes below their least.
@@ -48,6 +49,7 @@ class IterativeRefinement:
         retain_history: bool = False,
         rerank: bool = False,
         decode_dtype: str | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         if max_iter < 0:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
@@ -58,7 +60,9 @@ class IterativeRefinement:
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.max_iter, self.beam_size = max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
-        self.prepare = Preparation(lambda model: ready_nat(model, decode_dtype))
+        self.prepare = Preparation(
+            lambda model: ready_nat(model, decode_dtype, cuda_graphs and _refines(model) and is_final([model]))
+        )
 
     @torch.no_grad()
     def generate(
@@ -82,7 +86,7 @@ class IterativeRefinement:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
         for model in models:
             model.eval()
-        if self.rerank and (len(models) < 2 or hasattr(models[-1], "initialize_output_tokens")):
+        if self.rerank and (len(models) < 2 or _refines(models[-1])):
             raise ValueError("--iter-decode-with-external-reranker takes an autoregressive model as the last of --path")
         writers = models[:-1] if self.rerank else models
         for model in writers:
@@ -172,6 +176,11 @@ class IterativeRefinement:
 
     def _strip(self, tokens: Tensor) -> Tensor:
         return tokens[tokens.ne(self.pad) & tokens.ne(self.bos)]
+
+
+def _refines(model: Any) -> bool:
+    """Whether it is a non-autoregressive model."""
+    return hasattr(model, "initialize_output_tokens")
 
 
 def _quality(hypothesis: dict[str, Any]) -> float:

@@ -1,26 +1,18 @@
-"""Decoding steps of fixed shapes on CUDA: each shape is captured once as a CUDA graph, and a step is one launch.
-
-A step of 6 layers is some 200 kernels, which a GPU finishes sooner than a processor can launch them. A graph launches
-them all, but only ever the same ones, on the same memory. So sentences, source positions and slots are rounded up to
-a shape, what is behind them is hidden, and everything that changes from step to step is in the device's memory.
-"""
+"""Decoding steps captured as CUDA graphs, see ``cuda_graphs.py``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
+from amlp_fairseq.inference import cuda_graphs
 from amlp_fairseq.inference.step_decoder import SLOTS, Memory, StepDecoder
 from amlp_fairseq.modules.softmax import SoftmaxAttention
 
 #: Source positions are rounded up to a multiple of this.
 SOURCE = 32
-#: Graphs that are kept: the shapes of the last batches.
-KEPT = 8
 
 
 class Shape(NamedTuple):
@@ -39,7 +31,7 @@ class CapturedDecoder:
 
     def __init__(self, decoder: StepDecoder) -> None:
         self.decoder = decoder
-        self.graphs: dict[Shape, _Graph] = {}
+        self.graphs = cuda_graphs.Graphs()
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
@@ -49,14 +41,6 @@ class CapturedDecoder:
             for layer in decoder.layers  # type: ignore[union-attr]
             for attention in (layer.self_attn, layer.encoder_attn)
         )
-
-    def graph(self, shape: Shape, memories: list[Memory]) -> _Graph:
-        """That of a shape; ``memories`` say of what type and size its buffers are."""
-        graph = self.graphs.pop(shape, None) or _Graph(self.decoder, shape, memories)
-        self.graphs[shape] = graph  # the last is the one that was used last
-        if len(self.graphs) > KEPT:
-            del self.graphs[next(iter(self.graphs))]
-        return graph
 
 
 class CapturedDecoding:
@@ -77,16 +61,16 @@ class CapturedDecoding:
         start = self.length
         self.length += words.size(1)
         shape = Shape(
-            sentences=_power_of_two(self.sentences),
+            sentences=cuda_graphs.power_of_two(self.sentences),
             beam=self.beam,
-            source=-(-self.source // SOURCE) * SOURCE,
-            slots=max(SLOTS, _power_of_two(self.length)),
+            source=cuda_graphs.multiple(self.source, SOURCE),
+            slots=max(SLOTS, cuda_graphs.power_of_two(self.length)),
             need_attention=need_attention,
         )
         if self.graph is None or self.graph.shape != shape:
             if self.graph is not None:
                 self.memories, self.cache = self.graph.contents(self.sentences, self.source, start)
-            self.graph = self.captured.graph(shape, self.memories)
+            self.graph = self.captured.graphs.get(shape, lambda: _Graph(self.captured.decoder, shape, self.memories))
             self.graph.begin(self.memories, self.cache)
         logits, attention = self.graph.step(words)
         return logits, None if attention is None else attention[..., : self.source].clone()
@@ -132,7 +116,7 @@ class _Graph:
         self.hidden = hidden.new_zeros(shape.sentences, 1, 1, shape.source)
         self.memories: list[Memory] = [(*kv, self.hidden) for kv in source]
         self.bias: Tensor | None = None
-        self.replay, (self.logits, self.attention) = capture(self._run)
+        self.replay, (self.logits, self.attention) = cuda_graphs.capture(self._run)
 
     def _run(self) -> tuple[Tensor, Tensor | None]:
         self.cache.copy_(self.cache.index_select(2, self.origins))
@@ -175,21 +159,3 @@ class _Graph:
         """Go on with these (n,), as the first ones."""
         for table in [part for memory in self.memories for part in memory[:2]] + [self.hidden]:
             table[: len(sentences)].copy_(table.index_select(0, sentences))
-
-
-def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """A CUDA graph of what ``run`` does, as a function that does it again, and the result, overwritten each time."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # kernels are chosen and compiled in the first runs
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-    return graph.replay, result
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.inference.captured_decoding import CapturedDecoder, CapturedDecoding
+from amlp_fairseq.inference.cuda_graphs import check_device
 from amlp_fairseq.inference.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.inference.step_decoder import Decoding, StepDecoder
-
-#: Devices with CUDA graphs.
-CAPTURING = ("cuda",)
 
 
 class StepwiseDecoding(Protocol):
@@ -42,12 +40,9 @@ class ReadyModel:
     """
 
     def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
-        device = next(model.parameters()).device.type
-        if cuda_graphs and not (device in CAPTURING and CapturedDecoder.supports(model.decoder)):
-            raise ValueError(
-                f"--cuda-graphs is for {', '.join(CAPTURING)} and decoders of amlp_fairseq with softmax attention, "
-                f"without --retain-dropout, not for {type(model.decoder).__name__} on {device}"
-            )
+        if cuda_graphs:
+            needed = "decoders of amlp_fairseq with softmax attention, without --retain-dropout"
+            check_device(model, CapturedDecoder.supports(model.decoder), needed)
         model, decode_dtype = in_decode_dtype(model, decode_dtype)
         self.model, self.decoder, self.captured = model, None, None
         if StepDecoder.supports(model.decoder):

@@ -6,21 +6,29 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from amlp_fairseq.inference.captured_pass import CapturedPass
+from amlp_fairseq.inference.cuda_graphs import check_device
 from amlp_fairseq.inference.packed_linear import in_decode_dtype, with_packed_linears
+from amlp_fairseq.models.cmlmc import CMLMCDecoder
 from amlp_fairseq.modules.multihead import MultiHeadAttention
 
 
-def ready_nat(model: Any, decode_dtype: str | None) -> Any:
+def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
     """The model with its weights as they are now, packed; its cross-attentions of the plugin read a source once.
 
     Args:
         model: a model of fairseq's NAT classes, or one that scores what they write; it stays as it is.
         decode_dtype: ``--decode-dtype``; None: the weights' own.
+        cuda_graphs: ``--cuda-graphs``; every pass then reads the source anew.
 
     Raises:
-        ValueError: if the device does not have this type.
+        ValueError: if the device does not have this type, or the decoder cannot be captured.
     """
     result = with_packed_linears(*in_decode_dtype(model, decode_dtype))
+    if cuda_graphs:
+        check_device(model, isinstance(model.decoder, CMLMCDecoder), "decoders of cmlmc_transformer")
+        result.decoder.forward = CapturedPass(result.decoder)
+        return result
     for layer in result.decoder.layers:
         if isinstance(layer.encoder_attn, MultiHeadAttention) and not layer.encoder_attn.place.causal:
             layer.encoder_attn = _OneSource(layer.encoder_attn)

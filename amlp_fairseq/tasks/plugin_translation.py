@@ -22,6 +22,10 @@ class DecodingConfig(FairseqDataclass):
         default=None,
         metadata={"help": "type of the weights when decoding: int8 on a CPU, float16 on CUDA (default: as they are)"},
     )
+    cuda_graphs: bool = field(
+        default=False,
+        metadata={"help": "replay decoder calls as CUDA graphs (softmax attention, and cmlmc_transformer with any)"},
+    )
 
 
 class PluginTranslationTask(TranslationTask):

@@ -125,4 +125,5 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             retain_history=getattr(args, "retain_iter_history", False),
             rerank=getattr(args, "iter_decode_with_external_reranker", False),
             decode_dtype=self.decode_dtype,
+            cuda_graphs=self.cfg.cuda_graphs,
         )

@@ -49,9 +49,6 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
     )
-    cuda_graphs: bool = field(
-        default=False, metadata={"help": "replay decoding steps as CUDA graphs (decoders with softmax attention)"}
-    )
 
 
 @register_task("translation_interleaved", dataclass=TranslationInterleavedConfig)

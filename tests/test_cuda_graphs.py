@@ -1,4 +1,4 @@
-"""Captured steps against plain ones: what a CUDA graph would hold is recorded, and replayed on the same memory."""
+"""Decoder calls as CUDA graphs against plain ones: they are recorded on a CPU, and replayed on the same memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 import torch
 import toy
 
+from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.inference import captured_decoding, ready_model, step_decoder
+from amlp_fairseq.inference import captured_decoding, captured_pass, cuda_graphs, step_decoder
 from amlp_fairseq.inference.ready_model import ReadyModel
+from amlp_fairseq.inference.ready_nat import ready_nat
+from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
+from amlp_fairseq.modules.attention import supporting
+from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
 MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
@@ -29,11 +34,12 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(run)
         return graph_emulator.capture(run)
 
-    monkeypatch.setattr(captured_decoding, "capture", capture)
-    monkeypatch.setattr(ready_model, "CAPTURING", ("cpu",))
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     for module in (step_decoder, captured_decoding):
         monkeypatch.setattr(module, "SLOTS", 16)
     monkeypatch.setattr(captured_decoding, "SOURCE", 4)
+    monkeypatch.setattr(captured_pass, "POSITIONS", 4)
     return made
 
 
@@ -91,11 +97,11 @@ def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]
     first = len(captures)
     search.generate([model], sources(task, 4, 0))
     assert len(captures) == first
-    graphs = search.prepare([model])[0].captured.graphs
-    for beam in range(1, 2 * captured_decoding.KEPT):
+    graphs = search.prepare([model])[0].captured.graphs.kept
+    for beam in range(1, 2 * cuda_graphs.KEPT):
         search.beam_size = beam
         search.generate([model], sources(task, 1, 0))
-    assert len(graphs) == captured_decoding.KEPT
+    assert len(graphs) == cuda_graphs.KEPT
 
 
 def test_models_in_training_are_not_captured(captures: list[Any]) -> None:
@@ -110,7 +116,50 @@ def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     task, model = build()
     with pytest.raises(ValueError, match=r"--cuda-graphs is for cuda .*, not for InterleavedDecoder on cpu"):
         ReadyModel(model, None, cuda_graphs=True)
-    monkeypatch.setattr(ready_model, "CAPTURING", ("cpu",))
+    monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     for other in (toy.model(task, decoder_self_attention_type="average"), toy.stock_transformer(task)):
         with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of amlp_fairseq with softmax"):
             ReadyModel(other, None, cuda_graphs=True)
+    with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of cmlmc_transformer, not for"):
+        ready_nat(toy.stock_transformer(task), None, cuda_graphs=True)
+
+
+def cmlmc(seed: int, **options: Any) -> Any:
+    """A random model whose sentences have 3, 4, 5, … words."""
+    torch.manual_seed(seed)
+    words = toy.dictionary(12)
+    task = TranslationCMLMCTask(TranslationCMLMCConfig(), words, words)
+    lengths = {"max_source_positions": 64, "max_target_positions": 64}
+    model = CMLMCTransformerModel.build_model(CMLMCConfig(**lengths, **toy.SIZES, label_smoothing=0.1, **options), task)
+    model.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
+    model._is_generation_fast = True
+    return toy.sharpen(model, 3.0)
+
+
+@pytest.mark.parametrize("attention", sorted({*supporting("noncausal self"), *supporting("noncausal cross")}))
+@pytest.mark.parametrize("count", [1, 2])
+def test_captured_passes_refine_as_plain_passes_do(attention: str, count: int, captures: list[Any]) -> None:
+    options = {
+        f"decoder_{place}_attention_type": attention
+        for place in ("self", "cross")
+        if attention in supporting(f"noncausal {place}")
+    }
+    models = [cmlmc(seed, **options, decoder_kernel_size_list=[3]) for seed in range(count)]
+    words = toy.dictionary(12)
+
+    def found(cuda_graphs: bool) -> list[dict[str, Any]]:
+        search = IterativeRefinement(words, max_iter=5, beam_size=2, cuda_graphs=cuda_graphs)
+        batches = [
+            toy.batch([[words.bos(), *source] for source in toy.random_sources(size, 12, seed)], words)
+            for seed, size in enumerate((6, 2, 5, 6, 5))
+        ]
+        return [hypothesis for batch in batches for (hypothesis,) in search.generate(models, batch)]
+
+    plain = found(False)
+    assert not captures
+    captured = found(True)
+    assert captures
+    for ours, expected in zip(captured, plain, strict=True):
+        assert ours["tokens"].tolist() == expected["tokens"].tolist()
+        assert ours["steps"] == expected["steps"]
+        torch.testing.assert_close(ours["positional_scores"], expected["positional_scores"], atol=1e-5, rtol=0)
