@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import itertools
 import math
@@ -665,7 +664,7 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
         call(backend="triton")
     with pytest.raises(RuntimeError, match=r"light_conv: backend 'triton' .*tensors are on cpu"):
         call("light", backend="triton")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "TRITON_INSTALLED", False)
     with pytest.raises(RuntimeError, match="triton is not installed"):
         backends.choose_backend("triton", torch.device("cuda"), "operator")
 
@@ -707,7 +706,7 @@ def test_auto_logs_its_choice_and_the_reason_once(
     log: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", interpreter)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(backends, "TRITON_INSTALLED", installed)
     for _ in range(3):
         assert backends.choose_backend("auto", torch.device(device), "dynamic_conv") == choice
     expected = f"dynamic_conv runs on {choice} for {device} tensors" + (f" ({reason})" if reason else "")

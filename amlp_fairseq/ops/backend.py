@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 
 BACKENDS = ("auto", "torch", "triton")
+#: Looked for once: ``torch.compile`` cannot trace the search.
+TRITON_INSTALLED = find_spec("triton") is not None
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
 
 
 def _triton_obstacle(device: torch.device) -> str:
-    if importlib.util.find_spec("triton") is None:
+    if not TRITON_INSTALLED:
         return "the package triton is not installed"
     if device.type == "cuda" or (device.type == "cpu" and interpreting()):
         return ""
