@@ -14,9 +14,9 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]),
     package_data={"amlp_fairseq": ["py.typed"]},
-    # The test suite runs on Python 3.11 with torch 2.13.0, triton 3.7.1, sacrebleu 2.6.0 and sentencepiece 0.2.3. All but
-    # its trainings has run on Python 3.12 with torch 2.11.0 and triton 3.6.0, which a CUDA host may have (Triton's
-    # interpreter of then needs numpy < 2.4); what starts no command, on Python 3.10, too.
+    # The test suite runs on Python 3.11 with torch 2.13.0, triton 3.7.1, sacrebleu 2.6.0 and sentencepiece 0.2.3.
+    # It has run on Python 3.12 with torch 2.11.0 and triton 3.6.0, which a CUDA host may have, without its trainings
+    # (and with numpy < 2.4 for triton's interpreter); what starts no command, on Python 3.10, too.
     install_requires=[
         "fairseq-fixed>=0.12.3.1,<0.13",  # PyPI's `fairseq` cannot be imported on Python >= 3.11
         "torch>=2.11,<2.14",
