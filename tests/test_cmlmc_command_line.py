@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import commands
@@ -246,17 +247,18 @@ def test_unsupported_options_stop_the_command(folder: Path) -> None:
 
 
 def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, decode_dtype: decode_dtype)
+    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, *options: options)
     cfg = parsed(folder, *DECODING, "--iter-decode-force-max-iter", "--retain-iter-history", "--print-step")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.retain_history) == (2, 2, False, True)
     cfg = parsed(folder, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.rerank) == (10, 3, True, True)
-    assert search.prepare(["a model"]) == [None]
-    cfg = parsed(folder, "--decode-dtype", "int8")
+    assert search.prepare(["a model"]) == [(None, False)]
+    cfg = parsed(folder, "--decode-dtype", "int8", "--cuda-graphs")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
-    assert search.prepare(["a model"]) == ["int8"]
+    model = SimpleNamespace(initialize_output_tokens=None, _is_generation_fast=True)
+    assert search.prepare([model]) == [("int8", True)]
 
 
 def test_targets_padded_on_the_left_are_refused(folder: Path) -> None:

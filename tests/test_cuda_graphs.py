@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import graph_emulator
@@ -110,6 +111,14 @@ def test_models_in_training_are_not_captured(captures: list[Any]) -> None:
     search = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, max_len_b=9, cuda_graphs=True)
     search.generate([model], sources(task, 2, 0))
     assert not captures
+
+
+def test_the_option_reaches_the_search() -> None:
+    task = toy.task(num_directions=1, cuda_graphs=True)
+    model = toy.model(task)
+    model._is_generation_fast = True
+    with pytest.raises(ValueError, match="--cuda-graphs is for cuda"):
+        task.build_generator([model], Namespace()).generate([model], sources(task, 1, 0))
 
 
 def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,9 @@ def test_inputs_may_be_views() -> None:
 
 
 def test_int8_weights_have_a_scale_per_output() -> None:
+    torch.manual_seed(0)
     weight = torch.randn(4, 64) * torch.tensor([[1e-3], [1.0], [1e3], [0.0]])
-    x = torch.randn(2, 64)
+    x = torch.randn(32, 64)
     error = (pack(weight, None, "int8")(x) - x @ weight.t()).abs().amax(dim=0)
     assert (error[:3] <= 0.03 * (x @ weight.t()).abs().amax(dim=0)[:3]).all()
     assert error[3] == 0
