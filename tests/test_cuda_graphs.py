@@ -12,12 +12,10 @@ import toy
 
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.inference import captured_decoding, captured_pass, cuda_graphs, step_decoder
+from amlp_fairseq.inference import captured_decoding, cuda_graphs, step_decoder
 from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.inference.ready_nat import ready_nat
-from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.modules.attention import supporting
-from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
 MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
@@ -39,8 +37,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     for module in (step_decoder, captured_decoding):
         monkeypatch.setattr(module, "SLOTS", 16)
-    monkeypatch.setattr(captured_decoding, "SOURCE", 4)
-    monkeypatch.setattr(captured_pass, "POSITIONS", 4)
+    monkeypatch.setattr(cuda_graphs, "POSITIONS", 4)
     return made
 
 
@@ -133,18 +130,6 @@ def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         ready_nat(toy.stock_transformer(task), None, cuda_graphs=True)
 
 
-def cmlmc(seed: int, **options: Any) -> Any:
-    """A random model whose sentences have 3, 4, 5, … words."""
-    torch.manual_seed(seed)
-    words = toy.dictionary(12)
-    task = TranslationCMLMCTask(TranslationCMLMCConfig(), words, words)
-    lengths = {"max_source_positions": 64, "max_target_positions": 64}
-    model = CMLMCTransformerModel.build_model(CMLMCConfig(**lengths, **toy.SIZES, label_smoothing=0.1, **options), task)
-    model.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
-    model._is_generation_fast = True
-    return toy.sharpen(model, 3.0)
-
-
 @pytest.mark.parametrize("attention", sorted({*supporting("noncausal self"), *supporting("noncausal cross")}))
 @pytest.mark.parametrize("count", [1, 2])
 def test_captured_passes_refine_as_plain_passes_do(attention: str, count: int, captures: list[Any]) -> None:
@@ -153,7 +138,9 @@ def test_captured_passes_refine_as_plain_passes_do(attention: str, count: int, c
         for place in ("self", "cross")
         if attention in supporting(f"noncausal {place}")
     }
-    models = [cmlmc(seed, **options, decoder_kernel_size_list=[3]) for seed in range(count)]
+    models = [toy.cmlmc(seed, **options, decoder_kernel_size_list=[3]) for seed in range(count)]
+    for model in models:
+        model._is_generation_fast = True
     words = toy.dictionary(12)
 
     def found(cuda_graphs: bool) -> list[dict[str, Any]]:

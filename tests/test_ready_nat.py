@@ -11,22 +11,10 @@ import toy
 from amlp_fairseq.generators import iterative_refinement
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.inference.ready_nat import ready_nat
-from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.modules.attention import supporting
-from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
 WORDS = toy.dictionary(12)
-TASK = TranslationCMLMCTask(TranslationCMLMCConfig(), WORDS, WORDS)
 CROSS = supporting("noncausal cross")
-
-
-def build(seed: int = 1, **options: Any) -> CMLMCTransformerModel:
-    """A random model whose sentences have 3, 4, 5, … words."""
-    torch.manual_seed(seed)
-    lengths = {"max_source_positions": 64, "max_target_positions": 64}
-    model = CMLMCTransformerModel.build_model(CMLMCConfig(**lengths, **toy.SIZES, label_smoothing=0.1, **options), TASK)
-    model.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
-    return toy.sharpen(model, 3.0)
 
 
 def sample(seed: int = 0) -> dict[str, Any]:
@@ -41,7 +29,7 @@ def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict
 
 @pytest.mark.parametrize("cross", CROSS)
 def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
+    model = toy.cmlmc(decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
     ready = found([model], sample())
     monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, *options: model)
     plain = found([model], sample())
@@ -53,7 +41,7 @@ def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyP
 
 
 def test_another_source_of_the_same_shape_is_read_anew() -> None:
-    model = build()
+    model = toy.cmlmc()
     model.make_generation_fast_()
     search = IterativeRefinement(WORDS, max_iter=2)
     first = search.generate([model], sample(0))
@@ -65,7 +53,7 @@ def test_another_source_of_the_same_shape_is_read_anew() -> None:
 
 
 def test_a_model_in_training_is_read_with_its_weights_of_now() -> None:
-    model, search = build(), IterativeRefinement(WORDS, max_iter=2)
+    model, search = toy.cmlmc(), IterativeRefinement(WORDS, max_iter=2)
     before = search.generate([model], sample())
     with torch.no_grad():
         for parameter in model.parameters():
@@ -78,7 +66,7 @@ def test_a_model_in_training_is_read_with_its_weights_of_now() -> None:
 
 @pytest.mark.parametrize(("decode_dtype", "tolerance"), [("bfloat16", 0.05), ("int8", 0.1)])
 def test_other_types_stay_near(decode_dtype: str, tolerance: float) -> None:
-    model, batch = build(), sample()["net_input"]
+    model, batch = toy.cmlmc(), sample()["net_input"]
     tokens = torch.full((5, 6), WORDS.unk())
 
     def logits(network: Any) -> torch.Tensor:

@@ -9,7 +9,9 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 
+from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.models.interleaved_decoder import IBDecoderConfig, IBDecoderModel
+from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
 
 SIZES = {
@@ -51,6 +53,16 @@ def stock_transformer(toy_task: Any, seed: int = 0, sharpness: float = 3.0) -> T
         )
     )
     return sharpen(TransformerModelBase.build_model(cfg, toy_task), sharpness)
+
+
+def cmlmc(seed: int = 1, **options: Any) -> CMLMCTransformerModel:
+    """A random CMLMC model whose sentences have 3, 4, 5, … words."""
+    torch.manual_seed(seed)
+    words = dictionary(12)
+    cfg = CMLMCConfig(max_source_positions=64, max_target_positions=64, **SIZES, label_smoothing=0.1, **options)
+    result = CMLMCTransformerModel.build_model(cfg, TranslationCMLMCTask(TranslationCMLMCConfig(), words, words))
+    result.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
+    return sharpen(result, 3.0)
 
 
 def sharpen(result: Any, sharpness: float) -> Any:

@@ -11,9 +11,6 @@ from amlp_fairseq.inference import cuda_graphs
 from amlp_fairseq.inference.step_decoder import SLOTS, Memory, StepDecoder
 from amlp_fairseq.modules.softmax import SoftmaxAttention
 
-#: Source positions are rounded up to a multiple of this.
-SOURCE = 32
-
 
 class Shape(NamedTuple):
     """What a graph is captured for."""
@@ -63,7 +60,7 @@ class CapturedDecoding:
         shape = Shape(
             sentences=cuda_graphs.power_of_two(self.sentences),
             beam=self.beam,
-            source=cuda_graphs.multiple(self.source, SOURCE),
+            source=cuda_graphs.rounded(self.source),
             slots=max(SLOTS, cuda_graphs.power_of_two(self.length)),
             need_attention=need_attention,
         )

@@ -8,9 +8,6 @@ from torch import Tensor
 
 from amlp_fairseq.inference import cuda_graphs
 
-#: Positions of sources and targets are rounded up to a multiple of this.
-POSITIONS = 32
-
 
 class CapturedPass:
     """In place of a decoder's ``forward``; it takes and gives the same.
@@ -29,8 +26,8 @@ class CapturedPass:
         sentences, positions = prev_output_tokens.shape
         shape = (
             cuda_graphs.power_of_two(sentences),
-            min(cuda_graphs.multiple(positions, POSITIONS), self.decoder.max_positions()),
-            cuda_graphs.multiple(source.size(0), POSITIONS),
+            min(cuda_graphs.rounded(positions), self.decoder.max_positions()),
+            cuda_graphs.rounded(source.size(0)),
             *source.shape[2:],
             normalize,
         )

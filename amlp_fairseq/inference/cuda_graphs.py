@@ -16,6 +16,8 @@ import torch
 CAPTURING = ("cuda",)
 #: Graphs that are kept: the shapes of the last batches.
 KEPT = 8
+#: Positions of sources, and of targets in a pass through all, are rounded up to a multiple of this.
+POSITIONS = 32
 
 
 def check_device(model: Any, able: bool, needed: str) -> None:
@@ -59,6 +61,6 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def multiple(count: int, size: int) -> int:
-    """The next multiple of ``size`` that is not less."""
-    return -(-count // size) * size
+def rounded(positions: int) -> int:
+    """The next multiple of ``POSITIONS`` that is not less."""
+    return -(-positions // POSITIONS) * POSITIONS
