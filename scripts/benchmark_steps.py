@@ -134,11 +134,11 @@ def hypotheses(model: Any, sample: dict[str, Any], beam: int, length: int, devic
 
 
 def state_bytes(decoder: nn.Module, state: dict[str, Any]) -> int:
-    """Of what the self-attentions keep, each storage once; a module's entries are named by its id."""
+    """Of what the self-attentions keep, but for scalars, each storage once; a module's entries are named by its id."""
     parts = [part for name, part in decoder.named_modules() if "self_attn" in name.split(".")]
     ids = {part._incremental_state_id for part in parts if hasattr(part, "_incremental_state_id")}
     kept = [value for key, entry in state.items() if key.split(".")[0] in ids for value in entry.values()]
-    storages = [value.untyped_storage() for value in kept if isinstance(value, Tensor)]
+    storages = [value.untyped_storage() for value in kept if isinstance(value, Tensor) and value.dim() > 0]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

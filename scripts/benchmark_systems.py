@@ -37,6 +37,7 @@ from torch import nn
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.inference.captured_decoding import CapturedDecoder
+from amlp_fairseq.inference.captured_pass import CapturedPass
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
 from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
@@ -180,7 +181,7 @@ class Ours(_Generator):
     EXACT_BEAMS = (1, 4)
 
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
-        able = isinstance(model, CMLMCTransformerModel) or CapturedDecoder.supports(model.decoder)
+        able = CapturedPass.supports(model.decoder) or CapturedDecoder.supports(model.decoder)
         self.cuda_graphs = args.cuda_graphs and able
         super().__init__(model, task, precision, args, forced)
 

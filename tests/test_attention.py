@@ -160,13 +160,28 @@ def test_state_never_grows(name: str) -> None:
         run(layer, random(first), incremental_state=state)
         for _ in range(3):
             (saved,) = state.values()
-            tensors = [value for value in saved.values() if isinstance(value, Tensor)]
+            tensors = [value for value in saved.values() if isinstance(value, Tensor) and value.dim() > 0]
             assert all(isinstance(value, (Tensor, int)) for value in saved.values())
             size = sum(value.numel() for value in tensors)
             full = BATCH * CONSTANT_STATE[name]
             assert size == full if first == 40 or name != "local" else size <= full
             assert all(value.untyped_storage().nbytes() == 4 * value.numel() for value in tensors)
             run(layer, random(1), incremental_state=state)
+
+
+@pytest.mark.parametrize("name", supporting("causal self"))
+def test_a_fixed_state_is_tensors_that_are_zero_before_the_first_word(name: str) -> None:
+    layer = build(name, "decoder")
+    state: dict = {}
+    first = run(layer, random(1), incremental_state=state)
+    (saved,) = state.values()
+    shapes = {key: (value.shape, value.dtype) for key, value in saved.items()}
+    zeros = {next(iter(state)): {key: torch.zeros_like(value) for key, value in saved.items()}}
+    run(layer, random(1), incremental_state=state)
+    (saved,) = state.values()
+    assert layer.fixed_state == ({key: (value.shape, value.dtype) for key, value in saved.items()} == shapes)
+    if layer.fixed_state:
+        torch.testing.assert_close(run(layer, random(1), incremental_state=zeros), first, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in IN_DECODER} - {"softmax"}))

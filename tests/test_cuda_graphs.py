@@ -20,6 +20,17 @@ from amlp_fairseq.modules.attention import supporting
 MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
     **{f"mask {name}": ((2, 2), {"decoder_attention_mask": name}) for name in ("vanilla", "independent-directions")},
+    **{
+        f"{name} {h}-{c}": ((h, c), {"decoder_self_attention_type": name, "decoder_kernel_size_list": [k]})
+        for name, h, c, k in [
+            ("average", 1, 1, 1),
+            ("average", 2, 2, 1),
+            ("dynamic_conv", 1, 1, 3),
+            ("light_conv", 2, 1, 5),
+            ("cnn", 1, 1, 4),
+            ("abc", 2, 1, 1),
+        ]
+    },
     "norms in front": ((2, 1), {"decoder_normalize_before": True, "activation_fn": "gelu"}),
 }
 
@@ -68,8 +79,8 @@ def test_captured_steps_find_what_plain_steps_find(
             task.tgt_dict,
             task.interleaving,
             beam_size=beam,
-            max_len_a=2,
-            max_len_b=20,
+            max_len_a=4,
+            max_len_b=1,
             alignment=alignment,
             cuda_graphs=cuda_graphs,
         )
@@ -123,8 +134,13 @@ def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match=r"--cuda-graphs is for cuda .*, not for InterleavedDecoder on cpu"):
         ReadyModel(model, None, cuda_graphs=True)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
-    for other in (toy.model(task, decoder_self_attention_type="average"), toy.stock_transformer(task)):
-        with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of amlp_fairseq with softmax"):
+    able = "abc, average, cnn, dynamic_conv, light_conv, softmax self-attention, softmax cross-attention"
+    for other in (
+        toy.model(task, decoder_self_attention_type="local", decoder_kernel_size_list=[3]),
+        toy.model(task, decoder_cross_attention_type="abc"),
+        toy.stock_transformer(task),
+    ):
+        with pytest.raises(ValueError, match=f"--cuda-graphs is for cpu and decoders of amlp_fairseq with {able}"):
             ReadyModel(other, None, cuda_graphs=True)
     with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of cmlmc_transformer, not for"):
         ready_nat(toy.stock_transformer(task), None, cuda_graphs=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.inference import cuda_graphs
 from amlp_fairseq.inference.step_decoder import SLOTS, Memory, StepDecoder
+from amlp_fairseq.modules.attention import ATTENTIONS, supporting
 from amlp_fairseq.modules.softmax import SoftmaxAttention
 
 
@@ -22,9 +24,15 @@ class Shape(NamedTuple):
     need_attention: bool
 
 
+def capturable() -> dict[str, Any]:
+    """The decoder's self-attentions for which buffers can be made, by name: of keys and values, or of a state whose
+    shapes do not change."""
+    found = {name: ATTENTIONS[name] for name in supporting("causal self")}
+    return {name: cls for name, cls in found.items() if cls is SoftmaxAttention or cls.fixed_state}
+
+
 class CapturedDecoder:
-    """A decoder and the graphs of its steps; all of its attentions are softmax, for the state of others changes its
-    shape from step to step."""
+    """A decoder and the graphs of its steps."""
 
     def __init__(self, decoder: StepDecoder) -> None:
         self.decoder = decoder
@@ -32,11 +40,11 @@ class CapturedDecoder:
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
-        """Whether it has softmax attentions only."""
+        """Whether it has ``capturable`` self-attentions, and softmax cross-attentions."""
+        able = tuple(capturable().values())
         return StepDecoder.supports(decoder) and all(
-            isinstance(attention, SoftmaxAttention)
+            isinstance(layer.self_attn, able) and isinstance(layer.encoder_attn, SoftmaxAttention)
             for layer in decoder.layers  # type: ignore[union-attr]
-            for attention in (layer.self_attn, layer.encoder_attn)
         )
 
 
@@ -48,9 +56,9 @@ class CapturedDecoding:
         source, padding = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         self.source, self.sentences = source.size(0), source.size(1)
         self.memories = [layer.cross_attention.remember(source, padding) for layer in captured.decoder.layers]
-        cached = captured.decoder.cached
-        heads, head_dim = cached[0].heads, cached[0].head_dim
-        self.cache = source.new_empty(len(cached), 2, self.sentences * beam, heads, 0, head_dim)
+        _, heads, _, head_dim = self.memories[0][0].shape
+        self.cache = source.new_empty(len(captured.decoder.cached), 2, self.sentences * beam, heads, 0, head_dim)
+        self.state: dict[str, Any] = {}
         self.graph: _Graph | None = None
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -66,9 +74,9 @@ class CapturedDecoding:
         )
         if self.graph is None or self.graph.shape != shape:
             if self.graph is not None:
-                self.memories, self.cache = self.graph.contents(self.sentences, self.source, start)
+                self.memories, self.cache, self.state = self.graph.contents(self.sentences, self.source, start)
             self.graph = self.captured.graphs.get(shape, lambda: _Graph(self.captured.decoder, shape, self.memories))
-            self.graph.begin(self.memories, self.cache)
+            self.graph.begin(self.memories, self.cache, self.state)
         logits, attention = self.graph.step(words)
         return logits, None if attention is None else attention[..., : self.source].clone()
 
@@ -92,7 +100,9 @@ class _Graph:
         cache: keys and values of the words, (layers, 2, R, H, slots, d_h).
         memories: what the cross-attentions keep of the sources: keys and values (b, H, S, d_h), and 0 or -inf
             (b, 1, 1, S).
+        kept: fairseq's decoding state of the self-attentions that are not softmax.
         bias: of the running step (z, slots).
+        state: ``kept`` while a step runs.
     """
 
     length = 0
@@ -103,7 +113,6 @@ class _Graph:
             decoder.prepare(shape.slots)
         # A graph keeps no memory alive: these are what it reads, also after the decoder has prepared more slots.
         self.tables = decoder.encodings, decoder.bias
-        self.state: dict[str, Any] = {}
         (keys, _, hidden), z, rows = memories[0], decoder.words_per_step, shape.sentences * shape.beam
         _, heads, _, head_dim = keys.shape
         self.own, self.first = decoder.slots.new_tensor(range(rows)), decoder.slots[:z].clone()
@@ -113,13 +122,30 @@ class _Graph:
         self.hidden = hidden.new_zeros(shape.sentences, 1, 1, shape.source)
         self.memories: list[Memory] = [(*kv, self.hidden) for kv in source]
         self.bias: Tensor | None = None
+        self.kept: dict[str, dict[str, Tensor]] = {}
+        self._run()  # shows what is kept
+        self.kept = _zeros(self.state)
         self.replay, (self.logits, self.attention) = cuda_graphs.capture(self._run)
 
     def _run(self) -> tuple[Tensor, Tensor | None]:
         self.cache.copy_(self.cache.index_select(2, self.origins))
+        self.state = self._reordered(self.kept, self.origins)
         self.origins.copy_(self.own)
         self.bias = self.tables[1].index_select(0, self.slots)[:, : self.shape.slots]
-        return self.decoder.decode(self.words, self.slots, self, self.shape.need_attention)
+        result = self.decoder.decode(self.words, self.slots, self, self.shape.need_attention)
+        self._fill_kept(self.state)
+        return result
+
+    def _reordered(self, state: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+        state = {key: dict(entry) for key, entry in state.items()}
+        for part in self.decoder.stateful:
+            part.reorder_incremental_state(state, rows)
+        return state
+
+    def _fill_kept(self, state: dict[str, Any]) -> None:
+        for key, entry in self.kept.items():
+            for name, buffer in entry.items():
+                buffer.copy_(state[key][name])
 
     def keep(self, number: int, kv: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = self.cache[number].index_copy_(3, self.slots, kv)
@@ -132,27 +158,36 @@ class _Graph:
         self.slots.add_(len(self.slots))
         return self.logits[: len(words)], None if self.attention is None else self.attention[: len(words)]
 
-    def begin(self, memories: list[Memory], cache: Tensor) -> None:
-        """Go on with sentences (n, …) and keys and values of their words (layers, 2, n·B, H, slots, d_h)."""
+    def begin(self, memories: list[Memory], cache: Tensor, state: dict[str, Any]) -> None:
+        """Go on with sentences (n, …), keys and values of their words (layers, 2, n·B, H, slots, d_h), and the state of
+        the other self-attentions, empty at first."""
         self.origins.copy_(self.own)
         self.slots.copy_(self.first + cache.size(4))
         self.cache.zero_()[:, :, : cache.size(2), :, : cache.size(4)].copy_(cache)
+        rows = self.own.clamp(max=cache.size(2) - 1)
+        self._fill_kept(self._reordered(state, rows) if state else _zeros(self.kept))
         for own, memory in zip(self.memories, memories, strict=True):
             for buffer, part in zip(own[:2], memory[:2], strict=True):
                 buffer[: len(part), :, : part.size(2)].copy_(part)
         hidden = memories[0][2]
         self.hidden.zero_()[: len(hidden)].fill_(-math.inf)[..., : hidden.size(3)].copy_(hidden)
 
-    def contents(self, sentences: int, source: int, slots: int) -> tuple[list[Memory], Tensor]:
+    def contents(self, sentences: int, source: int, slots: int) -> tuple[list[Memory], Tensor, dict[str, Any]]:
         """What ``begin`` takes, of the first sentences with so many source positions and slots."""
         rows = self.origins[: sentences * self.shape.beam]
         memories: list[Memory] = [
             (k[:sentences, :, :source], v[:sentences, :, :source], hidden[:sentences, ..., :source])
             for k, v, hidden in self.memories
         ]
-        return memories, self.cache[:, :, :, :, :slots].index_select(2, rows)
+        cache = self.cache[:, :, :, :, :slots].index_select(2, rows)
+        return memories, cache, self._reordered(self.kept, rows)
 
     def keep_sentences(self, sentences: Tensor) -> None:
         """Go on with these (n,), as the first ones."""
         for table in [part for memory in self.memories for part in memory[:2]] + [self.hidden]:
             table[: len(sentences)].copy_(table.index_select(0, sentences))
+
+
+def _zeros(state: dict[str, dict[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """Of the same shapes."""
+    return {key: {name: torch.zeros_like(part) for name, part in entry.items()} for key, entry in state.items()}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from amlp_fairseq.inference import cuda_graphs
+from amlp_fairseq.models.cmlmc import CMLMCDecoder
 
 
 class CapturedPass:
@@ -19,6 +20,11 @@ class CapturedPass:
     def __init__(self, decoder: Any) -> None:
         self.decoder, self.forward = decoder, decoder.forward
         self.graphs = cuda_graphs.Graphs()
+
+    @staticmethod
+    def supports(decoder: nn.Module) -> bool:
+        """Whether it is a decoder of CMLMC."""
+        return isinstance(decoder, CMLMCDecoder)
 
     def __call__(self, normalize: bool, prev_output_tokens: Tensor, encoder_out: dict[str, Any]) -> Tensor:
         """Log-probabilities, or logits unless ``normalize``, (B, T, V), overwritten by the next call."""
@@ -33,14 +39,22 @@ class CapturedPass:
         )
         graph = self.graphs.get(shape, lambda: _Graph(self, shape, prev_output_tokens, source))
         graph.tokens.fill_(self.decoder.padding_idx)[:sentences, :positions].copy_(prev_output_tokens)
-        graph.source[: source.size(0), :sentences].copy_(source)
-        graph.padding.fill_(True)[:sentences, : source.size(0)].copy_(padding)
+        if graph.given is not source:
+            graph.given = source
+            graph.source[: source.size(0), :sentences].copy_(source)
+            graph.padding.fill_(True)[:sentences, : source.size(0)].copy_(padding)
         graph.replay()
         return graph.scores[:sentences, :positions]
 
 
 class _Graph:
-    """Buffers of one shape, and the pass over them."""
+    """Buffers of one shape, and the pass over them.
+
+    Attributes:
+        given: the source that was copied into the buffers last.
+    """
+
+    given: Tensor | None = None
 
     def __init__(self, captured: CapturedPass, shape: tuple[Any, ...], tokens: Tensor, source: Tensor) -> None:
         sentences, positions, sources, *rest, normalize = shape

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from amlp_fairseq.inference.captured_pass import CapturedPass
 from amlp_fairseq.inference.cuda_graphs import check_device
 from amlp_fairseq.inference.packed_linear import in_decode_dtype, with_packed_linears
-from amlp_fairseq.models.cmlmc import CMLMCDecoder
 from amlp_fairseq.modules.multihead import MultiHeadAttention
 
 
@@ -26,7 +25,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     """
     result = with_packed_linears(*in_decode_dtype(model, decode_dtype))
     if cuda_graphs:
-        check_device(model, isinstance(model.decoder, CMLMCDecoder), "decoders of cmlmc_transformer")
+        check_device(model, CapturedPass.supports(model.decoder), "decoders of cmlmc_transformer")
         result.decoder.forward = CapturedPass(result.decoder)
         return result
     for layer in result.decoder.layers:

@@ -30,6 +30,7 @@ class ABCAttention(MultiHeadAttention):
     """
 
     patterns = PATTERNS
+    fixed_state = True
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)

@@ -86,6 +86,8 @@ class SelfAttention(nn.Module):
     head_dim: int
     #: Whether it obeys ``attn_mask``, and needs it to be causal.
     takes_mask = False
+    #: Whether its decoding state is tensors of the same shapes at every step, all zero before the first.
+    fixed_state = False
 
     def forward(
         self,

@@ -26,6 +26,8 @@ class AverageAttention(FairseqIncrementalState, SelfAttention):
     The decoding state is the sum of the inputs and their number.
     """
 
+    fixed_state = True
+
     def __init__(self, place: Place) -> None:
         super().__init__()
         options, dim = place.options, place.option("embed_dim")
@@ -53,7 +55,9 @@ class AverageAttention(FairseqIncrementalState, SelfAttention):
             return cumulative_mean(y, self.step if self.causal else len(y), padding_mask)
         check_whole_steps(len(y), self.step)
         state = utils.get_incremental_state(self, incremental_state, "average")
-        total, count = (y.new_zeros((), dtype=torch.float32), 0) if state is None else (state["total"], state["count"])
+        if state is None:
+            state = {"total": y.new_zeros((), dtype=torch.float32), "count": y.new_zeros((), dtype=torch.long)}
+        total, count = state["total"], state["count"]
         means, total = continue_mean(y, total, count, self.step)
         utils.set_incremental_state(self, incremental_state, "average", {"total": total, "count": count + len(y)})
         return means

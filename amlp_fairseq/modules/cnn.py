@@ -28,6 +28,8 @@ class _Conv1d(WindowedLayer):
 class CNNBlock(SelfAttention):
     """A non-separable convolution d → d of width k, without input and output projections (Section 6.2)."""
 
+    fixed_state = True
+
     def __init__(self, place: Place) -> None:
         super().__init__()
         self.num_heads, self.head_dim = 1, place.option("embed_dim")

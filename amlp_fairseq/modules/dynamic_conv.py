@@ -89,6 +89,7 @@ class DynamicConv(_Convolution):
 class ConvolutionBlock(SelfAttention):
     """Figure 1: linear map d → 2d, gated linear unit, convolution, linear map d → d; or d → d without the unit."""
 
+    fixed_state = True
     convolution: type[_Convolution]
 
     def __init__(self, place: Place) -> None:

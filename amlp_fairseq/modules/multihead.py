@@ -30,6 +30,8 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
     patterns: tuple[str, ...] = ("noncausal self", "noncausal cross")
     #: Whether it obeys ``attn_mask``, and needs it to be causal.
     takes_mask = False
+    #: Whether its "causal self" decoding state is tensors of the same shapes at every step, all zero before the first.
+    fixed_state = False
 
     def __init__(self, place: Place) -> None:
         super().__init__()

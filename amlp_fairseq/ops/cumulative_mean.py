@@ -35,13 +35,13 @@ def cumulative_mean(x: Tensor, step: int = 1, padding_mask: Tensor | None = None
     return (_sums(x * counted, step) / _sums(counted, step).clamp(min=1)).to(x.dtype)
 
 
-def continue_mean(x: Tensor, total: Tensor, count: int, step: int = 1) -> tuple[Tensor, Tensor]:
+def continue_mean(x: Tensor, total: Tensor, count: Tensor | int, step: int = 1) -> tuple[Tensor, Tensor]:
     """The decoding form: means at new positions, from what is known of those before.
 
     Args:
         x: new positions, (T, B, C); the positions before are whole steps.
         total: sum of the positions before, (B, C) or a scalar 0.
-        count: their number.
+        count: their number, a scalar.
         step: positions that see each other.
 
     Returns:
