@@ -32,8 +32,9 @@ status is 1. Systems:
 - Bound: what ar's decoder must read for a call in float32, over the bandwidth of the memory: the weights of its layers
   but for the keys and values of the source, the output projection, the keys and values of the words so far (on average)
   and, once for all hypotheses, of the source. Bandwidth: a tensor of 512 MiB summed up in the same rounds. A step: what
-  the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. On a
-  CPU a step is split into its parts by a stopwatch (step_parts.py), in other runs: their sum is near its time.
+  the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. All are
+  medians over rounds, also of how many times the bound a step takes. On a CPU a step is split into its parts by a
+  stopwatch (step_parts.py), in other runs: their sum is near its time.
 - Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences, both with
   dropout 0.1, of attention weights too.
 """
@@ -90,7 +91,7 @@ BINS = (10, 20, 30, 40, 50)
 #: Sources and words of the sentences that the systems are compared on before anything is measured.
 GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
 #: What is read to measure the bandwidth of the memory, and how often the parts of a step are timed.
-BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 9
+BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 25
 #: What tells the rows apart.
 KEYS = ("batch", "system", "precision", "decoding")
 Row = dict[str, Any]
@@ -366,28 +367,33 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
     }
     steps = {key: engine.watch(run)[1] for key, run in runs.items()}
     calls = {key: partial(timed, run, args.device) for key, run in (runs | {"read": memory.sum}).items()}
-    ms = {
-        key: 1000 * statistics.median(duration for duration, _ in found[1:])  # the first is a warm-up
-        for key, found in rounds(calls, 1 + BOUND_REPEATS).items()
-    }
+    found = rounds(calls, 1 + BOUND_REPEATS)
+    # The first are warm-ups.
+    ms = {key: np.array([1000 * duration for duration, _ in results[1:]]) for key, results in found.items()}
     rows = []
     for beam in args.beams:
         first, last = steps[beam, 1], steps[beam, batch.length]
         step = (ms[beam, batch.length] - ms[beam, 1]) / (last - first)
         size = step_bytes(engine.model.decoder, len(batch.sources[0]) + 1, (first + 1 + last) / 2, beam)
-        parts = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
+        bound = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
         row: Row = {
             "decoding": f"beam {beam}",
             "bytes": size,
-            "bound_ms_by_part": parts,
-            "bound_ms": sum(parts.values()),
+            "bound_ms_by_part": {part: median(values) for part, values in bound.items()},
+            "bound_ms": median(sum(bound.values())),
+            "start_ms": median(ms[beam, 1] - first * step),
+            "step_ms": median(step),
+            "over_bound": median(step / sum(bound.values())),
         }
-        row |= {"start_ms": ms[beam, 1] - first * step, "step_ms": step, "over_bound": step / sum(parts.values())}
         if args.device == "cpu":
             long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
             row["step_ms_by_part"] = {part: (long[part] - short[part]) / (last - first) for part in long}
         rows.append(row)
-    return {"gb_per_second": BANDWIDTH_BYTES / ms["read"] / 1e6, "steps": rows}
+    return {"gb_per_second": BANDWIDTH_BYTES / median(ms["read"]) / 1e6, "steps": rows}
+
+
+def median(values: Any) -> float:
+    return float(np.median(values))
 
 
 def measure_training(workshop: Workshop, args: Namespace) -> list[Row]:

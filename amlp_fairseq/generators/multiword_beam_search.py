@@ -258,7 +258,7 @@ class _Search:
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.options.pattern.words_per_step
         scores, alive = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
-        going_on = scores[:, 0].isfinite()
+        going_on = scores[:, 0] > -math.inf
         # Here, once in a step, the device is waited for.
         some_ended, all_go_on = torch.stack([ended.any(), going_on.all()]).tolist()
         if some_ended:

@@ -63,9 +63,10 @@ def combine_words(
     n, z, vocab = lprobs.shape
     ignore = words_behind_end == "ignore" and z > 1
     top_scores, top_words = top_k(lprobs, min(k + ignore + most_forbidden, vocab))
-    top_scores, end_scores = (each.masked_fill(each.isnan(), -math.inf) for each in (top_scores, lprobs[..., eos]))
+    top_scores, end_scores = (
+        each.nan_to_num(nan=-math.inf, neginf=-math.inf) for each in (top_scores, lprobs[..., eos])
+    )
     going_on_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf) if ignore else top_scores
-    stop = top_words.new_tensor([eos] + [pad] * (z - 1))
 
     def candidates(slot: int, words: Tensor) -> Tensor:
         """Scores of what may follow each prefix, (N, 1 or prefixes, m)."""
@@ -76,8 +77,10 @@ def combine_words(
 
     scores = candidates(0, top_words.new_empty(n, 1, 0)).squeeze(1)
     words = top_words[:, 0].unsqueeze(2)
-    # What ends costs nothing later: pruned only at the last, against combinations that are complete.
-    ended = [(end_scores[:, :1], stop.expand(n, 1, z))] if ignore else []
+    ended = []
+    if ignore:  # what ends costs nothing later: pruned only at the last, against combinations that are complete
+        stop = top_words.new_tensor([eos] + [pad] * (z - 1))
+        ended.append((end_scores[:, :1], stop.expand(n, 1, z)))
     for slot in range(1, z):
         if ignore and slot < z - 1:
             stops = stop[: z - slot].expand(*words.shape[:2], -1)

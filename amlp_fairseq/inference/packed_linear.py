@@ -119,7 +119,8 @@ def _int8(weight: Tensor, bias: Tensor | None, relu: bool) -> Map:
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
         quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantised, bias)
-    operator = (torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic).default
+    # ``_op``: what is around it looks through all arguments for what a trace has put in place of the packed weights.
+    operator = (torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic).default._op
     seven_bits = not torch.cpu._is_vnni_supported()  # without these instructions sums of 8 bit products overflow
 
     def run(x: Tensor) -> Tensor:
