@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from amlp_fairseq.inference.host_memory import keep_freed_memory
+
 
 def is_final(models: Sequence[Any]) -> bool:
     """Whether no model can be trained any more, as in fairseq-generate and fairseq-interactive."""
@@ -20,6 +22,9 @@ class Preparation:
         self.ready: list[Any] = []
 
     def __call__(self, models: Sequence[Any]) -> list[Any]:
-        if list(models) != self.models or not is_final(models):
+        if not is_final(models):
+            return [self.prepare(model) for model in models]
+        if list(models) != self.models:
+            keep_freed_memory()
             self.models, self.ready = list(models), [self.prepare(model) for model in models]
         return self.ready
