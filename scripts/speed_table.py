@@ -32,7 +32,27 @@ def speed_table(result: dict[str, Any]) -> str:
         f"{markdown(['system', 'precision', 'decoding', ''], rows)}\n\n"
         f"Medians over sentences, speed-ups over {result['baseline']} in total time; {facts}. To reach:\n\n"
         + "\n".join(verdicts)
+        + "\n\nWere a decoder call for several words as long as one of ar's, float32 decoding would be "
+        f"{', '.join(ceilings(result))} times as fast as ar: the start of a sentence, with the encoder, stays."
     )
+
+
+def ceilings(result: dict[str, Any]) -> list[str]:
+    """Speed-ups over ``ar`` of what writes several words a call, were its calls as long: they are fewer, starts are not."""
+    rows = {
+        (row["system"], row["decoding"]): row
+        for row in result["decoding"]
+        if row["batch"] == 1 and row["precision"] == "float32"
+    }
+    found = []
+    for name in ("ibdecoder", "ibdecoder-sa"):
+        for step in result["bound"]["steps"]:
+            way, ar, other = step["decoding"], rows["ar", step["decoding"]], rows[name, step["decoding"]]
+            starts = ar["sentences"] * step["start_ms"] / 1000
+            call = (ar["seconds"] - starts) / ar["decoder_calls"]
+            limit = ar["seconds"] / (starts + other["decoder_calls"] * call)
+            found.append(f"{limit:.2f} ({name}, {way})")
+    return found
 
 
 def main() -> None:

@@ -16,3 +16,17 @@ def test_readme_has_the_committed_numbers() -> None:
     assert table in readme
     assert result["clean"], "measured with changes that are not committed"
     assert all(row["system"] in table for row in result["decoding"] if row["batch"] == 1)
+
+
+def test_how_much_faster_fewer_calls_could_be() -> None:
+    def row(system: str, calls: int, **other: object) -> dict:
+        base = {"batch": 1, "system": system, "precision": "float32", "decoding": "beam 4", "sentences": 2}
+        return {**base, "decoder_calls": calls, "seconds": 2.0, **other}
+
+    result = {
+        # 0.1 s of a sentence's second is its start, so that 10 calls take 0.9 s.
+        "decoding": [row("ar", 20), row("ibdecoder", 10), row("ibdecoder-sa", 4), row("ar", 7, precision="int8")],
+        "bound": {"steps": [{"decoding": "beam 4", "start_ms": 100.0}]},
+    }
+    limits = ["1.82 (ibdecoder, beam 4)", "3.57 (ibdecoder-sa, beam 4)"]  # 1 / 0.55, 1 / 0.28
+    assert commands.load_script("speed_table").ceilings(result) == limits
