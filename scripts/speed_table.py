@@ -38,7 +38,7 @@ def speed_table(result: dict[str, Any]) -> str:
 
 
 def ceilings(result: dict[str, Any]) -> list[str]:
-    """Speed-ups over ``ar`` of what writes several words a call, were its calls as long: they are fewer, starts are not."""
+    """Speed-ups over ``ar`` of what writes several words a call, were its calls as long as those of ``ar``."""
     rows = {
         (row["system"], row["decoding"]): row
         for row in result["decoding"]
