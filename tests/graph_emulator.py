@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.onnx.operators
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from amlp_fairseq.inference import captured_decoding, cuda_graphs, step_decoder
 
 #: What waits for a device, or has a size that depends on its data: no graph can hold it.
 REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
@@ -53,6 +56,22 @@ def _memory(tensors: Any) -> dict[int, Tensor]:
     """The dense tensors by the memory that they are in."""
     dense = [x for x in tree_leaves(tensors) if isinstance(x, Tensor) and x.layout == torch.strided]
     return {x.untyped_storage().data_ptr(): x for x in dense}
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have graphs on a CPU, of small shapes; one entry for each that is captured."""
+    made: list[Any] = []
+
+    def counted(run: Callable[[], Any]) -> Any:
+        made.append(run)
+        return capture(run)
+
+    monkeypatch.setattr(cuda_graphs, "capture", counted)
+    monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
+    for module in (step_decoder, captured_decoding):
+        monkeypatch.setattr(module, "SLOTS", 16)
+    monkeypatch.setattr(cuda_graphs, "POSITIONS", 4)
+    return made
 
 
 def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:

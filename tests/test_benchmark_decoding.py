@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import graph_emulator
 import pytest
 import torch
 import toy
@@ -117,6 +118,17 @@ def test_numbers_tables_and_plot(
     printed = capsys.readouterr().out
     assert printed.count("not measured: ") == len(result["targets"])
     assert {line.count("|") for line in printed.split("\n\n")[0].splitlines()} == {13}
+
+
+def test_ours_are_captured_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, out = graph_emulator.install(monkeypatch), tmp_path / "numbers.json"
+    monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(5, 6), (4, 5)])
+    systems = ["transformer", "ar", "ibdecoder-sa", "aan", "dynamicconv", "cmlmc-amlp"]
+    run(monkeypatch, "--cuda-graphs", "--sentences", 2, "--batches", 2, "--out", out, "--systems", *systems)
+    decoders = [graph.__self__.decoder.decoder for graph in captured if hasattr(graph, "__self__")]
+    attentions = {type(decoder.layers[0].self_attn).__name__ for decoder in decoders}
+    assert attentions == {"SoftmaxAttention", "AverageAttention", "DynamicConvBlock"}
+    assert len(decoders) < len(captured)  # the others are passes of CMLMC
 
 
 def stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *systems: str) -> str:

@@ -12,7 +12,7 @@ import toy
 
 from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.inference import captured_decoding, cuda_graphs, step_decoder
+from amlp_fairseq.inference import cuda_graphs
 from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.inference.ready_nat import ready_nat
 from amlp_fairseq.modules.attention import supporting
@@ -37,19 +37,7 @@ MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Graphs on a CPU, of small shapes; one entry for each that is captured."""
-    made: list[Any] = []
-
-    def capture(run: Any) -> Any:
-        made.append(run)
-        return graph_emulator.capture(run)
-
-    monkeypatch.setattr(cuda_graphs, "capture", capture)
-    monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
-    for module in (step_decoder, captured_decoding):
-        monkeypatch.setattr(module, "SLOTS", 16)
-    monkeypatch.setattr(cuda_graphs, "POSITIONS", 4)
-    return made
+    return graph_emulator.install(monkeypatch)
 
 
 def build(name: str = "2-1", **options: Any) -> tuple[Any, Any]:
