@@ -3,10 +3,7 @@
 import argparse
 import json
 import math
-import platform
 import random
-import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -16,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from machine import commit, processor
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -50,21 +48,15 @@ def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str
 
 def environment(device: str) -> dict[str, Any]:
     """Device, versions, commit and date."""
-
-    def git(*words: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE)
-    processor = model.group(1) if model else platform.machine()
+    revision, changed = commit()
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor,
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "cuda": torch.version.cuda if device == "cuda" else "not measured: no CUDA device in this run",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "triton": version("triton") if find_spec("triton") else "not installed",
-        "commit": git("rev-parse", "HEAD") or "unknown",
-        "clean": git("status", "--porcelain") == "",
+        "commit": revision,
+        "clean": not changed,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -10,8 +10,6 @@ import argparse
 import json
 import platform
 import re
-import subprocess
-from collections import Counter
 from datetime import datetime, timezone
 from importlib.metadata import version
 from itertools import pairwise
@@ -21,6 +19,7 @@ import sacrebleu
 import sacremoses
 import torch
 from fairseq import checkpoint_utils
+from machine import commit, processor
 
 import amlp_fairseq  # noqa: F401  (lets fairseq's checkpoints load)
 
@@ -120,19 +119,15 @@ def describe(checkpoint: Path) -> dict[str, object]:
 
 def environment() -> dict[str, object]:
     """Device, versions, commit and day."""
-    cpu = Counter(re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.MULTILINE))
-    processor = cpu.most_common(1)[0][0] if cpu else platform.machine()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{processor} (CPU)"
-    git = ["git", "-C", str(Path(__file__).parent)]
-    commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.strip()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{processor()} (CPU)"
+    revision, changed = commit()
     packages = ("torch", "fairseq-fixed", "amlp-fairseq", "sacrebleu", "sentencepiece")
     return {
         "device": device,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
-        "commit": commit + ("+changes" if changed else ""),
+        "commit": revision[:12] + "+changes" * changed,
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
 
