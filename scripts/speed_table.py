@@ -28,17 +28,23 @@ def speed_table(result: dict[str, Any]) -> str:
     facts = f"{result['device']}, {result['threads']} threads, torch {result['torch']}"
     facts += f", CTranslate2 {result['ctranslate2']}, commit {result['commit'][:12]}"
     verdicts = [f"- {verdict(target)}" for target in result["targets"] if target["passed"] is not None]
+    limits = ", ".join(ceilings(result))
+    if limits:
+        limits = (
+            "\n\nWere a decoder call for several words as long as one of ar's, float32 decoding would be "
+            f"{limits} times as fast as ar: the start of a sentence, with the encoder, stays."
+        )
     return (
         f"{markdown(['system', 'precision', 'decoding', ''], rows)}\n\n"
         f"Medians over sentences, speed-ups over {result['baseline']} in total time; {facts}. To reach:\n\n"
         + "\n".join(verdicts)
-        + "\n\nWere a decoder call for several words as long as one of ar's, float32 decoding would be "
-        f"{', '.join(ceilings(result))} times as fast as ar: the start of a sentence, with the encoder, stays."
+        + limits
     )
 
 
 def ceilings(result: dict[str, Any]) -> list[str]:
-    """Speed-ups over ``ar`` of what writes several words a call, were its calls as long as those of ``ar``."""
+    """Speed-ups over ``ar`` of what writes several words a call, were its calls as long as those of ``ar``; of what has
+    been measured."""
     rows = {
         (row["system"], row["decoding"]): row
         for row in result["decoding"]
@@ -46,8 +52,11 @@ def ceilings(result: dict[str, Any]) -> list[str]:
     }
     found = []
     for name in ("ibdecoder", "ibdecoder-sa"):
-        for step in result["bound"]["steps"]:
-            way, ar, other = step["decoding"], rows["ar", step["decoding"]], rows[name, step["decoding"]]
+        for step in result["bound"]["steps"] if result["bound"] else ():
+            way = step["decoding"]
+            ar, other = rows.get(("ar", way)), rows.get((name, way))
+            if ar is None or other is None:
+                continue
             starts = ar["sentences"] * step["start_ms"] / 1000
             call = (ar["seconds"] - starts) / ar["decoder_calls"]
             limit = ar["seconds"] / (starts + other["decoder_calls"] * call)

@@ -29,4 +29,15 @@ def test_how_much_faster_fewer_calls_could_be() -> None:
         "bound": {"steps": [{"decoding": "beam 4", "start_ms": 100.0}]},
     }
     limits = ["1.82 (ibdecoder, beam 4)", "3.57 (ibdecoder-sa, beam 4)"]  # 1 / 0.55, 1 / 0.28
-    assert commands.load_script("speed_table").ceilings(result) == limits
+    ceilings = commands.load_script("speed_table").ceilings
+    assert ceilings(result) == limits
+    # Of what was not measured there is none: a system, batch size 1, the bound.
+    assert ceilings({**result, "decoding": result["decoding"][:2]}) == limits[:1]
+    assert ceilings({**result, "decoding": [{**each, "batch": 8} for each in result["decoding"]]}) == []
+    assert ceilings({**result, "bound": None}) == []
+
+
+def test_a_result_without_the_bound_has_a_table() -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    table = commands.load_script("speed_table").speed_table({**result, "bound": None})
+    assert table.splitlines()[-1].startswith("- ")  # the last verdict
