@@ -376,24 +376,21 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         step = (ms[beam, batch.length] - ms[beam, 1]) / (last - first)
         size = step_bytes(engine.model.decoder, len(batch.sources[0]) + 1, (first + 1 + last) / 2, beam)
         bound = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
+        whole = np.sum(list(bound.values()), axis=0)
         row: Row = {
             "decoding": f"beam {beam}",
             "bytes": size,
-            "bound_ms_by_part": {part: median(values) for part, values in bound.items()},
-            "bound_ms": median(sum(bound.values())),
-            "start_ms": median(ms[beam, 1] - first * step),
-            "step_ms": median(step),
-            "over_bound": median(step / sum(bound.values())),
+            "bound_ms_by_part": {part: statistics.median(values) for part, values in bound.items()},
+            "bound_ms": statistics.median(whole),
+            "start_ms": statistics.median(ms[beam, 1] - first * step),
+            "step_ms": statistics.median(step),
+            "over_bound": statistics.median(step / whole),
         }
         if args.device == "cpu":
             long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
             row["step_ms_by_part"] = {part: (long[part] - short[part]) / (last - first) for part in long}
         rows.append(row)
-    return {"gb_per_second": BANDWIDTH_BYTES / median(ms["read"]) / 1e6, "steps": rows}
-
-
-def median(values: Any) -> float:
-    return float(np.median(values))
+    return {"gb_per_second": BANDWIDTH_BYTES / statistics.median(ms["read"]) / 1e6, "steps": rows}
 
 
 def measure_training(workshop: Workshop, args: Namespace) -> list[Row]:
