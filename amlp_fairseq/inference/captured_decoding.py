@@ -138,8 +138,7 @@ class _Graph:
 
     def _reordered(self, state: dict[str, Any], rows: Tensor) -> dict[str, Any]:
         state = {key: dict(entry) for key, entry in state.items()}
-        for part in self.decoder.stateful:
-            part.reorder_incremental_state(state, rows)
+        self.decoder.reorder_state(state, rows)
         return state
 
     def _fill_kept(self, state: dict[str, Any]) -> None:

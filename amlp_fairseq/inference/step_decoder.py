@@ -91,6 +91,11 @@ class StepDecoder:
             x = decoder.project_out_dim(x)
         return decoder.output_layer(x), attention
 
+    def reorder_state(self, state: dict[str, Any], rows: Tensor) -> None:
+        """Go on with these rows of what the attentions that are not softmax keep."""
+        for part in self.stateful:
+            part.reorder_incremental_state(state, rows)
+
 
 class Run(Protocol):
     """What a step's layers read of a batch, and where they keep what is new.
@@ -168,8 +173,7 @@ class Decoding:
                 tuple(None if part is None else sentences.move(part) for part in memory) for memory in self.memories
             ]
             self.rows = len(rows)
-        for part in self.decoder.stateful:
-            part.reorder_incremental_state(self.state, rows)
+        self.decoder.reorder_state(self.state, rows)
 
 
 class _Places:
