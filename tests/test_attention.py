@@ -63,6 +63,7 @@ def place(pattern: str, step: int = 1, **options: Any) -> Place:
         "attention_window": None,
         "attention_inner_dim": 3,
         "amlp_activation": "softmax",
+        "amlp_scale": None,
         "amlp_ema_beta": 0.5,
         "amlp_ema_bias_correction": False,
         "no_amlp_normalize": False,

@@ -31,6 +31,7 @@ OPTIONS = {
     "attention_window": 5,
     "attention_inner_dim": 3,
     "amlp_activation": "softmax",
+    "amlp_scale": None,
     "amlp_ema_beta": 0.5,
     "amlp_ema_bias_correction": False,
     "no_amlp_normalize": False,
@@ -203,12 +204,12 @@ def pquery_weights(
     return l_t, softmax(l_t @ k.T) @ v
 
 
-def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]]) -> Formula:
-    """Eq. 8."""
+def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) -> Formula:
+    """Eq. 8, ``scale`` by default."""
 
     def formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
         l_t, w = weights(q, k, v, place, p, h)
-        x = q @ l_t.T / math.sqrt(q.shape[1])
+        x = q @ l_t.T / {"none": 1, "sqrt": math.sqrt(q.shape[1])}[place.options.amlp_scale or scale]
         hidden = {
             "softmax": softmax(x),
             "relu": np.maximum(x, 0),
@@ -228,8 +229,8 @@ FORMULAS: dict[str, Formula] = {
     "linear": kernel_formula(linear_kernel),
     "performer": kernel_formula(performer_kernel),
     "cosformer": kernel_formula(cosformer_kernel),
-    "amlp_cov": amlp_formula(cov_weights),
-    "amlp_pquery": amlp_formula(pquery_weights),
+    "amlp_cov": amlp_formula(cov_weights, "sqrt"),
+    "amlp_pquery": amlp_formula(pquery_weights, "none"),
     "xca": xca_formula,
 }
 
@@ -310,6 +311,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "amlp_pquery": ("no_amlp_output_norm", "amlp_ema_bias_correction"),
         }.items()
         for option in options
+    },
+    **{
+        f"{name}, {scale}": (name, {"amlp_scale": scale})
+        for name in ("amlp_cov", "amlp_pquery")
+        for scale in ("none", "sqrt")
     },
     "amlp_cov, all switches": (
         "amlp_cov",

@@ -21,12 +21,14 @@ ORDERS = [
     (2, 6, False, [1, 6, 2, 5, 3, 4]),  # Figure 1(a); Eq. 6 ends with y_(n//2+1) = y4
     (2, 5, True, [3, 4, 2, 5, 1]),
     (2, 6, True, [3, 4, 2, 5, 1, 6]),
-    (4, 8, False, [1, 4, 5, 8, 2, 3, 6, 7]),  # Eq. 9: two segments y1..y4 and y5..y8
-    (4, 3, False, [1, 2, 3]),
-    (4, 6, False, [1, 4, 5, 6, 2, 3]),  # directions write 2, 2, 1 and 1 words: segments y1..y4 and y5, y6
-    (4, 7, False, [1, 4, 5, 7, 2, 3, 6]),
-    (6, 12, False, [1, 4, 5, 8, 9, 12, 2, 3, 6, 7, 10, 11]),
-    (4, 8, True, [2, 3, 6, 7, 1, 4, 5, 8]),
+    (4, 8, False, [1, 5, 4, 8, 2, 6, 3, 7]),  # Eq. 9: the k-th words of y1..y4 and y5..y8 in turn
+    (4, 3, False, [1, 3, 2]),  # y1, y2 and y3
+    (4, 6, False, [1, 4, 3, 6, 2, 5]),  # Figure 1(d)
+    (4, 7, False, [1, 5, 4, 7, 2, 6, 3]),  # y1..y4 and y5..y7
+    (6, 12, False, [1, 5, 9, 4, 8, 12, 2, 6, 10, 3, 7, 11]),
+    (6, 8, False, [1, 4, 7, 3, 6, 8, 2, 5]),  # y1..y3, y4..y6, y7..y8
+    (4, 8, True, [2, 6, 3, 7, 1, 5, 4, 8]),
+    (4, 7, True, [2, 6, 3, 7, 1, 5, 4]),
 ]
 
 
@@ -47,17 +49,27 @@ def test_recover_inverts_interleave(h: int, c: int) -> None:
             assert torch.equal(pattern.interleave(pattern.recover(words)), words)
 
 
-@given(n=st.integers(0, 300), half=st.integers(1, 5))
-def test_segments_are_roughly_equal_and_directions_keep_their_way(n: int, half: int) -> None:
+@given(n=st.integers(0, 300), half=st.integers(1, 5), middle_to_side=st.booleans())
+def test_the_order_is_equation_9(n: int, half: int, middle_to_side: bool) -> None:
+    """Segment by segment in plain lists; and what the paper takes for granted of directions."""
     h = 2 * half
-    order = Interleaving(h).generation_order(n)
-    segments = [sorted(torch.cat([order[d::h], order[d + 1 :: h]]).tolist()) for d in range(0, h, 2)]
-    assert [word for segment in segments for word in segment] == list(range(n))
-    lengths = [len(segment) for segment in segments]
-    assert max(lengths) - min(lengths) <= 2
+    pattern = Interleaving(h, 1, middle_to_side)
+    sizes = [n // half + (i < n % half) for i in range(half)]
+    words = iter(range(n))
+    segments = []
+    for size in sizes:
+        segment = [next(words) for _ in range(size)]
+        left, right = segment[: (size + 1) // 2], segment[(size + 1) // 2 :][::-1]
+        if middle_to_side:
+            left, right = left[::-1], right[::-1]
+        segments.append([side[k] for k in range(len(left)) for side in (left, right) if k < len(side)])  # Eq. 6
+    rounds = range(max(sizes, default=0))
+    order = pattern.generation_order(n)
+    assert order.tolist() == [segment[k] for k in rounds for segment in segments if k < len(segment)]
     for d in range(h):
+        assert set(order[d::h].tolist()) <= set(segments[d % half])
         ways = order[d::h].diff()
-        assert bool((ways == (1 if d % 2 == 0 else -1)).all())
+        assert bool((ways == (1 if pattern.reads_forward(d) else -1)).all())
 
 
 def test_positions_by_hand() -> None:

@@ -142,14 +142,18 @@ def test_a_sentence_is_finished_when_an_iteration_changes_nothing() -> None:
     assert [float(h["score"]) for h in found] == [-1.125, -1.0, -1.5, 0.0, -1.375]
 
 
-def test_words_that_stay_while_their_scores_change_are_not_finished() -> None:
-    """They were read beside other masks, so that the next iteration may still change them."""
-    model = Scripted(
-        [{2: [([4, 5], [-1.0, -1.0]), ([4, 5], [-1.0, -0.5]), ([4, 6], [-1.0, -0.2]), ([4, 6], [-1.0, -0.2])]}]
-    )
-    (found,) = model.translate(max_iter=9)
-    assert text(found["tokens"]) == "ac$"
-    assert found["steps"] == 4
+def test_a_model_can_say_which_sentences_are_finished() -> None:
+    """Each reads and writes the same once, and is changed later."""
+    model = Scripted([{1: says("a", "a", "a", "b")}, {1: says("c", "c", "c", "d")}])
+    asked = []
+
+    def settled(before: DecoderOut, after: DecoderOut) -> Tensor:
+        asked.append((before.output_tokens[:, 1].tolist(), after.output_tokens[:, 1].tolist(), after.step))
+        return after.output_tokens[:, 1].eq(4) & (after.step == 1)
+
+    model.settled = settled  # type: ignore[attr-defined]
+    assert [(text(h["tokens"]), h["steps"]) for h in model.translate(max_iter=3)] == [("a$", 2), ("d$", 4)]
+    assert asked == [([UNK, UNK], [4, 6], 0), ([4, 6], [4, 6], 1), ([6], [6], 2)]
 
 
 def test_no_more_calls_than_sentences_need() -> None:
@@ -339,14 +343,15 @@ def mask_predict(
     return result
 
 
-def calls(iterations: list[tuple[list[int], list[int], list[float]]]) -> int:
-    """How many of the iterations are made if the first one that changes neither words nor scores is the last."""
-    before = iterations[0][0], [0.0] * len(iterations[0][0])
-    for count, (_, words, scores) in enumerate(iterations, start=1):
-        if words == before[0] and scores == pytest.approx(before[1], abs=1e-4):
-            return count
-        before = words, scores
-    return len(iterations)
+def calls(iterations: list[tuple[list[int], list[int], list[float]]], correct: bool = True) -> int:
+    """How many of the iterations are needed: none behind them can differ, whatever the model. CMLM goes on while there
+    are masks, CMLMC until it has read no mask and written what it read."""
+    n, count = len(iterations[0][0]), len(iterations)
+    for t, (read, words, _) in enumerate(iterations):
+        masked, masked_next = (n * (count - step) // count for step in (t, t + 1))
+        if (masked == 0 and words == read) if correct else (masked_next == 0 and UNK not in words):
+            return t + 1
+    return count
 
 
 KINDS = {
@@ -374,8 +379,9 @@ def test_mask_predict(kind: str, beam: int, adaptive: bool) -> None:
             lengths = [max(n + offset, min(n, 1)) for offset in ((-1, 0, 1) if beam == 3 else (0,))]
             candidates = []
             for length in lengths:
-                refined = mask_predict([network], source, length, iterations, options.get("self_correction", 0) >= 0)
-                candidates.append(refined[: calls(refined) if adaptive else None])
+                correct = options.get("self_correction", 0) >= 0
+                refined = mask_predict([network], source, length, iterations, correct)
+                candidates.append(refined[: calls(refined, correct) if adaptive else None])
             best = max(candidates, key=lambda refined: sum(refined[-1][2]) / len(refined[-1][2]))
             _, words, scores = best[-1]
             assert hypothesis["tokens"].tolist() == [*words, EOS]
@@ -386,6 +392,28 @@ def test_mask_predict(kind: str, beam: int, adaptive: bool) -> None:
             assert history == [[*tokens, EOS] for read, written, _ in best for tokens in (read, written)]
             changed += len({tuple(written) for _, written, _ in best}) > 1
     assert changed > 0  # iterations did something
+
+
+@pytest.mark.parametrize("kind", ["CMLMC", "CMLM"])
+def test_stopping_early_changes_no_word(kind: str) -> None:
+    """Sentences of 1 to 60 words, several models: what is said to need fewer calls is the same after all of them."""
+    sources = toy.random_sources(60, WORDS, seed=6)
+    saved = 0
+    for seed in (3, 4, 5):
+        network = model(seed, **KINDS[kind])
+        lengths = torch.arange(1, 61) + 2
+        network.decoder.forward_length_prediction = lambda length_out, encoder_out, lengths=lengths: lengths
+        for iterations in (1, 4, 5, 10):
+            early, forced = (
+                generator(max_iter=iterations - 1, adaptive=adaptive).generate([network], batch(sources))
+                for adaptive in (True, False)
+            )
+            for (mine,), (reference,) in zip(early, forced, strict=True):
+                assert mine["tokens"].tolist() == reference["tokens"].tolist()
+                torch.testing.assert_close(mine["positional_scores"], reference["positional_scores"])
+                assert reference["steps"] == iterations
+                saved += iterations - mine["steps"]
+    assert saved > 0
 
 
 def test_lengths_differ_and_candidates_of_each_length_win() -> None:

@@ -1,4 +1,4 @@
-"""Decoding of non-autoregressive models: whole sentences, refined until nothing changes."""
+"""Decoding of non-autoregressive models: whole sentences, refined again and again."""
 
 from __future__ import annotations
 
@@ -11,25 +11,21 @@ from torch import Tensor
 from amlp_fairseq.inference.preparation import Preparation, is_final
 from amlp_fairseq.inference.ready_nat import ready_nat
 
-#: Scores that differ by less have been computed from the same words, perhaps in another batch.
-SAME_SCORE = 1e-4
-
 
 class IterativeRefinement:
     """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for the models of
     fairseq's NAT classes that write sentences of fixed length.
 
-    A sentence is finished when an iteration changes neither its words nor their scores, or after the last one: it has
-    read what the one before has read. (Words alone often stay although the next iteration, with fewer masks, would
-    change them: to stop then costs several BLEU.) Of its candidates of different
-    lengths the one with the best mean log-probability of its words is returned, or the one that an autoregressive
-    model likes best.
+    A sentence is finished after the last iteration, or as soon as no later one can change it: ``cmlmc_transformer``
+    says so itself (``settled``); fairseq's models hold no masks then, and have written what they had read. Of its
+    candidates of different lengths the one with the best mean log-probability of its words is returned, or the one
+    that an autoregressive model likes best.
 
     Args:
         tgt_dict: target dictionary.
         max_iter: iterations after the first one, as in fairseq: 9 are 10 decoder calls.
         beam_size: candidates of different lengths per sentence.
-        adaptive: whether to stop when nothing changes.
+        adaptive: whether to stop where no later iteration can change anything.
         retain_history: whether to keep what every iteration reads and writes.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
@@ -122,20 +118,20 @@ class IterativeRefinement:
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
         for step in range(self.max_iter + 1):
-            before = state.output_tokens.clone(), state.output_scores.clone()
+            before = state._replace(output_tokens=state.output_tokens.clone())  # fairseq's models write into it
             state = model.forward_decoder(
                 state._replace(step=step, max_step=self.max_iter + 1), encoder_out, decoding_format=None
             )
             if step == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
-            elif self.adaptive:
+            elif not self.adaptive:
+                continue
+            elif hasattr(model, "settled"):
+                done = model.settled(before, state)
+            else:
                 # Stock cmlm_transformer masks when an iteration ends: masks that have not moved are not the end.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
-                same_score = (state.output_scores - before[1]).abs() < SAME_SCORE
-                same = (state.output_tokens == before[0]) & (same_score | ~self._words(state.output_tokens))
-                done = (same & ~masks).all(dim=1)
-            else:
-                continue
+                done = ((state.output_tokens == before.output_tokens) & ~masks).all(dim=1)
             if not done.any():
                 continue
             for row in done.nonzero().squeeze(1).tolist():

@@ -6,7 +6,8 @@ decoder. CMLMC changes three things, each of which can be left out; without all 
 
 1. RePos: a causally masked self-attention behind the unmasked one in every decoder layer;
 2. word and position embeddings are concatenated and mapped to the width of the model, not scaled and added;
-3. correction loss: some revealed words are replaced by the model's own guesses, and have to be found again.
+3. correction loss: in a further pass some revealed words are replaced by the model's own guesses, and have to be
+   found again.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -163,28 +164,28 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
             tgt_tokens: the target, (B, T).
 
         Returns:
-            ``word_ins`` (masked words), ``correction`` (replaced words) once it has begun, ``length``. The first two
-            have equal weights that add up to 1, where both have positions.
+            ``word_ins`` (the masked words, from the inputs as they are), ``correction`` (the replaced words, from
+            inputs with guesses) once it has begun, ``length``. The first two have equal weights that add up to 1,
+            where both have positions.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, **kwargs)
         length_out = self.decoder.forward_length(normalize=False, encoder_out=encoder_out)
         length_tgt = self.decoder.forward_length_prediction(length_out, encoder_out, tgt_tokens)
-        positions = {"word_ins": prev_output_tokens.eq(self.unk)}
+        #: Inputs of the decoder, and the positions whose words are to be found there.
+        passes = {"word_ins": (prev_output_tokens, prev_output_tokens.eq(self.unk))}
         if 0 <= self.correction_starts <= self.num_updates:
-            prev_output_tokens, replaced = self._with_guesses(prev_output_tokens, tgt_tokens, encoder_out)
-            positions["correction"] = replaced
-        word_out = self.decoder(normalize=False, prev_output_tokens=prev_output_tokens, encoder_out=encoder_out)
-        filled = sum(bool(mask.any()) for mask in positions.values())
+            passes["correction"] = self._with_guesses(prev_output_tokens, tgt_tokens, encoder_out)
+        filled = sum(bool(mask.any()) for _, mask in passes.values())
         losses: dict[str, dict[str, Any]] = {
             name: {
-                "out": word_out,
+                "out": self.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out),
                 "tgt": tgt_tokens,
                 "mask": mask,
                 "ls": self.args.label_smoothing,
                 "nll_loss": True,
                 "factor": 1 / max(filled, 1),
             }
-            for name, mask in positions.items()
+            for name, (tokens, mask) in passes.items()
         }
         losses["length"] = {"out": length_out, "tgt": length_tgt, "factor": self.decoder.length_loss_factor}
         return losses
@@ -226,7 +227,7 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         tokens, scores, history = decoder_out.output_tokens, decoder_out.output_scores, decoder_out.history
         words = self._words(tokens)
         if decoder_out.step > 0:
-            count = words.sum(dim=1, keepdim=True) * (decoder_out.max_step - decoder_out.step) // decoder_out.max_step
+            count = self._masked_count(decoder_out, decoder_out.step)
             tokens = tokens.masked_fill(_lowest(scores.float().masked_fill(~words, 2.0), count), self.unk)
             if history is not None:
                 history.append(tokens)
@@ -236,6 +237,19 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         if history is not None:
             history.append(tokens)
         return decoder_out._replace(output_tokens=tokens, output_scores=scores, attn=None, history=history)
+
+    def settled(self, before: DecoderOut, after: DecoderOut) -> Tensor:
+        """The rows (B,) that no iteration behind ``after.step`` can change, given what was before it: CMLM's once
+        nothing is masked any more, CMLMC's once an iteration without masks has written what it had read."""
+        if self.correction_starts < 0:
+            masks = after.output_tokens.eq(self.unk).any(dim=1)  # unknown words look like masks
+            return (self._masked_count(after, after.step + 1).squeeze(1) == 0) & ~masks
+        same = (before.output_tokens == after.output_tokens).all(dim=1)
+        return same & (self._masked_count(after, after.step).squeeze(1) == 0)
+
+    def _masked_count(self, state: DecoderOut, step: int) -> Tensor:
+        """How many words an iteration masks, (B, 1)."""
+        return self._words(state.output_tokens).sum(dim=1, keepdim=True) * (state.max_step - step) // state.max_step
 
     def initialize_output_tokens(self, encoder_out: dict[str, Any], src_tokens: Tensor) -> DecoderOut:
         """Masks for the words of the likeliest length."""

@@ -18,7 +18,7 @@ from fairseq.models.transformer import (
 from omegaconf import II
 from torch import Tensor, nn
 
-from amlp_fairseq.modules.amlp import ACTIVATIONS
+from amlp_fairseq.modules.amlp import ACTIVATIONS, SCALES
 from amlp_fairseq.modules.attention import replace_attentions, supporting
 from amlp_fairseq.modules.dynamic_conv import NORMALIZATIONS
 from amlp_fairseq.registration import register_model
@@ -53,6 +53,13 @@ class DecoderConfig(FairseqDataclass):
     )
     amlp_activation: ChoiceEnum(list(ACTIVATIONS)) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "activation of AMLP's inner layer"}
+    )
+    amlp_scale: Optional[ChoiceEnum(list(SCALES))] = field(  # type: ignore[valid-type]
+        default=None,
+        metadata={
+            "help": "what divides the argument of AMLP's activation: 'sqrt': √d_h, 'none': nothing "
+            "(default: 'sqrt' for 'amlp_cov', 'none' for 'amlp_pquery')"
+        },
     )
     amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
     amlp_ema_bias_correction: bool = field(

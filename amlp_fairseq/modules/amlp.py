@@ -26,6 +26,8 @@ ACTIVATIONS = {
     "identity": lambda x: x,
 }
 
+#: Values of ``--amlp-scale``.
+SCALES = ("none", "sqrt")
 #: Queries of one pass through Eq. 8: what is between its products is never there for all of a long sequence.
 CHUNK = 256
 
@@ -33,15 +35,20 @@ CHUNK = 256
 class AMLP(MultiHeadAttention):
     """Equation 8; c is ``--attention-inner-dim``, σ₁ ``--amlp-activation``.
 
-    The argument of σ₁ is divided by √d_h, and the output normalised for each head (LayerNorm; left out by
-    ``--no-amlp-output-norm``), as in the authors' code. Nothing of size n·m or n² is computed.
+    ``--amlp-scale sqrt`` divides the argument of σ₁ by √d_h, as the authors' code does in AMLP-Cov; Eq. 8 does not, nor
+    does their code in AMLP-PQuery. The output is normalised for each head, as in that code (LayerNorm; left out by
+    ``--no-amlp-output-norm``). Nothing of size n·m or n² is computed.
     """
 
     patterns = ("noncausal self", "noncausal cross")
+    #: What ``--amlp-scale`` is by default.
+    scale: str
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         options, c = place.options, place.options.attention_inner_dim
+        if (options.amlp_scale or self.scale) == "none":
+            self.scaling = 1.0
         self.activation = ACTIVATIONS[options.amlp_activation]
         self.c_q = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
         self.c_k = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
@@ -87,6 +94,8 @@ class AMLPCov(AMLP):
     takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10: W = Lᵀ softmax(KᵀV)ᵀ.
     """
 
+    scale = "sqrt"
+
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         options = place.options
@@ -119,6 +128,8 @@ class AMLPPQuery(AMLP):
     with W_o: 2 d_h → d_h for all heads. β is ``--amlp-ema-beta``; ``--amlp-ema-bias-correction`` divides q̂_i by
     1 - β^i, for the recursion starts with zero.
     """
+
+    scale = "none"
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)

@@ -6,12 +6,10 @@ A target of n words is written by h *directions*; every decoding step writes c w
 words in all. The words in the order in which they are generated are called *slots*, t = 0 … n-1 (the paper
 counts from 1). Slot t belongs to step t // z and to direction t % h.
 
-The rule for every n and h, divisible or not: direction d writes ``len_d = ⌈(n - d) / h⌉`` words, so only the last
-round over the directions can be incomplete. Directions 2i and 2i+1 share segment i, which has
-``len_2i + len_2i+1`` words; the segments follow each other in the text. The even direction reads its segment from
-the left end, the odd one from the right end. For h = 2 this is Eq. 6; for h = 1 the natural order. For h > 2 it is
-Eq. 9 with "roughly equal" made definite: segment lengths differ by two at most, and a slot's direction (Eq. 10)
-never depends on n, which is unknown while decoding.
+For h = 1 the order is the natural one. An even h has h/2 segments, as equal as possible, the longer ones first; each is
+written from its two ends (Eq. 6), and the k-th words of all segments follow each other, k = 1, 2, … (Eq. 9). So
+direction d writes words of segment d mod h/2, and reads it forward iff d < h/2. This is a permutation for every n, and
+a slot's direction (Eq. 10) never depends on n, which is unknown while decoding.
 """
 
 from __future__ import annotations
@@ -84,26 +82,24 @@ class Interleaving:
 
     def reads_forward(self, direction: int) -> bool:
         """Whether the direction writes its words in reading order."""
-        return (direction % 2 == 0) != self.middle_to_side
+        return (direction < max(self.num_directions // 2, 1)) != self.middle_to_side
 
 
 @lru_cache(maxsize=4096)
 @torch.inference_mode(False)  # what is kept is also for computations with gradients
 def _generation_order(length: int, h: int, middle_to_side: bool) -> Tensor:
-    order = torch.empty(length, dtype=torch.long)
-    start = 0
-    for left in range(0, h, 2):
-        slots_left, slots_right = order[left::h], order[left + 1 :: h] if h > 1 else order[:0]
-        middle, end = start + len(slots_left), start + len(slots_left) + len(slots_right)
-        forward, backward = torch.arange(start, middle), torch.arange(middle, end)
-        if middle_to_side:
-            slots_left.copy_(forward.flip(0))
-            slots_right.copy_(backward)
-        else:
-            slots_left.copy_(forward)
-            slots_right.copy_(backward.flip(0))
-        start = end
-    return order
+    if h == 1:
+        return torch.arange(length)
+    slots, segments = torch.arange(length), h // 2
+    k, segment = slots // segments, slots % segments  # slot t holds the k-th word (from 0) of a segment
+    shortest, longer = divmod(length, segments)
+    start = segment * shortest + segment.clamp(max=longer)
+    size = shortest + (segment < longer).long()
+    forward, pair = k % 2 == 0, k // 2
+    if middle_to_side:
+        middle = start + (size + 1) // 2
+        return torch.where(forward, middle - 1 - pair, middle + pair)
+    return torch.where(forward, start + pair, start + size - 1 - pair)
 
 
 def word_positions(slots: Tensor, num_directions: int) -> Tensor:
