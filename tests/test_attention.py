@@ -23,6 +23,7 @@ WINDOWED = ["cnn", "dynamic_conv", "light_conv", "local"]
 CONSTANT_STATE = {
     "average": CHANNELS,
     "abc": 2 * 4 * 3 * (CHANNELS // 4 + 1),
+    "amlp_cov": 4 * (3 * (CHANNELS // 4) ** 2 + CHANNELS // 4),
     "cnn": (WIDTH - 1) * CHANNELS,
     "dynamic_conv": (WIDTH - 1) * CHANNELS,
     "light_conv": (WIDTH - 1) * CHANNELS,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -208,6 +209,9 @@ def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) ->
     """Eq. 8, ``scale`` by default."""
 
     def formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
+        if place.pattern == "causal self":  # Eq. 13 and 14: with what each position sees, and nothing else
+            whole, counts = replace(place, pattern="noncausal self"), [up_to(i, len(k), place) for i in range(len(q))]
+            return np.stack([formula(q[:m], k[:m], v[:m], whole, p, h)[i] for i, m in enumerate(counts)])
         l_t, w = weights(q, k, v, place, p, h)
         x = q @ l_t.T / {"none": 1, "sqrt": math.sqrt(q.shape[1])}[place.options.amlp_scale or scale]
         hidden = {

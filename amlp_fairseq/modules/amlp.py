@@ -1,4 +1,4 @@
-"""AMLP: attentive multi-layer perceptron (Jiang et al. 2023), attention at linear cost for decoders that see all words.
+"""AMLP: attentive multi-layer perceptron (Jiang et al. 2023), attention at linear cost.
 
 Per head, with Q (n, d_h) and K, V (m, d_h):
 
@@ -9,13 +9,17 @@ with the adaptive weights L (d_h, c) and W (c, d_h); ``AMLPCov`` and ``AMLPPQuer
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from amlp_fairseq.modules.attention import Place, register_attention
 from amlp_fairseq.modules.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
+from amlp_fairseq.ops.amlp_cov.shared import EPS
 from amlp_fairseq.ops.ema import exponential_moving_average
 
 #: σ₁ of Eq. 8; softmax is over the c inner dimensions.
@@ -30,6 +34,8 @@ ACTIVATIONS = {
 SCALES = ("none", "sqrt")
 #: Queries of one pass through Eq. 8: what is between its products is never there for all of a long sequence.
 CHUNK = 256
+#: Steps of a causal decoder whose covariances are there at a time.
+BLOCK = 16
 
 
 class AMLP(MultiHeadAttention):
@@ -40,7 +46,7 @@ class AMLP(MultiHeadAttention):
     ``--no-amlp-output-norm``). Nothing of size n·m or n² is computed.
     """
 
-    patterns = ("noncausal self", "noncausal cross")
+    patterns: tuple[str, ...] = ("noncausal self", "noncausal cross")
     #: What ``--amlp-scale`` is by default.
     scale: str
 
@@ -60,18 +66,18 @@ class AMLP(MultiHeadAttention):
         self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
-        l_t, w = self.adaptive_weights(q, k, v, padding_mask, hidden)
-        if self.norm is not None:
-            # What the norm takes away from the output is taken from W, before half precision rounds it.
-            w = w - w.mean(dim=-1, keepdim=True)
-        weights = (l_t * self.scaling).transpose(2, 3).to(q), w.to(q)
+        weights = self.adaptive_weights(q, k, v, padding_mask, hidden)
         # With the positions outermost, as the heads are put together again.
         outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
         return torch.cat(outputs).permute(1, 2, 0, 3), None
 
-    def perceptron(self, q: Tensor, weight_1: Tensor, weight_2: Tensor) -> Tensor:
-        """Equation 8 with given weights."""
-        out = self.dropout_module(self.activation(q @ weight_1)) @ weight_2
+    def perceptron(self, q: Tensor, l_t: Tensor, w: Tensor) -> Tensor:
+        """Equation 8 for queries (…, n, d_h), with Lᵀ and W (…, c, d_h)."""
+        if self.norm is not None:
+            # What the norm takes away from the output is taken from W, before half precision rounds it.
+            w = w - w.mean(dim=-1, keepdim=True)
+        hidden = self.activation(q @ (l_t * self.scaling).mT.to(q))
+        out = self.dropout_module(hidden) @ w.to(q)
         return out if self.norm is None else self.norm(out)
 
     def adaptive_weights(
@@ -92,8 +98,13 @@ class AMLPCov(AMLP):
     As in the authors' code the channels are normalised over the sequence (left out by ``--no-amlp-normalize``) and each
     covariance has a learned temperature per head (``--no-amlp-temperature``). ``--amlp-published-contraction`` also
     takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10: W = Lᵀ softmax(KᵀV)ᵀ.
+
+    The causal form has covariances, and norms of channels, of the positions that each sees (Eq. 13 and 14): d_h²
+    numbers for every position, head and covariance, which training computes a second time instead of keeping them.
     """
 
+    patterns = ("noncausal self", "causal self", "noncausal cross")
+    fixed_state = True
     scale = "sqrt"
 
     def __init__(self, place: Place) -> None:
@@ -111,10 +122,69 @@ class AMLPCov(AMLP):
         of_k = cross_covariance(k, k, t_k, k_hidden, normalize=self.normalize)
         of_kv = cross_covariance(k, v, t_v, k_hidden, normalize=self.normalize)
         with torch.autocast(q.device.type, enabled=False):  # small, and in float32 at least
-            l_t = self.c_q.to(of_q) @ of_q + self.c_k.to(of_k) @ of_k
-            if self.published:
-                l_t, of_kv = l_t.relu(), of_kv.transpose(2, 3)
-            return l_t, l_t @ of_kv
+            return self._from_covariances(self.c_q, self.c_k, of_q, of_k, of_kv)
+
+    def _from_covariances(
+        self, c_q: Tensor, c_k: Tensor, of_q: Tensor, of_k: Tensor, of_kv: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Equations 9 and 10, or 13 and 14: Lᵀ and W (…, c, d_h) from σ₂(…) of the covariances (…, d_h, d_h)."""
+        l_t = c_q.to(of_q) @ of_q + c_k.to(of_k) @ of_k
+        if self.published:
+            l_t, of_kv = l_t.relu(), of_kv.mT
+        return l_t, l_t @ of_kv
+
+    def continue_causally(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: dict[str, Any],
+        padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        step, length = self.place.words_per_step, q.size(2)
+        work = torch.promote_types(q.dtype, torch.float32)
+        if padding_mask is not None:
+            q, k, v = (x.masked_fill(padding_mask[:, None, :, None], 0) for x in (q, k, v))
+        # Whole steps, (B, H, steps, z, d_h).
+        q, k, v = (F.pad(x, (0, 0, 0, -length % step)).unflatten(2, (-1, step)) for x in (q, k, v))
+        sums = state or self._nothing(q, work)
+        outputs = []
+        for start in range(0, q.size(2), BLOCK):
+            here = slice(start, start + BLOCK)
+            block = q[:, :, here], k[:, :, here], v[:, :, here], sums
+            with torch.autocast(q.device.type, enabled=False):
+                if torch.is_grad_enabled():
+                    out, sums = checkpoint(self._block, *block, use_reentrant=False)
+                else:
+                    out, sums = self._block(*block)
+            outputs.append(out)
+        return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], sums
+
+    def _nothing(self, q: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """S^Q, S^K and z of Eq. 13 and 14 before the first position, and the squared norms of the values' channels."""
+        (batch, heads), width = q.shape[:2], self.head_dim
+        square = q.new_zeros(batch, heads, width, width, dtype=dtype)
+        return {"qq": square, "kk": square, "kv": square, "vv": square[..., 0]}
+
+    def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs (B, H, steps, z, d_h) of some steps, and the sums behind them."""
+        wide_q, wide_k, wide_v = (x.to(sums["qq"]) for x in (q, k, v))
+        new = {"qq": wide_q.mT @ wide_q, "kk": wide_k.mT @ wide_k, "kv": wide_k.mT @ wide_v}
+        new["vv"] = wide_v.square().sum(dim=3)
+        running = {name: sums[name].unsqueeze(2) + x.cumsum(dim=2) for name, x in new.items()}
+        squares = {"v": running["vv"]} | {x: running[x + x].diagonal(dim1=-2, dim2=-1) for x in "qk"}
+        norms = {x: square.clamp(min=EPS**2).sqrt() for x, square in squares.items()}
+        covariances = []
+        for number, (x, y) in enumerate((("q", "q"), ("k", "k"), ("k", "v"))):
+            scores = running[x + y]
+            if self.normalize:
+                scores = scores / (norms[x].unsqueeze(-1) * norms[y].unsqueeze(-2))
+            if self.temperature is not None:
+                scores = self.temperature[number].to(scores)[:, None, None, None] * scores
+            covariances.append(scores.softmax(dim=-1))
+        weights = self._from_covariances(self.c_q.unsqueeze(1), self.c_k.unsqueeze(1), *covariances)
+        return self.perceptron(q, *weights), {name: value[:, :, -1].clone() for name, value in running.items()}
 
 
 @register_attention("amlp_pquery")
