@@ -65,6 +65,7 @@ def place(pattern: str, step: int = 1, **options: Any) -> Place:
         "attention_inner_dim": 3,
         "amlp_activation": "softmax",
         "amlp_scale": None,
+        "amlp_temperature": 1.0,
         "amlp_ema_beta": 0.5,
         "amlp_ema_bias_correction": False,
         "no_amlp_normalize": False,
@@ -450,6 +451,7 @@ def test_a_place_refuses_what_cannot_stand_there() -> None:
         ("local", "noncausal self", 1, {"attention_window": -1}, "--attention-window -1 must be at least 1"),
         ("local", "causal cross", 2, {}, "--decoder-cross-attention-type local .* cannot write 2 words per step"),
         ("amlp_pquery", "noncausal self", 1, {"amlp_ema_beta": 1.0}, "--amlp-ema-beta 1.0 must be"),
+        ("amlp_cov", "noncausal self", 1, {"amlp_scale": "all"}, "--amlp-scale all is not for AMLPCov: sqrt, none"),
     ],
 )
 def test_options_that_do_not_fit_are_named(

@@ -33,6 +33,7 @@ OPTIONS = {
     "attention_inner_dim": 3,
     "amlp_activation": "softmax",
     "amlp_scale": None,
+    "amlp_temperature": 1.0,
     "amlp_ema_beta": 0.5,
     "amlp_ema_bias_correction": False,
     "no_amlp_normalize": False,
@@ -199,10 +200,11 @@ def pquery_weights(
     for i, x in enumerate(q, start=1):
         average = beta * average + (1 - beta) * x
         q_hat.append(average / (1 - beta**i) if place.options.amlp_ema_bias_correction else average)
-    from_q = softmax(p["c_q"][h] @ np.stack(q_hat).T) @ np.stack(q_hat)
-    from_k = softmax(p["c_k"][h] @ k.T) @ k
+    factor = 1 / math.sqrt(q.shape[1]) if place.options.amlp_scale == "all" else 1
+    from_q = softmax(factor * p["c_q"][h] @ np.stack(q_hat).T) @ np.stack(q_hat)
+    from_k = softmax(factor * p["c_k"][h] @ k.T) @ k
     l_t = np.concatenate([from_q, from_k], axis=1) @ p["fuse.weight"].T + p["fuse.bias"]
-    return l_t, softmax(l_t @ k.T) @ v
+    return l_t, softmax(factor * l_t @ k.T) @ v
 
 
 def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) -> Formula:
@@ -213,7 +215,7 @@ def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) ->
             whole, counts = replace(place, pattern="noncausal self"), [up_to(i, len(k), place) for i in range(len(q))]
             return np.stack([formula(q[:m], k[:m], v[:m], whole, p, h)[i] for i, m in enumerate(counts)])
         l_t, w = weights(q, k, v, place, p, h)
-        x = q @ l_t.T / {"none": 1, "sqrt": math.sqrt(q.shape[1])}[place.options.amlp_scale or scale]
+        x = q @ l_t.T / (1 if (place.options.amlp_scale or scale) == "none" else math.sqrt(q.shape[1]))
         hidden = {
             "softmax": softmax(x),
             "relu": np.maximum(x, 0),
@@ -321,6 +323,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for name in ("amlp_cov", "amlp_pquery")
         for scale in ("none", "sqrt")
     },
+    "amlp_pquery, all": ("amlp_pquery", {"amlp_scale": "all"}),
     "amlp_cov, all switches": (
         "amlp_cov",
         {

@@ -9,6 +9,7 @@ import pytest
 import torch
 import toy
 
+from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.ops.interleave import ATTENTION_MASKS, attention_mask
 
@@ -193,6 +194,34 @@ def test_decoder_input_is_scaled_word_plus_position(h: int, kind: str, positions
     torch.testing.assert_close(model.decoder.embed(tokens, torch.arange(4)), expected)
 
 
+@torch.no_grad()
+def test_embedding_options_of_stock_are_obeyed() -> None:
+    """Words that are not scaled, a norm, learned positions of the source, another width behind the layers: the first
+    layer's inputs by hand, and the search's steps against the whole."""
+    options = ("no_scale_embedding", "layernorm_embedding", "encoder_learned_pos")
+    task, model = build(2, 1, decoder_output_dim=12, **dict.fromkeys(options, True))
+    torch.nn.init.normal_(model.decoder.layernorm_embedding.weight)
+    tokens, source = inputs(task, 3)
+    seen: list[torch.Tensor] = []
+    model.decoder.layers[0].register_forward_pre_hook(lambda layer, arguments: seen.append(arguments[0]))
+    full, _ = model(**source, prev_output_tokens=tokens)
+    words = model.decoder.embed_tokens(tokens)
+    words[:, :2] = 0
+    positions = torch.tensor([1, -1, 2, -2, 3, -3])
+    expected = model.decoder.layernorm_embedding(words + SignedSinusoidalPositionalEmbedding(16)(positions))
+    torch.testing.assert_close(seen[0].transpose(0, 1), expected)
+    assert model.encoder.embed_positions.weight.requires_grad
+    run = ReadyModel(model, None).begin(**source, beam=1)
+    steps = [run.step(step)[0] for step in tokens.split(2, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["decoder_learned_pos", "no_token_positional_embeddings"])
+def test_other_positions_than_signed_ones_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--{name.replace('_', '-')} True is not supported \(only False\)$"):
+        build(2, 1, **{name: True})
+
+
 def test_direction_embeddings_only_where_the_paper_has_them() -> None:
     stock = sum(p.numel() for p in toy.stock_transformer(toy.task()).parameters())
     for h, kind, extra in [(1, "interleaved", 0), (2, "interleaved", 0), (4, "interleaved", 4 * 16), (4, "vanilla", 0)]:
@@ -211,6 +240,19 @@ def test_weights_of_another_pattern_are_refused() -> None:
     _, other = build(2, 2)
     with pytest.raises(ValueError, match=r"\(2, 2, 0\), this run \(2, 1, 0\)"):
         model.load_state_dict(other.state_dict())
+
+
+def test_weights_of_the_former_order_of_four_directions_are_refused() -> None:
+    """It dealt the words of one segment after the other; checkpoints say no more than (h, c, middle to side)."""
+    for h, c in ((4, 1), (6, 1), (4, 2)):
+        _, model = build(h, c)
+        state = model.state_dict()
+        model.load_state_dict(state)
+        state["decoder.interleaving"] = torch.tensor([h, c, 0.0])
+        with pytest.raises(ValueError, match=rf"--num-directions {h} in an order .* not the paper's .*train it again"):
+            model.load_state_dict(state)
+    _, model = build(2, 1)
+    assert model.state_dict()["decoder.interleaving"].tolist() == [2, 1, 0]  # there the order has not changed
 
 
 def test_weights_of_another_dictionary_are_refused() -> None:

@@ -57,8 +57,8 @@ class DecoderConfig(FairseqDataclass):
     amlp_scale: Optional[ChoiceEnum(list(SCALES))] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "what divides the argument of AMLP's activation: 'sqrt': √d_h, 'none': nothing "
-            "(default: 'sqrt' for 'amlp_cov', 'none' for 'amlp_pquery')"
+            "help": "what AMLP divides by √d_h: 'none': nothing (default of 'amlp_pquery'), 'sqrt': the argument of its "
+            "activation (default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
         },
     )
     amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
@@ -70,6 +70,9 @@ class DecoderConfig(FairseqDataclass):
     )
     no_amlp_temperature: bool = field(
         default=False, metadata={"help": "no learned temperatures of the covariances of 'amlp_cov'"}
+    )
+    amlp_temperature: float = field(
+        default=1.0, metadata={"help": "what the temperatures of 'amlp_cov' are before training"}
     )
     no_amlp_output_norm: bool = field(default=False, metadata={"help": "no layer norm behind the heads of AMLP"})
     amlp_published_contraction: bool = field(

@@ -30,8 +30,8 @@ ACTIVATIONS = {
     "identity": lambda x: x,
 }
 
-#: Values of ``--amlp-scale``.
-SCALES = ("none", "sqrt")
+#: Values of ``--amlp-scale``: what 1/√d_h is a factor of, nothing, the argument of σ₁, or those of σ₂ as well.
+SCALES = ("none", "sqrt", "all")
 #: Queries of one pass through Eq. 8: what is between its products is never there for all of a long sequence.
 CHUNK = 256
 #: Steps of a causal decoder whose covariances are there at a time.
@@ -44,16 +44,22 @@ class AMLP(MultiHeadAttention):
     ``--amlp-scale sqrt`` divides the argument of σ₁ by √d_h, as the authors' code does in AMLP-Cov; Eq. 8 does not, nor
     does their code in AMLP-PQuery. The output is normalised for each head, as in that code (LayerNorm; left out by
     ``--no-amlp-output-norm``). Nothing of size n·m or n² is computed.
+
+    Raises:
+        ValueError: for a scale that this way does not have.
     """
 
     patterns: tuple[str, ...] = ("noncausal self", "noncausal cross")
-    #: What ``--amlp-scale`` is by default.
-    scale: str
+    #: What ``--amlp-scale`` can be, by default the first.
+    scales: tuple[str, ...]
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         options, c = place.options, place.options.attention_inner_dim
-        if (options.amlp_scale or self.scale) == "none":
+        self.scale = options.amlp_scale or self.scales[0]
+        if self.scale not in self.scales:
+            raise ValueError(f"--amlp-scale {self.scale} is not for {type(self).__name__}: {', '.join(self.scales)}")
+        if self.scale == "none":
             self.scaling = 1.0
         self.activation = ACTIVATIONS[options.amlp_activation]
         self.c_q = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
@@ -96,8 +102,10 @@ class AMLPCov(AMLP):
         W  = Lᵀ softmax(KᵀV)                                       (10)
 
     As in the authors' code the channels are normalised over the sequence (left out by ``--no-amlp-normalize``) and each
-    covariance has a learned temperature per head (``--no-amlp-temperature``). ``--amlp-published-contraction`` also
-    takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10: W = Lᵀ softmax(KᵀV)ᵀ.
+    covariance has a learned temperature per head (``--no-amlp-temperature``), which is ``--amlp-temperature`` at first:
+    with 1 the softmaxes of correlations are nearly uniform, so that Lᵀ and W hardly depend on the sentence.
+    ``--amlp-published-contraction`` also takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10:
+    W = Lᵀ softmax(KᵀV)ᵀ.
 
     The causal form has covariances, and norms of channels, of the positions that each sees (Eq. 13 and 14): d_h²
     numbers for every position, head and covariance, which training computes a second time instead of keeping them.
@@ -105,14 +113,15 @@ class AMLPCov(AMLP):
 
     patterns = ("noncausal self", "causal self", "noncausal cross")
     fixed_state = True
-    scale = "sqrt"
+    scales = ("sqrt", "none")
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         options = place.options
         self.normalize = not options.no_amlp_normalize
         self.published = options.amlp_published_contraction
-        self.temperature = None if options.no_amlp_temperature else nn.Parameter(torch.ones(3, self.num_heads))
+        temperatures = torch.full((3, self.num_heads), float(options.amlp_temperature))
+        self.temperature = None if options.no_amlp_temperature else nn.Parameter(temperatures)
 
     def adaptive_weights(
         self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
@@ -196,10 +205,11 @@ class AMLPPQuery(AMLP):
         W   = softmax(Lᵀ Kᵀ) V                                      (12)
 
     with W_o: 2 d_h → d_h for all heads. β is ``--amlp-ema-beta``; ``--amlp-ema-bias-correction`` divides q̂_i by
-    1 - β^i, for the recursion starts with zero.
+    1 - β^i, for the recursion starts with zero. ``--amlp-scale all`` divides the arguments of the softmaxes, too, by
+    √d_h: on small data they saturate otherwise, so that the c pseudo-queries read the same few keys.
     """
 
-    scale = "none"
+    scales = SCALES
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
@@ -207,6 +217,7 @@ class AMLPPQuery(AMLP):
         if not 0 <= self.beta < 1:
             raise ValueError(f"--amlp-ema-beta {self.beta} must be at least 0 and less than 1")
         self.bias_correction = place.options.amlp_ema_bias_correction
+        self.pool_scaling = self.scaling if self.scale == "all" else 1.0
         self.fuse = nn.Linear(2 * self.head_dim, self.head_dim)
 
     def adaptive_weights(
@@ -215,10 +226,15 @@ class AMLPPQuery(AMLP):
         q_hat = exponential_moving_average(q, self.beta, q_hidden)
         if self.bias_correction:
             q_hat = q_hat / self._corrections(q, q_hidden).to(q)
-        from_q = _pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_hidden)
-        from_k = _pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_hidden)
+        from_q = self._pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_hidden)
+        from_k = self._pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_hidden)
         l_t = self.fuse(torch.cat([from_q, from_k], dim=-1))
-        return l_t, _pool(l_t, k, v, k_hidden)
+        return l_t, self._pool(l_t, k, v, k_hidden)
+
+    def _pool(self, queries: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+        """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
+        mask = None if hidden is None else ~hidden[:, None, None]
+        return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=self.pool_scaling)
 
     def _corrections(self, q: Tensor, hidden: Tensor | None) -> Tensor:
         """1 - β^i for the i-th word, (1 or B, 1, n, 1)."""
@@ -227,9 +243,3 @@ class AMLPPQuery(AMLP):
         else:
             words = (~hidden).cumsum(dim=1).clamp(min=1)
         return (1 - self.beta ** words.float())[:, None, :, None]
-
-
-def _pool(queries: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
-    """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
-    mask = None if hidden is None else ~hidden[:, None, None]
-    return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=1.0)
