@@ -2,38 +2,43 @@
 
     python scripts/make_tables.py docs/results/embedded.jsonl
 
-The file is one that scripts/evaluate.sh appends to. Of several results of one configuration, data, way of decoding and
-seed the last counts; several seeds are averaged. A difference to a paper is given only where data set and kind of BLEU
-are the paper's. How fast systems are is for benchmark_decoding.py, which runs them side by side.
+The file is one that scripts/evaluate.sh appends to. Of several results of one configuration, data, way of decoding,
+split and seed the last counts; several seeds are averaged. Beside a paper, BLEU is of the paper's kind and split; at
+reduced scale, where data are others anyway, of the test set. A difference is given only where data set, split and kind
+are the paper's, with a mark where the paper does not say which kind it has. How fast systems are is for
+benchmark_decoding.py, which runs them side by side.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from benchmark_report import markdown
 from recipe import CONFIGS, load
+from result_lines import read_results
 
 #: Where results have the kinds of BLEU.
-KINDS = {"detokenised": "bleu", "tokenised": "tokenised_bleu", "compound-split": "compound_split_bleu"}
+KINDS = {
+    "detokenised": "bleu",
+    "tokenised": "tokenised_bleu",
+    "compound-split": "compound_split_bleu",
+    "unstated": "bleu",
+}
+UNSTATED = "?: the paper does not say of which kind its BLEU is; ours is detokenised."
+ORDERINGS = CONFIGS / "orderings.yaml"
 
-Key = tuple[str, bool, str]
 
+class Key(NamedTuple):
+    """What results have in common that differ in the seed alone."""
 
-def difference(ours: dict[str, Any], published: dict[str, Any]) -> float:
-    """How much higher our BLEU is than a paper's.
-
-    Raises:
-        ValueError: if the paper's is of a kind that we do not have, or does not say of which.
-    """
-    if published["kind"] not in KINDS:
-        raise ValueError(f"{published['row']}: BLEU of kind '{published['kind']}' is not comparable")
-    return float(ours[KINDS[published["kind"]]] - published["bleu"])
+    system: str
+    distilled: bool
+    decoding: str
+    split: str
 
 
 class Results:
@@ -45,35 +50,46 @@ class Results:
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         (self.dataset,) = {line["dataset"] for line in lines}
-        last = {(line["system"], line["distilled"], line["decoding"], line["seed"]): line for line in lines}
+        last: dict[tuple[Key, int], dict[str, Any]] = {}
+        for line in lines:
+            key = Key(line["system"], line["distilled"], line["decoding"], line["split"])
+            last[key, line["seed"]] = line
         self.lines = list(last.values())
         self.groups: dict[Key, list[dict[str, Any]]] = {}
-        for (system, distilled, decoding, _), line in last.items():
-            self.groups.setdefault((system, distilled, decoding), []).append(line)
+        for (key, _), line in last.items():
+            self.groups.setdefault(key, []).append(line)
 
     def mean(self, key: Key, name: str = "bleu") -> float | None:
         """The mean over seeds, None where there is no result."""
         return fmean(line[name] for line in self.groups[key]) if key in self.groups else None
 
-    def bleu(self, key: Key) -> str:
+    def bleu(self, key: Key, name: str = "bleu") -> str:
         if key not in self.groups:
             return ""
-        values = [line["bleu"] for line in self.groups[key]]
+        values = [line[name] for line in self.groups[key]]
         spread = f" ± {stdev(values):.2f} ({len(values)})" if len(values) > 1 else ""
         return f"{fmean(values):.2f}{spread}"
 
+    def difference(self, key: Key, published: dict[str, Any]) -> str:
+        """How much higher our BLEU is than a paper's, empty where they cannot be compared."""
+        theirs, kind = published.get("distilled" if key.distilled else "bleu"), published.get("kind")
+        ours = self.mean(key, KINDS[kind]) if kind in KINDS else None
+        if ours is None or not isinstance(theirs, (int, float)):  # a training that diverges has no BLEU
+            return ""
+        return f"{ours - theirs:+.2f}" + " ?" * (kind == "unstated")
+
     def overview(self) -> str:
         """All results."""
-        columns = ["configuration", "targets", "decoding", "BLEU", "chrF", "calls", "parameters", "updates"]
+        columns = ["configuration", "targets", "decoding", "split", "BLEU", "chrF", "calls", "parameters", "updates"]
         rows = []
         for key, lines in sorted(self.groups.items()):
-            system, distilled, decoding = key
             line = lines[-1]
             rows.append(
                 [
-                    system,
-                    "distilled" if distilled else "raw",
-                    decoding,
+                    key.system,
+                    "distilled" if key.distilled else "raw",
+                    key.decoding,
+                    key.split,
                     self.bleu(key),
                     f"{self.mean(key, 'chrf'):.2f}",
                     f"{self.mean(key, 'steps_per_sentence'):.2f}",
@@ -85,43 +101,51 @@ class Results:
 
     def comparisons(self) -> dict[str, str]:
         """For each table of a paper, its rows with our results and the paper's."""
-        columns = ["row", "configuration", "decoding", "BLEU", "distilled", "paper: BLEU", "distilled", "difference"]
+        columns = ["row", "configuration", "decoding", "BLEU", "distilled", "paper: BLEU", "distilled", "kind"]
+        columns += ["difference", "distilled", "paper: sent/s"]
         tables: dict[str, list[list[str]]] = {}
         for path in sorted((CONFIGS / self.dataset).glob("[!_]*.yaml")):
             recipe = load(path)
+            # A configuration at reduced scale has its paper's numbers from its base: they are of other data.
+            comparable = recipe.dictionary is not None
             for entry in recipe.published:
-                raw, distilled = ((recipe.row, kind, entry["decoding"]) for kind in (False, True))
+                split = entry.get("split", "test") if comparable else "test"
+                raw, distilled = (Key(recipe.row, kind, entry["decoding"], split) for kind in (False, True))
                 if raw not in self.groups and distilled not in self.groups:
                     continue
-                # A configuration at reduced scale has its paper's numbers from its base: they are of other data.
-                comparable = recipe.dictionary is not None and raw in self.groups and "bleu" in entry
-                try:
-                    apart = f"{difference(self.groups[raw][-1], entry):+.2f}" if comparable else ""
-                except ValueError as error:
-                    apart = str(error)
+                kind = KINDS.get(entry.get("kind", ""), "bleu")
                 tables.setdefault(entry["table"], []).append(
                     [
                         entry["row"],
                         recipe.row,
                         entry["decoding"],
-                        self.bleu(raw),
-                        self.bleu(distilled),
+                        self.bleu(raw, kind),
+                        self.bleu(distilled, kind),
                         str(entry.get("bleu", "")),
                         str(entry.get("distilled", "")),
-                        apart,
+                        ", ".join(entry[name] for name in ("kind", "split") if name in entry),
+                        self.difference(raw, entry) if comparable else "",
+                        self.difference(distilled, entry) if comparable else "",
+                        str(entry.get("sentences-per-second", "")),
                     ]
                 )
-        return {table: markdown(columns, rows) for table, rows in sorted(tables.items())}
+        found = {}
+        for table, rows in sorted(tables.items()):
+            width = len(columns) if any(row[-1] for row in rows) else -1
+            found[table] = markdown(columns[:width], [row[:width] for row in rows])
+            if any("?" in row[-3] + row[-2] for row in rows):
+                found[table] += f"\n\n{UNSTATED}"
+        return found
 
     def orderings(self) -> str:
         """Whether what configs/orderings.yaml says holds here."""
         rows = []
-        for claim in yaml.safe_load((CONFIGS / "orderings.yaml").read_text(encoding="utf-8")):
+        for claim in yaml.safe_load(ORDERINGS.read_text(encoding="utf-8")):
             if "gap" in claim:
                 first, second, decoding = claim["gap"]
-                keys = [(row, kind, decoding) for kind in (False, True) for row in (first, second)]
+                keys = [Key(row, kind, decoding, "test") for kind in (False, True) for row in (first, second)]
             else:
-                keys = [(row, False, decoding) for row, decoding in (claim["higher"], claim["lower"])]
+                keys = [claimed(claim, side) for side in ("higher", "lower")]
             values = [self.mean(key) for key in keys]
             if None in values:
                 continue
@@ -145,11 +169,22 @@ class Results:
         return "\n".join(lines)
 
 
+def claimed(claim: dict[str, Any], side: str) -> Key:
+    """Whose result a side of an ordering is.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if claim[side][2:] not in ([], ["distilled"]) or len(claim[side]) < 2:
+        raise ValueError(f"{ORDERINGS}: {side}: {claim[side]}: must be [row, decoding] or [row, decoding, distilled]")
+    return Key(claim[side][0], len(claim[side]) == 3, claim[side][1], "test")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="a file that scripts/evaluate.sh has written")
     args = parser.parse_args()
-    results = Results([json.loads(line) for line in args.results.read_text(encoding="utf-8").splitlines()])
+    results = Results(read_results(args.results))
     print(f"# {results.dataset}\n\n{results.overview()}\n\n{results.notes()}")
     for table, text in results.comparisons().items():
         print(f"\n## Beside the paper: {table}\n\n{text}")

@@ -41,7 +41,7 @@ def relative_entropy(weights: Tensor, outcomes: Tensor | int) -> float:
     return float((entropy / torch.as_tensor(outcomes).log()).mean())
 
 
-def observe(attention: MultiHeadAttention, found: dict[str, Any]) -> None:
+def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
     """Have the attention write what it does into ``found`` whenever it is called."""
     read = attention.read
 
@@ -74,7 +74,7 @@ def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list
     torch.manual_seed(1)
     model = (task.build_model(cfg.model) if untrained else models[0]).eval()
     criterion = task.build_criterion(cfg.criterion)
-    attentions = {
+    attentions: dict[str, tuple[Any, dict[str, float]]] = {
         name: (module, {})
         for name, module in model.decoder.named_modules()
         if isinstance(module, MultiHeadAttention) and module.place.pattern != "causal self"

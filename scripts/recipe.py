@@ -7,6 +7,7 @@
     generate: {beam 4: {beam: 4}}     ways of decoding: a name, and flags of fairseq-generate
     tune-lenpen: [0.0, 0.6, 1.0]      length penalties of which the best on the validation set is taken
     average: {last-epochs: 5}         the checkpoints that are averaged: a flag of amlp-average-checkpoints
+    average: {tune: [5, 10, 20]}      numbers of last epochs of which the best on the validation set is taken
     dictionary: 32768                 words of the dictionary, for counting parameters
     published: [{table: …}]           where the row stands in a paper, and its numbers there
 
@@ -28,10 +29,15 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 #: What --user-dir must be.
 PLUGIN = Path(__file__).parent.parent / "amlp_fairseq"
 SECTIONS = ("task", "train", "tokens-per-update", "generate", "tune-lenpen", "average", "dictionary", "published")
-PUBLISHED = ("table", "row", "decoding", "kind", "bleu", "distilled", "speedup", "parameters", "over", "note")
+PUBLISHED = (
+    *("table", "row", "decoding", "kind", "split", "bleu", "distilled", "speedup", "sentences-per-second"),
+    *("parameters", "over", "note"),
+)
 AVERAGES = ("last-epochs", "last-updates", "best")
-#: The kinds of BLEU that papers report; scores of two kinds are not comparable.
-KINDS = ("detokenised", "tokenised", "compound-split", "validation", "unstated")
+#: The kinds of BLEU that papers report; scores of two kinds are not comparable. ``kytea``: tokenised by that program.
+KINDS = ("detokenised", "tokenised", "compound-split", "kytea", "unstated")
+#: The parts of the data that are decoded; published numbers are of the test set where they do not say ``valid``.
+SPLITS = ("valid", "test")
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Recipe:
     tokens_per_update: int | None
     generate: dict[str, dict[str, Any]]
     tune_lenpen: list[float]
-    average: dict[str, int]
+    averages: list[tuple[str, int]]
     dictionary: int | None
     published: list[dict[str, Any]]
 
@@ -73,7 +79,7 @@ def load(path: Path) -> Recipe:
         tokens_per_update=merged.get("tokens-per-update"),
         generate={name: values for name, values in merged.get("generate", {}).items() if values is not None},
         tune_lenpen=merged.get("tune-lenpen") or [],
-        average=merged.get("average", {}),
+        averages=_averages(merged.get("average"), path),
         dictionary=merged.get("dictionary"),
         published=merged.get("published", []),
     )
@@ -84,9 +90,22 @@ def load(path: Path) -> Recipe:
             raise ValueError(f"{path}: published has {sorted(unknown)}; known: {', '.join(PUBLISHED)}")
         if entry.get("kind", "unstated") not in KINDS:
             raise ValueError(f"{path}: published, kind {entry['kind']!r}: choose one of {', '.join(KINDS)}")
-    if len(recipe.average) != 1 or not recipe.average.keys() <= set(AVERAGES):
-        raise ValueError(f"{path}: average must be one of {', '.join(AVERAGES)} with a number, not {recipe.average}")
+        if entry.get("split", "test") not in SPLITS:
+            raise ValueError(f"{path}: published, split {entry['split']!r}: choose one of {', '.join(SPLITS)}")
     return recipe
+
+
+def _averages(section: Any, path: Path) -> list[tuple[str, int]]:
+    """The flags of amlp-average-checkpoints to choose from; most checkpoints first, so that missing ones show early."""
+    if isinstance(section, dict) and len(section) == 1:
+        ((name, value),) = section.items()
+        counts = value if name == "tune" and isinstance(value, list) else [value] if name in AVERAGES else []
+        if counts and all(type(count) is int and count > 0 for count in counts):
+            return [("last-epochs" if name == "tune" else name, count) for count in sorted(counts, reverse=True)]
+    raise ValueError(
+        f"{path}: average must be one of {', '.join(AVERAGES)} with a positive number, or tune with a list of them, "
+        f"not {section}"
+    )
 
 
 def flags(values: dict[str, Any], path: Path) -> list[str]:

@@ -12,7 +12,6 @@ batches and no latencies are stored, for the jobs disturb each other.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,10 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recipe import CONFIGS, load, quoted
+from result_lines import read_results
 
 ROOT = Path(__file__).parent.parent
 DATASETS = ("embedded", "multi30k", "multi30k_base")
-TABLES = ("ibdecoder", "dynamicconv", "aan", "amlp")
+TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
 TEACHER = "transformer"
 
 
@@ -72,13 +72,14 @@ class Reproduction:
         ]
 
     def done(self) -> set[Experiment]:
-        """What the file of results has, in all ways of decoding."""
+        """What the file of results has of the test set, in all ways of decoding."""
         if not self.results.exists():
             return set()
         found: dict[Experiment, set[str]] = {}
-        for line in map(json.loads, self.results.read_text(encoding="utf-8").splitlines()):
-            experiment = Experiment(line["system"], line["distilled"], line["seed"])
-            found.setdefault(experiment, set()).add(line["decoding"])
+        for line in read_results(self.results):
+            if line["split"] == "test":
+                experiment = Experiment(line["system"], line["distilled"], line["seed"])
+                found.setdefault(experiment, set()).add(line["decoding"])
         return {
             experiment
             for experiment, decodings in found.items()

@@ -48,8 +48,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluate(folder: Path, *words: object, check: bool = True) -> str:
-    arguments = [folder / "row.yaml", folder / "checkpoints", folder / "data", "--cpu"]
+def evaluate(folder: Path, *words: object, config: str = "row.yaml", check: bool = True) -> str:
+    arguments = [folder / config, folder / "checkpoints", folder / "data", "--cpu"]
     return commands.fresh("bash", SCRIPT, *arguments, *words, check=check).stdout
 
 
@@ -93,8 +93,36 @@ def test_results_are_those_of_the_commands_by_hand(trained: Path, tmp_path: Path
     assert result["steps_per_sentence"] == round(sum(steps) / len(steps), 2)
     assert result["milliseconds_per_sentence"] > 0
     facts = {"system": "row", "distilled": False, "subset": "toy", "decoding": "beam 2", "seed": 3, "updates": 180}
-    assert facts.items() <= result.items()
+    assert (facts | {"split": "test", "average": {"last-epochs": 2}}).items() <= result.items()
     assert {"dataset", "parameters", "training_seconds", "chrf", "tokenised_bleu", "device", "commit"} <= result.keys()
+
+
+def test_number_of_checkpoints_is_tuned_with_the_length_penalty(trained: Path, tmp_path: Path) -> None:
+    config = {"base": "row.yaml", "average": {"tune": [1, 2]}, "tune-lenpen": [-5.0, 1.0]}
+    (trained / "tuned.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    printed = evaluate(trained, "--results", tmp_path / "results.jsonl", config="tuned.yaml")
+    tried = re.findall(r"^beam 2, last-epochs (\d), lenpen (\S+): (\S+) BLEU on the", printed, flags=re.MULTILINE)
+    assert [each[:2] for each in tried] == [("2", "-5.0"), ("2", "1.0"), ("1", "-5.0"), ("1", "1.0")]
+    count, penalty, _ = max(tried, key=lambda each: float(each[2]))
+    (line,) = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    result = json.loads(line)
+    assert result["average"] == {"last-epochs": int(count)}
+    assert result["options"] == f"--beam 2 --print-step --lenpen {penalty} --cpu"
+    names = [f"checkpoints/{name}.pt" for name in ("average", *("checkpoint59", "checkpoint60")[-int(count) :])]
+    average, *states = [torch.load(trained / name, weights_only=True)["model"] for name in names]
+    weight = "decoder.layers.1.fc1.weight"
+    torch.testing.assert_close(average[weight], torch.stack([state[weight] for state in states]).mean(0))
+
+
+def test_checkpoints_that_are_missing_are_named(trained: Path, tmp_path: Path) -> None:
+    config = {"base": "row.yaml", "average": {"tune": [1, 3]}}
+    (trained / "missing.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    printed = evaluate(trained, "--results", tmp_path / "none.jsonl", config="missing.yaml", check=False)
+    assert "--last-epochs 3:" in printed
+    assert "has 2 such checkpoint(s)" in printed
+    assert "evaluate: amlp-average-checkpoints: status 2" in printed
+    assert "BLEU on the validation set" not in printed
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> None:
@@ -103,7 +131,7 @@ def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> Non
     (trained / "row.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     evaluate(trained, "--results", tmp_path / "results.jsonl", "--subset", "valid", "--batch-size", "4")
     result = json.loads((tmp_path / "results.jsonl").read_text(encoding="utf-8"))
-    assert (result["distilled"], result["subset"], result["sentences"]) == (True, "v", 12)
+    assert (result["distilled"], result["split"], result["subset"], result["sentences"]) == (True, "valid", "v", 12)
     assert result["options"] == "--beam 2 --print-step --cpu --batch-size 4"
     assert "milliseconds_per_sentence" not in result
 

@@ -18,6 +18,7 @@ RESULTS = commands.ROOT / "docs/results"
 def line(system: str, bleu: float, **other: Any) -> dict[str, Any]:
     facts = {
         **{"dataset": "wmt14_en_de", "system": system, "distilled": False, "decoding": "beam 4", "seed": 1},
+        **{"split": "test"},
         **{"bleu": bleu, "tokenised_bleu": bleu + 0.5, "compound_split_bleu": bleu + 1, "chrf": 50.0, "device": "C"},
         **{"steps_per_sentence": 10.0, "milliseconds_per_sentence": 20.0, "parameters": 2500000, "updates": 7},
         "training_seconds": 90,
@@ -35,32 +36,81 @@ def cells(table: str, *start: str) -> list[str]:
 def test_seeds_are_averaged_and_the_last_result_counts() -> None:
     lines = [line("ibdecoder", bleu, seed=seed) for seed, bleu in ((1, 99.0), (2, 26.0), (3, 28.0), (1, 24.0))]
     results = make_tables.Results(lines)
-    assert cells(results.overview(), "ibdecoder", "raw", "beam 4")[3] == "26.00 ± 2.00 (3)"
+    assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "26.00 ± 2.00 (3)"
+
+
+def test_a_validation_result_is_another() -> None:
+    lines = [line("ibdecoder", 26.0), line("ibdecoder", 90.0, split="valid")]
+    results = make_tables.Results(lines)
+    assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "26.00"
+    assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "valid")[4] == "90.00"
+    assert cells(results.comparisons()["ibdecoder 2"], "IBDecoder")[3] == "26.00"
+
+
+def test_old_lines_are_of_the_test_set(tmp_path: Path) -> None:
+    lines = [{"subset": "wmt14"}, {"subset": "valid"}, {"subset": "wmt13", "split": "valid"}]
+    (tmp_path / "lines").write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    read = commands.load_script("result_lines").read_results(tmp_path / "lines")
+    assert [each["split"] for each in read] == ["test", "valid", "valid"]
 
 
 def test_differences_are_of_one_kind_of_bleu() -> None:
-    """Table 1 of the IBDecoder paper is detokenised, the AAN poster tokenised, DynamicConv's compound-split."""
+    """Table 1 of the IBDecoder paper is detokenised, the AAN poster tokenised, DynamicConv's compound-split; of several
+    seeds the mean counts."""
     lines = [
-        line("transformer", 27.0),
+        line("transformer", 26.5, seed=1),
+        line("transformer", 27.5, seed=2),
         line("transformer", 27.5, distilled=True),
         line("dynamicconv_glu", 29.0, decoding="beam 5"),
-        line("cmlmc", 28.0, decoding="10 iterations"),
-        line("dynamicconv", 26.0, decoding="beam 5"),
     ]
     tables = make_tables.Results(lines).comparisons()
     row = cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")
-    assert row[3:] == ["27.00", "27.50", "26.9", "27.3", "+0.10"]
-    assert cells(tables["aan"], "Transformer")[-1] == "+1.13"  # 27.5 - 26.37
-    assert cells(tables["dynamicconv 1"], "DynamicConv")[-1] == "+0.30"  # 30 - 29.7
-    assert cells(tables["amlp 3"], "CMLMC")[-1] == "CMLMC: BLEU of kind 'unstated' is not comparable"
-    assert cells(tables["dynamicconv 3"], "+ Dynamic weights (DynamicConv)")[-1].endswith(
-        "kind 'validation' is not comparable"
-    )
+    assert row[3:] == ["27.00 ± 0.71 (2)", "27.50", "26.9", "27.3", "detokenised", "+0.10", "+0.20"]
+    row = cells(tables["aan"], "Transformer")
+    assert row[3:] == ["27.50 ± 0.71 (2)", "28.00", "26.37", "", "tokenised", "+1.13", ""]
+    assert cells(tables["dynamicconv 1"], "DynamicConv")[-2] == "+0.30"  # 30 - 29.7
+
+
+def test_ablations_are_compared_on_the_validation_set() -> None:
+    """Of DynamicConv; a training that diverges has no BLEU to compare with."""
+    lines = [
+        line("dynamicconv", 99.0, decoding="beam 5"),
+        line("dynamicconv", 26.0, decoding="beam 5", split="valid"),
+        line("dynamicconv_no_softmax", 20.0, decoding="beam 5", split="valid"),
+        line("cnn", 99.0, decoding="beam 5"),
+    ]
+    table = make_tables.Results(lines).comparisons()["dynamicconv 3"]
+    assert table.splitlines()[0].endswith("| difference | distilled | paper: sent/s |")
+    row = cells(table, "+ Dynamic weights (DynamicConv)")
+    assert row[3:] == ["27.00", "", "26.9", "", "compound-split, valid", "+0.10", "", "62.6"]
+    assert cells(table, "DynamicConv w/o softmax-normalization")[5:9] == ["diverges", "", "compound-split, valid", ""]
+    assert "CNN" not in table
+
+
+def test_an_unstated_kind_has_a_mark() -> None:
+    lines = [line("cmlmc", 20.0, decoding="10 iterations"), line("amlp_transformer", 27.0)]
+    lines.append(line("cmlmc", 28.0, decoding="10 iterations", distilled=True))
+    tables = make_tables.Results(lines).comparisons()
+    row = cells(tables["amlp 3"], "CMLMC")
+    assert row[3:] == ["20.00", "28.00", "", "27.91", "unstated", "", "+0.09 ?"]
+    assert cells(tables["amlp 3"], "Tr")[-2:] == ["-0.38 ?", ""]
+    assert tables["amlp 3"].endswith("\n\n?: the paper does not say of which kind its BLEU is; ours is detokenised.")
+
+
+def test_japanese_is_not_segmented_as_in_the_paper() -> None:
+    table = make_tables.Results([line("ibdecoder", 40.0, dataset="wat17_en_ja")]).comparisons()["ibdecoder 6"]
+    assert cells(table, "IBDecoder", "ibdecoder", "beam 4")[5:] == ["43.51", "43.76", "kytea", "", ""]
 
 
 def test_other_data_are_not_compared_with_a_paper() -> None:
-    results = make_tables.Results([line("transformer", 85.0, dataset="embedded")])
-    assert cells(results.comparisons()["ibdecoder 1"], "Transformer")[-3:] == ["26.9", "27.3", ""]
+    lines = [line("transformer", 85.0), line("cnn", 80.0, decoding="beam 5")]
+    tables = make_tables.Results([each | {"dataset": "embedded"} for each in lines]).comparisons()
+    assert cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")[5:] == [
+        *("26.9", "27.3", "detokenised", "", ""),
+    ]
+    assert cells(tables["dynamicconv 3"], "CNN")[3:] == [
+        *("81.00", "", "25.9", "", "compound-split, valid", "", "", "68.1"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,12 +146,29 @@ def test_gap_between_teacher_and_student() -> None:
     assert cells(table, "ibdecoder 1", says)[2:] == ["+2.50", "reproduced"]
 
 
+def test_an_ordering_says_which_data_a_row_learned_from() -> None:
+    """AMLP's Table 3: CMLMC from distilled data, the Transformer from raw data."""
+    lines = [line("transformer_abc", 25.0), line("transformer_abc", 20.0, distilled=True)]
+    for row, bleu in (("cmlmc_amlp", 28.0), ("cmlmc_abc", 27.0)):
+        lines.append(line(row, bleu, decoding="10 iterations", distilled=True))
+        lines.append(line(row, 50 - bleu, decoding="10 iterations"))
+    table = make_tables.Results(lines).orderings()
+    assert cells(table, "amlp 3", "CMLMC with AMLP is above CMLMC with ABC")[2] == "+1.00"
+    assert cells(table, "amlp 3", "CMLMC with AMLP is above the Transformer with ABC")[2] == "+3.00"
+
+
+def test_an_ordering_of_nothing_is_named() -> None:
+    for side in (["cmlmc", "beam 4", "raw"], ["cmlmc"]):
+        with pytest.raises(ValueError, match=r"orderings.yaml: lower: .* must be \[row, decoding\] or \[row, decod"):
+            make_tables.claimed({"lower": side}, "lower")
+
+
 def test_orderings_name_configurations() -> None:
     recipe = commands.load_script("recipe")
     text = (commands.ROOT / "configs/orderings.yaml").read_text(encoding="utf-8")
     for claim in make_tables.yaml.safe_load(text):
         named = [claim["gap"][::2], claim["gap"][1:]] if "gap" in claim else [claim["higher"], claim["lower"]]
-        for row, decoding in named:
+        for row, decoding, *_ in named:
             config = recipe.load(commands.ROOT / f"configs/wmt14_en_de/{row}.yaml")
             assert decoding in config.generate, claim
 

@@ -37,9 +37,10 @@ class Recorded(reproduce.Reproduction):  # type: ignore[misc, name-defined]
     ("table", "some", "count"),
     [
         ("ibdecoder", {"transformer", "ibdecoder", "imdecoder", "vanilla_sa_4", "ibdecoder_sa_student"}, 15),
+        ("sat", {"vanilla_sa_2", "vanilla_sa_4", "vanilla_sa_6"}, 3),
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
         ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 22),
-        ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 10),
+        ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 12),
     ],
 )
 @pytest.mark.parametrize("dataset", reproduce.DATASETS)
@@ -77,8 +78,12 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     before = len(reproduction.calls)
     reproduction.data(distilled=True)
     assert len(reproduction.calls) == before
-    decodings = [(False, "beam 4"), (False, "greedy"), (True, "beam 4")]
-    lines = [{"system": "ibdecoder", "distilled": kind, "seed": 1, "decoding": name} for kind, name in decodings]
+    facts = {"system": "ibdecoder", "seed": 1, "subset": "new", "split": "test", "decoding": "greedy"}
+    lines = [
+        *(facts | {"distilled": kind, "decoding": "beam 4"} for kind in (False, True)),
+        facts | {"distilled": False},
+        facts | {"distilled": True, "split": "valid"},
+    ]
     reproduction.results.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert reproduction.done() == {reproduce.Experiment("ibdecoder", False, 1)}
 

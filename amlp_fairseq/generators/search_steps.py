@@ -140,7 +140,8 @@ def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
     Args:
         length: number of words, the end symbol included.
         alpha: ``--lenpen``.
-        kind: ``fairseq``: length^α; ``gnmt``: ((5 + length) / 6)^α (Wu et al. 2016, the paper's).
+        kind: ``fairseq``: length^α, with α = 1 Algorithm 1's; ``gnmt``: ((5 + length) / 6)^α (Wu et al. 2016), as in
+            the authors' code.
     """
     return length**alpha if kind == "fairseq" else ((5 + length) / 6) ** alpha
 

@@ -40,7 +40,9 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     )
     length_penalty: ChoiceEnum(LENGTH_PENALTIES) = field(  # type: ignore[valid-type]
         default="fairseq",
-        metadata={"help": "scores are divided by length^lenpen, or by ((5+length)/6)^lenpen ('gnmt', the paper's)"},
+        metadata={
+            "help": "scores are divided by length^lenpen, or by ((5+length)/6)^lenpen as in the authors' code ('gnmt')"
+        },
     )
     words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
         default="ignore",
