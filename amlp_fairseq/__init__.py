@@ -10,4 +10,6 @@ fairseq_fixes.install()
 safe_checkpoints.install()
 
 # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
-from amlp_fairseq import models, tasks  # noqa: E402, F401
+from amlp_fairseq import checkpoint_options, models, tasks  # noqa: E402, F401
+
+checkpoint_options.install()

@@ -10,7 +10,7 @@ import torch
 import toy
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion
 from fairseq.iterative_refinement_generator import DecoderOut, IterativeRefinementGenerator
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, build_model
 from fairseq.models.nat import CMLMNATransformerModel
 from fairseq.models.nat.cmlm_transformer import cmlm_base_architecture
 from torch import Tensor
@@ -74,8 +74,9 @@ def batch(seed: int = 1) -> dict[str, Tensor]:
         {},
         {"encoder_normalize_before": True, "decoder_normalize_before": True},
         {"encoder_learned_pos": True, "decoder_learned_pos": True, "pred_length_offset": True},
+        {"decoder_normalize_before": True, "no_decoder_final_norm": True},
     ],
-    ids=["post-norm", "pre-norm", "learned positions"],
+    ids=["post-norm", "pre-norm", "learned positions", "no norm at the end"],
 )
 def test_without_its_three_changes_it_is_stock_cmlm(options: dict[str, Any]) -> None:
     ours, theirs = model(**PLAIN, **options), stock(**options)
@@ -292,6 +293,19 @@ def test_parameters_of_table_3(attention: str, parameters: int) -> None:
 def test_convolutions_and_averages_can_be_its_self_attention(attention: str) -> None:
     network = model(decoder_self_attention_type=attention, decoder_kernel_size_list=[3])
     assert network(**batch())["word_ins"]["out"].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "name", ["no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings", "src_embedding_copy"]
+)
+def test_options_of_stock_cmlm_that_it_does_not_have_are_refused(name: str) -> None:
+    args = Namespace(**toy.SIZES, max_source_positions=64, max_target_positions=64, label_smoothing=0.1)
+    cmlm_base_architecture(args)
+    args._name = "cmlmc_transformer"
+    assert type(build_model(args, task())) is CMLMCTransformerModel
+    setattr(args, name, True)
+    with pytest.raises(ValueError, match=rf"^--{name.replace('_', '-')} True is not supported \(only False\)$"):
+        build_model(args, task())
 
 
 def test_what_cannot_see_the_source_is_refused() -> None:

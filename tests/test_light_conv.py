@@ -59,6 +59,15 @@ def batch(length: int = 9) -> tuple[dict[str, Tensor], Tensor]:
 def test_stock_weights_give_stock_logits(name: str, glu: bool, softmax: bool, normalize_before: bool) -> None:
     options = stock_options(name, encoder_glu=glu, decoder_glu=glu, weight_softmax=softmax)
     options.encoder_normalize_before = options.decoder_normalize_before = normalize_before
+    check_stock_logits(name, options)
+
+
+@pytest.mark.parametrize("positions", ["encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings"])
+def test_stock_positions_give_stock_logits(positions: str) -> None:
+    check_stock_logits("triton_dynamicconv", stock_options("triton_dynamicconv", **{positions: True}))
+
+
+def check_stock_logits(name: str, options: Namespace) -> None:
     torch.manual_seed(1)
     stock = StockModel.build_model(options, translation()).eval()
     options.arch = name
@@ -236,11 +245,6 @@ def test_billion_word_language_model() -> None:
     args = options_of("triton_dynamicconv_lm", "gbw")
     assert len(args.decoder_kernel_size_list) == 17
     assert abs(millions(args, 793471) - 339) < 1
-
-
-def test_stock_models_without_positions_are_refused() -> None:
-    with pytest.raises(ValueError, match="--no-token-positional-embeddings is not supported"):
-        model(no_token_positional_embeddings=True)
 
 
 def test_kernel_lists_must_fit_the_layers() -> None:

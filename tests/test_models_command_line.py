@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import commands
 import pytest
+import torch
 from fairseq import checkpoint_utils
 from fairseq.models import MODEL_REGISTRY
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
 
 pytestmark = pytest.mark.xdist_group("models-command-line")
 PLUGIN: list[Any] = ["--user-dir", commands.PLUGIN]
@@ -36,6 +40,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for language in ("src", "tgt"):
             (path / "raw" / f"{split}.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
     return commands.preprocess(path / "raw", path / "data-bin", "src", "tgt")
+
+
+@pytest.fixture(scope="module")
+def stock_transformer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of fairseq's Transformer."""
+    path = tmp_path_factory.mktemp("stock")
+    train(folder, path, "--arch", "transformer_tiny", "--no-scale-embedding")
+    return path / LAST
 
 
 def train(data: Path, save: Path, *options: object, check: bool = True) -> str:
@@ -93,6 +105,35 @@ def test_stock_checkpoint_decodes_with_these_kernels(folder: Path, tmp_path: Pat
     task = TranslationTask.setup_task(TranslationConfig(data=str(folder), source_lang="src", target_lang="tgt"))
     (model,), _ = checkpoint_utils.load_model_ensemble([str(tmp_path / LAST)], {"_name": arch}, task)
     assert type(model) is MODEL_REGISTRY[arch]
+
+
+@pytest.mark.parametrize("kept", ["as by fairseq-train", "as by fairseq-hydra-train", "as by old versions"])
+def test_stock_transformers_options_are_obeyed_or_refused(stock_transformer: Path, tmp_path: Path, kept: str) -> None:
+    """However the checkpoint keeps them: fairseq would drop what the dataclass of the model does not have."""
+    state = torch.load(stock_transformer)
+    options, name = state["cfg"]["model"], "arch" if kept == "as by old versions" else "_name"
+    task = TranslationInterleavedTask.setup_task(
+        TranslationInterleavedConfig(data=options.data, source_lang="src", target_lang="tgt", num_directions=1)
+    )
+
+    def load(overrides: dict[str, str], **changed: Any) -> Any:
+        args = Namespace(**{**vars(options), **changed})
+        if kept == "as by old versions":
+            state.update(args=args, cfg=None)
+        else:
+            state["cfg"]["model"] = args if kept == "as by fairseq-train" else vars(args)
+        torch.save(state, tmp_path / LAST)
+        (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / LAST)], overrides, task)
+        return model.eval()
+
+    stock, ours = load({}), load({name: "plugin_transformer"})
+    assert type(ours) is MODEL_REGISTRY["plugin_transformer"]
+    words = torch.tensor([[2, 5, 6, 7]])
+    results = [model(words.roll(-1), torch.tensor([4]), words)[0] for model in (ours, stock)]
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    assert ours.decoder.embed_scale == 1
+    with pytest.raises(ValueError, match=r"^--cross-self-attention True is not supported \(only False\)$"):
+        load({name: "plugin_transformer"}, cross_self_attention=True)
 
 
 ABLATIONS = {  # those of one row are independent of each other

@@ -83,6 +83,8 @@ class StepDecoder:
         """
         decoder, attention = self.decoder, None
         x = decoder.embed_words(words, slots) + self.encodings.index_select(0, slots)
+        if decoder.layernorm_embedding is not None:
+            x = decoder.layernorm_embedding(x)
         for layer, memory in zip(self.layers, run.memories, strict=True):
             x, attention = layer(x, run, memory, need_attention and layer is self.layers[-1])
         if decoder.layer_norm is not None:
@@ -208,7 +210,7 @@ class _Layer:
         relu = layer.activation_fn is F.relu
         self.fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=relu)
         self.activation = None if relu else layer.activation_fn
-        self.fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype)
+        self.fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=relu)
         norms: list[Map] = [
             _norm(each) for each in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
         ]

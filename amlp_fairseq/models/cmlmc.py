@@ -43,6 +43,9 @@ from amlp_fairseq.registration import register_model
 class CMLMCConfig(PluginTransformerConfig):
     """Options of ``cmlmc_transformer``: the plugin's Transformer's, ``cmlm_transformer``'s, and its own."""
 
+    #: Concatenated positions leave no place for them, and fairseq's NAT decoder ignores the norm.
+    UNSUPPORTED = frozenset({"no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings"})
+
     no_repos: bool = field(default=False, metadata={"help": "no causal self-attention in the decoder's layers"})
     no_concatenated_positions: bool = field(
         default=False, metadata={"help": "add position embeddings to scaled word embeddings"}
@@ -54,8 +57,6 @@ class CMLMCConfig(PluginTransformerConfig):
     replace_factor: float = field(
         default=0.3, metadata={"help": "share of the revealed words that the correction loss replaces by guesses"}
     )
-    encoder_learned_pos: bool = field(default=False, metadata={"help": "use learned positions in the encoder"})
-    decoder_learned_pos: bool = field(default=False, metadata={"help": "use learned positions in the decoder"})
     apply_bert_init: bool = field(default=False, metadata={"help": "initialise the parameters as BERT does"})
     pred_length_offset: bool = field(
         default=False, metadata={"help": "predict the difference between the lengths of target and source"}

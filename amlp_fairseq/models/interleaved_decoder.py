@@ -36,6 +36,9 @@ WORD_POSITIONS = ("interleaved", "vanilla")
 class IBDecoderConfig(PluginTransformerConfig):
     """Options of ``ibdecoder``: those of the plugin's Transformer, and the ablations of the paper's Table 2."""
 
+    #: The decoder has signed sinusoids.
+    UNSUPPORTED = frozenset({"decoder_learned_pos", "no_token_positional_embeddings"})
+
     decoder_attention_mask: ChoiceEnum(ATTENTION_MASKS) = field(  # type: ignore[valid-type]
         default="interleaved",
         metadata={"help": "which words a word sees: Eq. 4; 'vanilla': M(1, 1); or only those of its direction"},

@@ -121,9 +121,6 @@ class LightConvLMConfig(DecoderConfig):
     decoder_input_dim: Optional[int] = field(
         default=None, metadata={"help": "dimension of the input embedding (default: --decoder-embed-dim)"}
     )
-    decoder_output_dim: Optional[int] = field(
-        default=None, metadata={"help": "dimension of the output embedding (default: --decoder-embed-dim)"}
-    )
     adaptive_softmax_cutoff: Optional[str] = field(
         default=None, metadata={"help": "comma separated cutoffs; for --criterion adaptive_loss"}
     )

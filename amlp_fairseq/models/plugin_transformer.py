@@ -1,7 +1,7 @@
 """The Transformer of the plugin: fairseq's, with any attention of the registry and exact incremental decoding."""
 
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, List, Optional
 
 import torch
@@ -25,6 +25,32 @@ from amlp_fairseq.registration import register_model
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
 CROSS_ATTENTIONS = supporting("noncausal cross", "causal cross")
+
+#: Options of fairseq's Transformer that are none here and may have any value: they change no result, or none unless
+#: another one is set that is refused; ``relu_dropout`` is an old name of ``activation_dropout``.
+HARMLESS = frozenset(
+    "checkpoint_activations offload_activations min_params_to_wrap export decoder_input_dim relu_dropout "
+    "adaptive_softmax_dropout adaptive_softmax_factor tie_adaptive_proj quant_noise_pq_block_size "
+    "base_sublayers base_shuffle".split()
+)
+
+
+def _stock_options() -> dict[str, Any]:
+    """The options that fairseq's Transformers read, as checkpoints name them, and their defaults."""
+    # TransformerConfig lacks those of transformer_align, of NAT models, and some that its layers read.
+    found: dict[str, Any] = dict.fromkeys(["alignment_heads", "alignment_layer"])
+    flags = "full_context_alignment src_embedding_copy scale_attn scale_fc scale_heads scale_resids"
+    found |= dict.fromkeys(flags.split(), False)
+    for option in fields(TransformerConfig):
+        if is_dataclass(option.type):
+            found[option.name] = None  # fairseq-hydra-train can have them nested
+            found |= {f"{option.name}_{part.name}": part.default for part in fields(option.type)}
+        else:
+            found[option.name] = option.default
+    return {name: default for name, default in found.items() if not name.endswith("_name")}
+
+
+STOCK_OPTIONS = _stock_options()
 
 
 @dataclass
@@ -57,8 +83,8 @@ class DecoderConfig(FairseqDataclass):
     amlp_scale: Optional[ChoiceEnum(list(SCALES))] = field(  # type: ignore[valid-type]
         default=None,
         metadata={
-            "help": "what AMLP divides by √d_h: 'none': nothing (default of 'amlp_pquery'), 'sqrt': the argument of its "
-            "activation (default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
+            "help": "what AMLP divides by √d_h: 'none': nothing (default of 'amlp_pquery'), 'sqrt': the argument of "
+            "its activation (default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
         },
     )
     amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
@@ -98,29 +124,39 @@ class DecoderConfig(FairseqDataclass):
     decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
     decoder_attention_heads: int = field(default=8, metadata={"help": "number of decoder attention heads"})
     decoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each decoder block"})
+    decoder_learned_pos: bool = field(
+        default=False, metadata={"help": "use learned positional embeddings in the decoder"}
+    )
+    decoder_output_dim: Optional[int] = field(
+        default=None,
+        metadata={"help": "decoder output dimension (extra linear layer if different from decoder embed dim)"},
+    )
     share_decoder_input_output_embed: bool = field(
         default=False, metadata={"help": "share decoder input and output embeddings"}
     )
+    no_token_positional_embeddings: bool = field(
+        default=False, metadata={"help": "if set, disables positional embeddings (outside self attention)"}
+    )
+    no_scale_embedding: bool = field(default=False, metadata={"help": "if set, dont scale embeddings"})
+    layernorm_embedding: bool = field(default=False, metadata={"help": "add layernorm to embedding"})
     max_target_positions: Optional[int] = II("task.max_target_positions")
 
     @classmethod
     def from_namespace(cls, args: Any) -> Any:
-        """Also take the options of fairseq's lightconv checkpoints.
-
-        Raises:
-            ValueError: for the one that would change results without a word.
-        """
-        if getattr(args, "no_token_positional_embeddings", False):
-            raise ValueError("--no-token-positional-embeddings is not supported")
+        """Also take what checkpoints of fairseq have under other names."""
         config = super().from_namespace(args)
         if not getattr(args, "weight_softmax", True):
             config.weight_normalization = "none"
+        config.activation_dropout = config.activation_dropout or getattr(args, "relu_dropout", None) or 0.0
         return config
 
 
 @dataclass
 class PluginTransformerConfig(DecoderConfig):
     """Options of the plugin's encoder-decoder models."""
+
+    #: Those that a subclass inherits and its model does not honour.
+    UNSUPPORTED = frozenset[str]()
 
     encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the words of the source see each other"}
@@ -144,10 +180,35 @@ class PluginTransformerConfig(DecoderConfig):
     encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
     encoder_attention_heads: int = field(default=8, metadata={"help": "number of encoder attention heads"})
     encoder_normalize_before: bool = field(default=False, metadata={"help": "layer norm before each encoder block"})
+    encoder_learned_pos: bool = field(
+        default=False, metadata={"help": "use learned positional embeddings in the encoder"}
+    )
+    encoder_embed_path: Optional[str] = field(default=None, metadata={"help": "path to pre-trained encoder embedding"})
+    decoder_embed_path: Optional[str] = field(default=None, metadata={"help": "path to pre-trained decoder embedding"})
+    no_decoder_final_norm: bool = field(
+        default=False, metadata={"help": "don't add an extra layernorm after the last decoder block"}
+    )
     share_all_embeddings: bool = field(
         default=False, metadata={"help": "share encoder, decoder and output embeddings (needs a joined dictionary)"}
     )
     max_source_positions: int = II("task.max_source_positions")
+
+    @classmethod
+    def from_namespace(cls, args: Any) -> Any:
+        cls.refuse_unsupported(args)
+        return super().from_namespace(args)
+
+    @classmethod
+    def refuse_unsupported(cls, args: Any) -> None:
+        """Raise ValueError that names what ``args`` sets of fairseq's options and this model would ignore."""
+        accepted = (cls.__dataclass_fields__.keys() - cls.UNSUPPORTED) | HARMLESS
+        refused = [
+            f"--{name.replace('_', '-')} {value} is not supported (only {default})"
+            for name, default in STOCK_OPTIONS.items()
+            if name not in accepted and (value := getattr(args, name, None)) and value != default
+        ]
+        if refused:
+            raise ValueError("; ".join(refused))
 
 
 class PluginEncoder(TransformerEncoderBase):
@@ -210,8 +271,11 @@ class PluginDecoder(TransformerDecoderBase):
         start = self._consume(prev_output_tokens.size(1), incremental_state)
         positions = torch.arange(start, prev_output_tokens.size(1), device=prev_output_tokens.device)
 
+        x = self.embed(prev_output_tokens, positions)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
         # B x T x C -> T x B x C
-        x = self.dropout_module(self.embed(prev_output_tokens, positions)).transpose(0, 1)
+        x = self.dropout_module(x).transpose(0, 1)
         encoder_padding_mask = None
         encoder_states = None
         if encoder_out is not None:
@@ -245,8 +309,10 @@ class PluginDecoder(TransformerDecoderBase):
         return x, {"attn": [attn], "inner_states": None}
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Inputs of the first layer (B, T', C) at ``positions`` (T',), the last ones of ``tokens`` (B, T)."""
+        """Words and positions, (B, T', C), at ``positions`` (T',), the last ones of ``tokens`` (B, T)."""
         x = self.embed_words(tokens[:, tokens.size(1) - len(positions) :], positions)
+        if self.embed_positions is None:
+            return x
         if len(positions) == 1:  # looks up one position, not those of the whole prefix
             return x + self.embed_positions(tokens, incremental_state={})
         return x + self.embed_positions(tokens)[:, tokens.size(1) - len(positions) :]
@@ -258,6 +324,10 @@ class PluginDecoder(TransformerDecoderBase):
 
     def encode_positions(self, positions: Tensor) -> Tensor:
         """What the positions (T',) add to the inputs, whatever words stand there, (T', C)."""
+        if self.embed_positions is None:
+            return self.embed_tokens.weight.new_zeros(len(positions), self.embed_dim)
+        # Buffers can have more slots than there are learned positions: the search stops before.
+        positions = positions.clamp(max=self.embed_positions.max_positions - 1)
         words = torch.full((1, int(positions.max()) + 1), self.padding_idx + 1, device=positions.device)
         return self.embed_positions(words)[0, positions]
 
@@ -324,7 +394,7 @@ class PluginTransformerModel(TransformerModelBase):
 
 def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerConfig:
     """fairseq's nested configuration from a flat one, with the flat one as ``options``."""
-    flat = Namespace(**{name: getattr(cfg, name) for name in config.__dataclass_fields__})
+    flat = Namespace(**vars(config.from_namespace(cfg)))
     for name in ("decoder_input_dim", "decoder_output_dim"):
         if getattr(flat, name, None) is None:
             setattr(flat, name, flat.decoder_embed_dim)
