@@ -30,14 +30,17 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
         paths: checkpoint files, at least one.
 
     Raises:
-        ValueError: if two checkpoints do not have the same parameters; names the file and the parameter.
+        ValueError: if a file is damaged or no checkpoint, or two do not have the same parameters; names the file and
+            the parameter.
     """
     sums: dict[str, torch.Tensor] = {}
     state: dict[str, Any] = {}
     for path in paths:
         with refusals_name(path):
             state = torch.load(path, map_location="cpu", weights_only=True)
-            weights = state["model"]
+        if not isinstance(state, dict) or "model" not in state:
+            raise ValueError(f"{path} is no checkpoint of fairseq: it has no 'model'")
+        weights = state["model"]
         if sums and weights.keys() != sums.keys():
             names = ", ".join(sorted(weights.keys() ^ sums.keys()))
             raise ValueError(f"{path} and {paths[0]} do not have the same parameters: {names}")

@@ -66,7 +66,10 @@ def _with_all_processes(call_main: Callable[..., Any]) -> Callable[..., Any]:
     def checked(cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
         distributed = cfg.distributed_training
         distributed_utils.infer_init_method(distributed)
-        started, joined = int(os.environ.get("WORLD_SIZE", "1")), distributed.distributed_world_size
+        # fairseq, too, asks for all of these: WORLD_SIZE alone is what a cluster has left, not torchrun.
+        by_torchrun = all(name in os.environ for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"))
+        started = int(os.environ["WORLD_SIZE"]) if by_torchrun else 1
+        joined = distributed.distributed_world_size
         if started not in (1, joined):
             raise ValueError(
                 f"WORLD_SIZE {started}: torchrun has started {started} processes, --distributed-world-size is "

@@ -16,6 +16,7 @@ import functools
 import os
 import pickle
 import re
+import traceback
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -66,14 +67,27 @@ def install() -> None:
 
 @contextlib.contextmanager
 def refusals_name(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Make torch's refusal to load ``path`` say which file and which type: a ``pickle.UnpicklingError``."""
+    """Make torch's refusal to load ``path`` say which file and which type (a ``pickle.UnpicklingError``), or which file
+    is damaged (a ``ValueError``). Other errors stay as they are."""
     try:
         yield
-    except pickle.UnpicklingError as error:
+    except Exception as error:
+        if not _is_of_the_content(error):
+            raise
+        if not isinstance(error, pickle.UnpicklingError):
+            raise ValueError(f"{path} is damaged or no checkpoint: {type(error).__name__}: {error}") from error
         found = re.search(r"GLOBAL (\S+)", str(error))
         what = f"it holds {found.group(1)}, which is" if found else "its content is"
         raise pickle.UnpicklingError(
             f"{path} is refused: {what} not data that fairseq's checkpoints are made of, and could run code when loaded"
         ) from error
-    except (EOFError, KeyError, RuntimeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or no checkpoint: {type(error).__name__}: {error}") from error
+
+
+def _is_of_the_content(error: Exception) -> bool:
+    """Whether ``torch.load`` could not read what is in the file. It then raises errors of every type, from EOFError to
+    struct.error, so that what tells them from others is where they come from."""
+    frames = traceback.walk_tb(error.__traceback__)
+    by_torch_load = any(frame.f_globals.get("__name__") == "torch.serialization" for frame, _ in frames)
+    could_not_open = isinstance(error, OSError) and error.filename is not None
+    no_memory = isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+    return by_torch_load and not could_not_open and not no_memory

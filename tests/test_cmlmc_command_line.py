@@ -346,6 +346,13 @@ def test_truncated_sources_are_short_enough(folder: Path) -> None:
     assert int(loaded.dataset("test").src_sizes.max()) == 5
 
 
+def test_a_missing_split_is_named_and_changes_nothing(folder: Path) -> None:
+    loaded = task(folder / "data-bin", max_source_positions=5)
+    with pytest.raises(FileNotFoundError, match="Dataset not found: nowhere"):
+        loaded.load_dataset("nowhere")
+    assert loaded.cfg.max_source_positions == 5
+
+
 def test_a_target_that_fills_the_positions_can_be_trained(folder: Path) -> None:
     """What passes the check of lengths must fit into the decoder, which also reads the start symbol."""
     longest = max(len(line.split()) for line in raw(folder, "test"))

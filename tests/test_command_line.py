@@ -206,6 +206,17 @@ def test_interactive_keeps_every_line_at_its_place(folder: Path) -> None:
     assert float(score) == pytest.approx(float(score_in_batch), abs=1e-4)
 
 
+def test_interactive_takes_no_notice_of_what_a_cluster_left(folder: Path) -> None:
+    output = commands.fresh(
+        *("fairseq_cli.interactive", folder / "data-bin", *TASK, "--cpu"),
+        *("--path", folder / "model/checkpoint_last.pt", "--max-len-b", 20),
+        env={"WORLD_SIZE": "4"},
+        input="w1 w2 w3\n",
+    ).stdout
+    assert commands.lines(output, "S") == {0: ["w1 w2 w3"]}
+    assert commands.lines(output, "H").keys() == {0}
+
+
 def test_interactive_names_a_line_that_is_too_long(folder: Path) -> None:
     output = commands.run(
         *("fairseq_cli.interactive", folder / "data-bin", *TASK, "--cpu", "--max-source-positions", 5),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from amlp_fairseq.ops import backend as backends
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, kernels, light_conv, op
-from amlp_fairseq.ops.dynamic_conv.cases import CASES, TOLERANCES, errors
+from amlp_fairseq.ops.dynamic_conv.cases import CASES, TOLERANCES, Case, errors
 from amlp_fairseq.ops.dynamic_conv.naive import drop_threshold, dynamic_conv_naive, keep_mask, light_conv_naive
 from amlp_fairseq.ops.dynamic_conv.shared import new_output
 
@@ -72,6 +72,20 @@ def test_output_and_gradients_agree_with_the_naive_operator(
     assert set(found) == {"output", "gradient of x", "gradient of weight"}
     # Not max(…) <= …, which lets a NaN pass.
     assert all(error <= TOLERANCES[dtype] for error in found.values()), found
+
+
+@on_every_backend
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("shared", [False, True], ids=["dynamic", "light"])
+@pytest.mark.parametrize(("k", "step", "padding_l", "length"), [(33, 3, 30, 64), (31, 4, 29, 64), (31, 5, 26, 96)])
+def test_blocks_hold_the_windows_of_whole_steps(
+    k: int, step: int, padding_l: int, length: int, shared: bool, backend: str, device: str
+) -> None:
+    """Where 32 positions and the k - 1 inputs around them need 64 columns at most, but 128 with step - 1 more of them;
+    with k = 31 and steps of 3 they are 64 anyway."""
+    case = Case(T=length, B=1, C=1, H=1, k=k, padding_l=padding_l, step=step)
+    found = errors(case, torch.float32, backend, device, shared=shared)
+    assert all(error <= TOLERANCES[torch.float32] for error in found.values()), found
 
 
 # --- naive.py against the equation, fairseq and PyTorch

@@ -1,4 +1,4 @@
-"""What stock fairseq gets wrong on current numpy, with ``--bf16``, when killed and with the last batch of data."""
+"""What stock fairseq gets wrong on current numpy, with ``--bf16`` and torchrun, when killed and with the last batch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import torch
 import toy
 from fairseq import options
 from fairseq.data import data_utils
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
@@ -86,6 +88,26 @@ def test_bf16_with_unknown_options() -> None:
         parser, ["data-bin", "--arch", "transformer", "--bf16", "--strange"], parse_known=True
     )
     assert (args.bf16, args.tpu, extra) == (True, False, ["--strange"])
+
+
+TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "1"}
+
+
+@pytest.mark.parametrize("missing", [None, *TORCHRUN])
+def test_only_processes_of_torchrun_must_be_joined(missing: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    ran: list[FairseqConfig] = []
+    cfg = FairseqConfig()
+    cfg.distributed_training.distributed_world_size = 1  # also where there are GPUs
+    if missing is None:
+        with pytest.raises(ValueError, match="torchrun has started 4 processes, --distributed-world-size is 1"):
+            distributed_utils.call_main(cfg, ran.append)
+        assert not ran
+    else:
+        monkeypatch.delenv(missing)
+        distributed_utils.call_main(cfg, ran.append)
+        assert ran == [cfg]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,18 +104,19 @@ def test_other_options_are_fairseqs(options: dict) -> None:
 
 
 @pytest.mark.parametrize("lenpen", [0.0, 1.0])
-@pytest.mark.parametrize(("h", "c"), [(1, 1), (2, 1), (2, 2), (4, 1)])
-def test_a_beam_that_covers_everything_finds_the_best_of_all_sequences(h: int, c: int, lenpen: float) -> None:
+@pytest.mark.parametrize(("h", "c", "ngram"), [(1, 1, 0), (2, 1, 0), (2, 2, 0), (4, 1, 0), (1, 2, 1), (1, 2, 2)])
+def test_a_beam_that_covers_everything_finds_all_sequences(h: int, c: int, ngram: int, lenpen: float) -> None:
     task, model = build(h, c, words=1, seed=h + c)
     longest = 5
     words = [symbol for symbol in range(len(task.tgt_dict)) if symbol not in (task.tgt_dict.pad(), EOS)]
     source = [4, 4, 3]
-    best_score, best = -math.inf, None
+    expected = {}
     for n in range(1, longest + 1):
         for sequence in itertools.product(words, repeat=n):
-            score = float(teacher_forced(task, model, source, list(sequence)).sum()) / (n + 1) ** lenpen
-            if score > best_score:
-                best_score, best = score, list(sequence)
+            ngrams = [sequence[i : i + ngram] for i in range(n - ngram + 1)]
+            if ngram == 0 or len(set(ngrams)) == len(ngrams):
+                score = float(teacher_forced(task, model, source, list(sequence)).sum()) / (n + 1) ** lenpen
+                expected[(*sequence, EOS)] = score
     (found,) = search(
         task,
         [model],
@@ -124,9 +124,12 @@ def test_a_beam_that_covers_everything_finds_the_best_of_all_sequences(h: int, c
         beam_size=sum(len(words) ** n for n in range(1, longest + 1)),
         max_len_b=longest,
         len_penalty=lenpen,
+        no_repeat_ngram_size=ngram,
     )
-    assert found[0]["tokens"].tolist() == [*best, EOS]
-    assert float(found[0]["score"]) == pytest.approx(best_score, abs=1e-4)
+    scores = [float(hypothesis["score"]) for hypothesis in found]
+    assert scores == sorted(scores, reverse=True)
+    tokens = [tuple(hypothesis["tokens"].tolist()) for hypothesis in found]
+    assert dict(zip(tokens, scores, strict=True)) == pytest.approx(expected, abs=1e-4)
 
 
 @of_every_kind
@@ -196,6 +199,18 @@ def test_length_limits(h: int, c: int) -> None:
             assert all(shortest <= len(hypothesis["tokens"]) - 1 <= longest for hypothesis in found)
     with pytest.raises(ValueError, match="--min-len 9 exceeds the 8 words"):
         search(task, [model], sources(task), min_len=9, max_len_b=8)
+
+
+@pytest.mark.parametrize(("h", "c"), PATTERNS)
+def test_no_output_exceeds_the_positions_of_any_model(h: int, c: int) -> None:
+    """Whatever ``--max-len-b`` is: 8 positions are those of 7 words and the end symbol."""
+    task, short = build(h, c, max_target_positions=8)
+    models = [toy.model(task, seed=1), short]
+    for found in search(task, models, sources(task), min_len=7, max_len_b=50):
+        assert found
+        assert all(len(hypothesis["tokens"]) == 8 for hypothesis in found)
+    with pytest.raises(ValueError, match="--min-len 8 exceeds the 7 words"):
+        search(task, models, sources(task), min_len=8, max_len_b=50)
 
 
 @pytest.mark.parametrize(("h", "c"), PATTERNS)

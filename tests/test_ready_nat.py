@@ -64,6 +64,20 @@ def test_a_model_in_training_is_read_with_its_weights_of_now() -> None:
     assert after != [float(h["score"]) for (h,) in before]
 
 
+def test_other_models_are_made_ready_anew() -> None:
+    first, second = toy.cmlmc(seed=1), toy.cmlmc(seed=2)
+    for model in (first, second):
+        model.make_generation_fast_()
+    search, models, outputs = IterativeRefinement(WORDS, max_iter=2), [], []
+    for models[:] in ([first], [first, second], [second], [first]):  # always the same list
+        found = [h["tokens"].tolist() for (h,) in search.generate(models, sample())]
+        fresh = IterativeRefinement(WORDS, max_iter=2).generate(models, sample())
+        assert found == [h["tokens"].tolist() for (h,) in fresh]
+        outputs.append(found)
+    assert outputs[0] == outputs[3]
+    assert outputs[0] != outputs[1] != outputs[2] != outputs[0]
+
+
 @pytest.mark.parametrize(("decode_dtype", "tolerance"), [("bfloat16", 0.05), ("int8", 0.1)])
 def test_other_types_stay_near(decode_dtype: str, tolerance: float) -> None:
     model, batch = toy.cmlmc(), sample()["net_input"]

@@ -20,7 +20,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq_cli import train
 
-import amlp_fairseq  # noqa: F401
+from amlp_fairseq.average_checkpoints import average_checkpoints
 
 pytestmark = pytest.mark.xdist_group("safe-checkpoints")
 INTERLEAVED = ["--user-dir", str(commands.PLUGIN), "--task", "translation_interleaved"]
@@ -175,6 +175,82 @@ def test_load_refuses_code_in_a_bare_pickle(tmp_path: Path) -> None:
     with pytest.raises(pickle.UnpicklingError, match=re.escape(f"{checkpoint} is refused: it holds posix.system, ")):
         checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
     assert not (tmp_path / "trace").exists()
+
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "its beginning": lambda whole: whole[: len(whole) // 2],
+    "its first bytes": lambda whole: whole[:100],
+    "a changed list of contents": lambda whole: whole.replace(b"PK\x01\x02", b"PK\x00\x00"),
+    "a changed name": lambda whole: whole.replace(b"first_weight", b"first_\xffeight"),
+    "another zip": lambda whole: whole.replace(b"data.pkl", b"data.txt"),
+    "another pickle": lambda whole: pickle.dumps({"model": {}}, protocol=2),
+    "half a pickle": lambda whole: pickle.dumps({"model": {}}, protocol=2)[:7],
+    "text": lambda whole: b"hello, no checkpoint\n",
+}
+
+
+def small_checkpoint(path: Path) -> Path:
+    torch.save({"model": {"first_weight": torch.ones(3000)}}, path)
+    return path
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_and_foreign_files_are_named(damage: str, tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint.pt")
+    checkpoint.write_bytes(DAMAGED[damage](checkpoint.read_bytes()))
+    with pytest.raises(ValueError, match=f"^{re.escape(str(checkpoint))} is damaged or no checkpoint: "):
+        checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    with pytest.raises(ValueError, match=f"^{re.escape(str(checkpoint))} is damaged or no checkpoint: "):
+        average_checkpoints([checkpoint])
+
+
+def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+    for load in (
+        lambda path: checkpoint_utils.load_checkpoint_to_cpu(str(path)),
+        lambda path: average_checkpoints([path]),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"missing\.pt"):
+            load(tmp_path / "missing.pt")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory"), KeyError("task"), pickle.UnpicklingError("no")])
+def test_errors_behind_the_reading_stay_what_they_are(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upgrade(state: dict[str, Any]) -> None:
+        raise error
+
+    monkeypatch.setattr(checkpoint_utils, "_upgrade_state_dict", upgrade)
+    with pytest.raises(type(error)) as raised:
+        checkpoint_utils.load_checkpoint_to_cpu(str(small_checkpoint(tmp_path / "checkpoint.pt")))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("allocate", "error"),
+    [
+        (lambda *_, **__: torch.empty(1 << 50, dtype=torch.uint8), RuntimeError),
+        (lambda *_, **__: bytes(1 << 60), MemoryError),
+    ],
+    ids=["torch", "Python"],
+)
+def test_too_little_memory_is_not_the_files_fault(
+    allocate: Callable[..., Any], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint.pt")
+    monkeypatch.setattr(torch.serialization, "_load", allocate)
+    with pytest.raises(error):
+        checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+
+
+def test_of_two_files_the_damaged_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where loading one means to load another."""
+    load, damaged = checkpoint_utils.load_checkpoint_to_cpu, tmp_path / "damaged.pt"
+    damaged.write_bytes(b"")
+    monkeypatch.setattr(checkpoint_utils, "_upgrade_state_dict", lambda state: load(str(damaged)))
+    with pytest.raises(ValueError, match=f"^{re.escape(str(damaged))} is damaged"):
+        load(str(small_checkpoint(tmp_path / "checkpoint.pt")))
 
 
 def test_stock_checkpoint_loads(transformer: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
+from functools import partial
 
 import pytest
 import torch
@@ -125,6 +127,42 @@ def test_banned_words_of_two_directions() -> None:
     assert blocker.banned(words, 5) == set()  # what precedes 8 may be anything
     assert blocker.banned([1, 9, 2, 8, 1, 9], 7) == {8}  # the right direction reads backwards: "8 9" again
     assert NGramBlocker(1, Interleaving(2)).banned(words, 5) == {1, 2, 8, 9}
+
+
+@pytest.mark.parametrize(("h", "size", "written"), [(1, 1, 2), (1, 2, 4), (1, 3, 6), (2, 1, 4), (2, 2, 8), (2, 3, 12)])
+def test_blocked_combinations_equal_enumeration(h: int, size: int, written: int) -> None:
+    """Two words per direction: of all ways to go on, those that repeat no n-gram when each side is read as text."""
+    words, z, rng = (0, 3, 4, 5, 6), 2 * h, random.Random(size)
+
+    def repeats(generated: tuple[int, ...]) -> bool:
+        sides = [generated] if h == 1 else [generated[0::2], generated[1::2][::-1]]
+        ngrams = [side[i : i + size] for side in sides for i in range(len(side) - size + 1)]
+        return len(set(ngrams)) < len(ngrams)
+
+    histories: set[tuple[int, ...]] = set()
+    while len(histories) < 16:
+        history = tuple(rng.choices(words, k=written))
+        if not repeats(history):
+            histories.add(history)
+    tokens = torch.tensor(sorted(histories))
+    lprobs = torch.randn(16, z, 7, generator=torch.Generator().manual_seed(size)).log_softmax(-1)
+    lprobs[..., PAD] = -math.inf
+
+    blocker, blocked = NGramBlocker(size, Interleaving(h, 2)), lprobs.clone()
+    blocker.forbid_history(blocked, tokens)
+    forbidden = partial(blocker.forbid_within_step, tokens)
+    found = combine_words(blocked, 7**z, EOS, PAD, forbidden=forbidden, most_forbidden=written + z)
+    for row, history in enumerate(tokens.tolist()):
+        expected = {}
+        for n in range(z + 1):
+            for step in itertools.product(words, repeat=n):
+                if not repeats((*history, *step)):
+                    ended = (*step, EOS, *[PAD] * z)[:z]
+                    scored = step if n == z else (*step, EOS)
+                    expected[ended] = sum(float(lprobs[row, slot, word]) for slot, word in enumerate(scored))
+        allowed = found.scores[row].isfinite()
+        steps = [tuple(step) for step in found.words[row, allowed].tolist()]
+        assert dict(zip(steps, found.scores[row, allowed].tolist(), strict=True)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_seams_are_checked_in_reading_order() -> None:

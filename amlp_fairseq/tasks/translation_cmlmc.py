@@ -53,8 +53,10 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         """As for autoregressive models, but for sources that begin with the start symbol, and sizes that count those of
         sources and targets."""
         self.cfg.max_source_positions -= 1  # --truncate-source leaves room for it
-        TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
-        self.cfg.max_source_positions += 1
+        try:
+            TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
+        finally:
+            self.cfg.max_source_positions += 1
         dataset = self.datasets[split]
         dataset.src = PrependTokenDataset(dataset.src, self.source_dictionary.bos())
         dataset.src_sizes = dataset.sizes = dataset.src.sizes
