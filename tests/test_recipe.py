@@ -116,7 +116,7 @@ def test_words_behind_the_end_symbol_are_as_was_best() -> None:
     for line in map(json.loads, lines):
         key = line["system"], line["search"].split()[-1]
         bleu[key] = bleu.get(key, 0) + line["bleu"]
-    rows = {"ibdecoder": "ibdecoder", "ibdecoder_sa": "ibdecoder-sa", "vanilla_sa_2": "sat"}
+    rows = {"ibdecoder": "ibdecoder", "ibdecoder_sa": "ibdecoder-sa", "imdecoder": "imdecoder", "vanilla_sa_2": "sat"}
     for row, system in rows.items():
         best = max(("ignore", "count"), key=lambda value: bleu[system, value])
         for dataset in ("wmt14_en_de", "embedded"):
@@ -221,6 +221,7 @@ def test_on_gpus_processes_are_told_their_device() -> None:
     assert (args.distributed_world_size, args.distributed_rank, args.device_id) == (16, 9, 1)
     assert (args.distributed_init_method, args.distributed_no_spawn) == ("env://", True)
     assert train.world_flags({"WORLD_SIZE": "1"}, cpu=False) == []
+    assert train.world_flags({"WORLD_SIZE": "4"}, cpu=False) == []  # a cluster has left it: there is no RANK
 
 
 @pytest.fixture(scope="module")
