@@ -116,8 +116,9 @@ def test_words_behind_the_end_symbol_are_as_was_best() -> None:
     for line in map(json.loads, lines):
         key = line["system"], line["search"].split()[-1]
         bleu[key] = bleu.get(key, 0) + line["bleu"]
-    rows = {"ibdecoder": "ibdecoder", "ibdecoder_sa": "ibdecoder-sa", "imdecoder": "imdecoder", "vanilla_sa_2": "sat"}
-    for row, system in rows.items():
+    rows = ["ibdecoder", "ibdecoder_sa", "ibdecoder_sa_student", "imdecoder", "vanilla_sa_2"]
+    for row in rows:
+        system = "sat" if row == "vanilla_sa_2" else row.replace("_", "-")
         best = max(("ignore", "count"), key=lambda value: bleu[system, value])
         for dataset in ("wmt14_en_de", "embedded"):
             assert recipe.load(CONFIGS / dataset / f"{row}.yaml").task.get("words-behind-end", "ignore") == best
