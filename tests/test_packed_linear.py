@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,64 @@ def test_inputs_may_be_views() -> None:
         torch.testing.assert_close(found, pack(weight, None, decode_dtype)(x.transpose(0, 1).contiguous()))
 
 
+@pytest.mark.parametrize(("size", "outputs"), [(5, 33), (33, 5), (512, 512), (512, 32768), (2048, 512)])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_int8_rows_do_not_depend_on_the_batch(size: int, outputs: int, with_bias: bool, relu: bool) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(64, size) * torch.logspace(-3, 3, 64).unsqueeze(1)
+    x = x.relu() if size == 2048 else x
+    run = pack(
+        torch.randn(outputs, size), torch.randn(outputs) if with_bias else None, "int8", relu, nonnegative=size == 2048
+    )
+    expected = run(x)
+    for rows in (1, 2, 3, 8, 31):
+        for place in (0, 17, 64 - rows):
+            assert torch.equal(run(x[place : place + rows]), expected[place : place + rows])
+    order = torch.randperm(64)
+    assert torch.equal(run(x[order].view(16, 4, size)), expected[order].view(16, 4, outputs))
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_int8_rows_of_zeros_give_the_bias_and_those_without_a_number_stay_alone(nonnegative: bool) -> None:
+    torch.manual_seed(4)
+    bias, x = torch.randn(20), torch.rand(6, 33)
+    run = pack(torch.randn(20, 33), bias, "int8", nonnegative=nonnegative)
+    expected = run(x)
+    x[1], x[3, 5], x[4, 6] = 0, torch.nan, torch.inf
+    found = run(x)
+    assert torch.equal(found[1], bias)
+    assert not found[3:5].isfinite().any()
+    assert torch.equal(found[[0, 2, 5]], expected[[0, 2, 5]])
+
+
+@pytest.mark.parametrize(("vnni", "share"), [(True, 0.015), (False, 0.025)])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_int8_errors_are_small_beside_the_outputs_of_their_own_row(
+    vnni: bool, share: float, nonnegative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call used to have one scale, with which small rows beside large ones were all lost."""
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
+    torch.manual_seed(5)
+    weight, x = torch.randn(256, 256), torch.randn(32, 256) * torch.logspace(-6, 6, 32).unsqueeze(1)
+    x = x.relu() if nonnegative else x
+    exact = x.double() @ weight.double().t()
+    error = (pack(weight, None, "int8", nonnegative=nonnegative)(x) - exact).abs().mean(dim=1)
+    assert (error <= share * exact.abs().mean(dim=1)).all()
+
+
+def test_int8_activations_that_are_not_negative_have_finer_steps() -> None:
+    torch.manual_seed(6)
+    weight, x = torch.randint(-127, 128, (64, 256)).float(), torch.rand(16, 256)
+    weight[:, 0] = 127  # so that the weights are exact
+
+    def error(nonnegative: bool) -> float:
+        found = pack(weight, None, "int8", nonnegative=nonnegative)(x)
+        return float((found - x.double() @ weight.double().t()).abs().mean())
+
+    assert error(True) == pytest.approx(0.5 * error(False), rel=0.1)
+
+
 def test_int8_weights_have_a_scale_per_output() -> None:
     torch.manual_seed(0)
     weight = torch.randn(4, 64) * torch.tensor([[1e-3], [1.0], [1e3], [0.0]])
@@ -64,6 +123,16 @@ def test_modules_are_copied_and_parameters_shared() -> None:
     assert {id(value) for value in packed.parameters()} == {id(value) for value in model.parameters()}
     x = torch.randn(2, 6)
     torch.testing.assert_close(packed(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("activation", "norm", "expected"), [(F.relu, None, True), (F.gelu, None, False), (F.relu, nn.LayerNorm(4), False)]
+)
+def test_what_reads_a_relu_is_told(activation: Any, norm: nn.Module | None, expected: bool) -> None:
+    layer: Any = nn.Module()
+    layer.fc1, layer.activation_fn, layer.ffn_layernorm, layer.fc2 = nn.Linear(4, 4), activation, norm, nn.Linear(4, 4)
+    packed = with_packed_linears(nn.ModuleList([layer]), "int8")[0]
+    assert [packed.fc1.nonnegative, packed.fc2.nonnegative] == [False, expected]
 
 
 @pytest.mark.parametrize(("decode_dtype", "device"), [("float16", "cpu"), ("int8", "cuda"), ("int8", "mps")])

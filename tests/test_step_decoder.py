@@ -10,6 +10,7 @@ import torch
 import toy
 
 from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.inference import step_decoder
 from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.inference.step_decoder import SLOTS, Decoding, StepDecoder
 from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
@@ -133,13 +134,15 @@ def test_a_model_in_training_is_searched_with_its_weights_of_now() -> None:
     task, model = build("ibdecoder 2-1")
     search = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=2, max_len_b=9)
     sample = {"net_input": sources(task, 2)}
-    before = search.generate([model], sample)[0][0]["score"]
-    with torch.no_grad():
+    scores = []
+    for final in (False, False, True):
+        model._is_generation_fast = final
+        scores.append(float(search.generate([model], sample)[0][0]["score"]))
+        fresh = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=2, max_len_b=9)
+        assert scores[-1] == float(fresh.generate([model], sample)[0][0]["score"])
         for parameter in model.parameters():
             parameter.data.mul_(1.5)  # not counted by autograd, like an optimizer's step
-    after = search.generate([model], sample)[0][0]["score"]
-    fresh = MultiwordBeamSearch([model], task.tgt_dict, task.interleaving, beam_size=2, max_len_b=9)
-    assert float(after) == float(fresh.generate([model], sample)[0][0]["score"]) != float(before)
+    assert len(set(scores)) == 3
 
 
 @pytest.mark.parametrize("final", [False, True])
@@ -183,3 +186,34 @@ def test_other_types_stay_near(decode_dtype: str, tolerance: float) -> None:
     logits, _ = ReadyModel(model, decode_dtype).begin(**net_input, beam=1).step(tokens)
     expected = model(**net_input, prev_output_tokens=tokens)[0]
     assert 0 < (logits - expected).abs().max() < tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("plugin_transformer", 2), ("norms in front", 0)])
+def test_what_reads_a_relu_is_told(name: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(step_decoder, "pack", lambda *_, nonnegative=False, **__: told.append(nonnegative))
+    StepDecoder(build(name)[1].decoder, "int8")
+    assert sum(told) == expected
+
+
+@pytest.mark.parametrize("name", ["plugin_transformer", "ibdecoder 2-1", "ibdecoder 2-2"])
+def test_int8_sentences_do_not_depend_on_the_batch(name: str) -> None:
+    task, model = build(name)
+
+    def found(rows: list[list[int]]) -> list[list[dict[str, Any]]]:
+        search = MultiwordBeamSearch(
+            [model], task.tgt_dict, task.interleaving, beam_size=3, max_len_b=12, decode_dtype="int8"
+        )
+        return search.generate([model], toy.batch(rows, task.src_dict))
+
+    several = toy.random_sources(7, 12, seed=5)
+    as_long = [(words * 6)[:6] for words in several]
+    # Last bits of attention with padding may make another of its 8 bit values of an activation.
+    for rows, atol in ((as_long, 0.0), (several, 0.01)):
+        batch, backwards = found(rows), found(rows[::-1])[::-1]
+        for row, together, reversed_ in zip(rows, batch, backwards, strict=True):
+            (alone,) = found([row])
+            for one, *others in zip(alone, together, reversed_, strict=True):
+                for other in others:
+                    assert one["tokens"].tolist() == other["tokens"].tolist()
+                    torch.testing.assert_close(one["positional_scores"], other["positional_scores"], atol=atol, rtol=0)
