@@ -29,6 +29,7 @@ MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
             ("light_conv", 2, 1, 5),
             ("cnn", 1, 1, 4),
             ("abc", 2, 1, 1),
+            ("amlp_cov", 2, 1, 1),
         ]
     },
     "norms in front": ((2, 1), {"decoder_normalize_before": True, "activation_fn": "gelu"}),
@@ -122,7 +123,7 @@ def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ValueError, match=r"--cuda-graphs is for cuda .*, not for InterleavedDecoder on cpu"):
         ReadyModel(model, None, cuda_graphs=True)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
-    able = "abc, average, cnn, dynamic_conv, light_conv, softmax self-attention, softmax cross-attention"
+    able = "abc, amlp_cov, average, cnn, dynamic_conv, light_conv, softmax self-attention, softmax cross-attention"
     for other in (
         toy.model(task, decoder_self_attention_type="local", decoder_kernel_size_list=[3]),
         toy.model(task, decoder_cross_attention_type="abc"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -15,10 +15,15 @@ from fairseq.models.transformer import TransformerConfig, TransformerModel
 from fairseq.modules import FairseqDropout
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from amlp_fairseq.inference.ready_model import ReadyModel
 from amlp_fairseq.inference.step_decoder import Decoding
-from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
+from amlp_fairseq.models.plugin_transformer import (
+    PluginTransformerConfig,
+    PluginTransformerModel,
+    transformer_config,
+)
 
 WORDS, LENGTH = 8, 6
 BOTH = ("encoder", "decoder")
@@ -166,3 +171,11 @@ def test_what_would_be_ignored_is_refused_by_name(options: dict[str, Any], names
         with pytest.raises(ValueError, match="is not supported") as error:
             build(Namespace(_name="plugin_transformer", **options), task())
         assert sorted(str(error.value).split("; ")) == sorted(map(refusal, names))
+
+
+def test_a_checkpoint_from_before_an_option_has_its_default() -> None:
+    """fairseq gives what a checkpoint holds, without what has come since."""
+    values = {name: value for name, value in asdict(PluginTransformerConfig()).items() if name != "amlp_temperature"}
+    saved = OmegaConf.create(values | {"max_source_positions": 9, "max_target_positions": 9})
+    OmegaConf.set_struct(saved, True)
+    assert transformer_config(saved, PluginTransformerConfig).options.amlp_temperature == 1.0

@@ -20,7 +20,7 @@ class DecodingConfig(FairseqDataclass):
 
     decode_dtype: Optional[ChoiceEnum(DECODE_DTYPES)] = field(  # type: ignore[valid-type]
         default=None,
-        metadata={"help": "type of the weights when decoding: int8 on an x86 CPU, float16 on CUDA (default: as they are)"},
+        metadata={"help": "type of the weights when decoding: int8 on x86, float16 on CUDA (default: as they are)"},
     )
     cuda_graphs: bool = field(
         default=False,
