@@ -155,7 +155,6 @@ def main() -> None:
         recipe = load(args.config)
         if not args.checkpoints.is_dir():
             raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
-        text_settings(args.data)
         results = Evaluation(recipe, args.checkpoints, args.data, rest).results(args.subset)
         model = describe(args.checkpoints / "checkpoint_last.pt")
     except (OSError, ValueError, RuntimeError) as error:

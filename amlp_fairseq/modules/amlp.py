@@ -72,18 +72,21 @@ class AMLP(MultiHeadAttention):
         self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
-        weights = self.adaptive_weights(q, k, v, padding_mask, hidden)
+        weights = self.ready_weights(*self.adaptive_weights(q, k, v, padding_mask, hidden), q)
         # With the positions outermost, as the heads are put together again.
         outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
         return torch.cat(outputs).permute(1, 2, 0, 3), None
 
-    def perceptron(self, q: Tensor, l_t: Tensor, w: Tensor) -> Tensor:
-        """Equation 8 for queries (…, n, d_h), with Lᵀ and W (…, c, d_h)."""
+    def ready_weights(self, l_t: Tensor, w: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Lᵀ and W (…, c, d_h) as ``perceptron`` takes them: L (…, d_h, c) with its scale, and W, in the type of q."""
         if self.norm is not None:
             # What the norm takes away from the output is taken from W, before half precision rounds it.
             w = w - w.mean(dim=-1, keepdim=True)
-        hidden = self.activation(q @ (l_t * self.scaling).mT.to(q))
-        out = self.dropout_module(hidden) @ w.to(q)
+        return (l_t * self.scaling).mT.to(q), w.to(q)
+
+    def perceptron(self, q: Tensor, weight_1: Tensor, weight_2: Tensor) -> Tensor:
+        """Equation 8 for queries (…, n, d_h), with given weights."""
+        out = self.dropout_module(self.activation(q @ weight_1)) @ weight_2
         return out if self.norm is None else self.norm(out)
 
     def adaptive_weights(
@@ -193,7 +196,8 @@ class AMLPCov(AMLP):
                 scores = self.temperature[number].to(scores)[:, None, None, None] * scores
             covariances.append(scores.softmax(dim=-1))
         weights = self._from_covariances(self.c_q.unsqueeze(1), self.c_k.unsqueeze(1), *covariances)
-        return self.perceptron(q, *weights), {name: value[:, :, -1].clone() for name, value in running.items()}
+        out = self.perceptron(q, *self.ready_weights(*weights, q))
+        return out, {name: value[:, :, -1].clone() for name, value in running.items()}
 
 
 @register_attention("amlp_pquery")
