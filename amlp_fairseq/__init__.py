@@ -4,12 +4,9 @@ Importing registers tasks, models and architectures, lets fairseq's own checkpoi
 fairseq on current numpy. It prints nothing and touches no device.
 """
 
-from amlp_fairseq import fairseq_fixes, safe_checkpoints
+from amlp_fairseq import compat
 
-fairseq_fixes.install()
-safe_checkpoints.install()
+compat.install()
 
 # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
-from amlp_fairseq import checkpoint_options, models, tasks  # noqa: E402, F401
-
-checkpoint_options.install()
+from amlp_fairseq import models, tasks  # noqa: E402, F401

@@ -18,7 +18,7 @@ import torch
 from fairseq.checkpoint_utils import checkpoint_paths
 
 import amlp_fairseq  # noqa: F401  (lets fairseq's checkpoints load)
-from amlp_fairseq.safe_checkpoints import refusals_name
+from amlp_fairseq.compat.safe_checkpoints import refusals_name
 
 
 def average_checkpoints(paths: list[Path]) -> dict[str, Any]:

@@ -297,8 +297,8 @@ def measure(
     results = []
     for key, (engine, number) in variants.items():
         row = key._asdict() | totals[key] | summary(ms[key], batches)
-        if pattern := getattr(engine.task, "interleaving", None):
-            row |= {"directions": pattern.num_directions, "words_per_direction": pattern.words_per_direction}
+        if order := getattr(engine.task, "order", None):
+            row |= {"directions": order.num_directions, "words_per_direction": order.words_per_direction}
         row["threads"] = engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         if not isinstance(engine, CTranslate):
@@ -411,7 +411,7 @@ def measure_training(workshop: Workshop, args: Namespace) -> list[Row]:
     for name in ("transformer", "ibdecoder"):
         model, task, cfg = workshop.new(name)
         model.to(args.device)
-        data = InterleavedPairDataset(pairs, task.interleaving) if name == "ibdecoder" else pairs
+        data = InterleavedPairDataset(pairs, task.order) if name == "ibdecoder" else pairs
         batch = data.collater([data[i] for i in range(len(data))])
         batch["net_input"] = {key: value.to(args.device) for key, value in batch["net_input"].items()}
         batch |= {key: value.to(args.device) for key, value in batch.items() if isinstance(value, torch.Tensor)}

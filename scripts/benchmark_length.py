@@ -42,10 +42,10 @@ from benchmark_steps import now
 from fairseq import utils
 from torch import Tensor, nn
 
+from amlp_fairseq.attention.amlp import ACTIVATIONS
+from amlp_fairseq.attention.registry import ATTENTIONS, Place
+from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
-from amlp_fairseq.modules.amlp import ACTIVATIONS
-from amlp_fairseq.modules.attention import ATTENTIONS, Place
-from amlp_fairseq.modules.softmax import SoftmaxAttention
 
 AR, WRITTEN, SDPA = "AR", "written-out", "SDPA"
 AMLP = ("AMLP-Cov", "AMLP-PQuery")

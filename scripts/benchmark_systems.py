@@ -34,14 +34,14 @@ from sacrebleu import BLEU
 from score import read_references
 from torch import nn
 
-from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
-from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.inference.captured_decoding import CapturedDecoder
-from amlp_fairseq.inference.captured_pass import CapturedPass
+from amlp_fairseq.decoding.captured_decoding import CapturedDecoder
+from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
-from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
-from amlp_fairseq.ops.interleave import Interleaving
+from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
+from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.search.iterative_refinement import IterativeRefinement
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 
 Run = Callable[[], Any]
 
@@ -199,8 +199,8 @@ def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_
     words = task.target_dictionary
     if isinstance(model, FairseqNATModel):
         return IterativeRefinement(words, beam_size=length_beam, cuda_graphs=cuda_graphs, **choice)
-    pattern = getattr(task, "interleaving", Interleaving(num_directions=1))
-    return MultiwordBeamSearch([model], words, pattern, cuda_graphs=cuda_graphs, **choice)
+    order = getattr(task, "order", GenerationOrder(num_directions=1))
+    return MultiwordBeamSearch([model], words, order, cuda_graphs=cuda_graphs, **choice)
 
 
 def _force_lengths(model: Any) -> None:

@@ -24,8 +24,8 @@ from fairseq import checkpoint_utils
 from torch import Tensor
 
 import amlp_fairseq  # noqa: F401  (registers the models)
-from amlp_fairseq.modules.amlp import AMLP, AMLPPQuery
-from amlp_fairseq.modules.multihead import MultiHeadAttention
+from amlp_fairseq.attention.amlp import AMLP, AMLPPQuery
+from amlp_fairseq.attention.multihead import MultiHeadAttention
 
 
 def between_positions(x: Tensor, words: Tensor) -> float:

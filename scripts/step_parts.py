@@ -9,8 +9,8 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 
-from amlp_fairseq.generators import search_steps
-from amlp_fairseq.inference import packed_linear, step_decoder
+from amlp_fairseq.decoding import packed_linear, step_decoder
+from amlp_fairseq.search import search_steps
 
 #: What ``pack`` returns.
 LINEAR_MAPS = "linear maps"

@@ -20,15 +20,12 @@ from pathlib import Path
 import torch
 from recipe import PLUGIN, Recipe, flags, load, quoted
 
-
-def started(environment: Mapping[str, str]) -> int:
-    """How many processes torchrun has started; a WORLD_SIZE without RANK is not its."""
-    return int(environment["WORLD_SIZE"]) if {"WORLD_SIZE", "RANK"} <= environment.keys() else 1
+from amlp_fairseq.compat.processes import started_by_torchrun
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
     """What fairseq must be told about the processes that torchrun has started: by itself it finds them on GPUs only."""
-    if started(environment) == 1:
+    if started_by_torchrun(environment) == 1:
         return []
     words = ["--distributed-world-size", environment["WORLD_SIZE"], "--distributed-rank", environment["RANK"]]
     words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
@@ -55,7 +52,7 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     known.add_argument("--distributed-world-size", type=int)
     given, _ = known.parse_known_args(rest)
     cpu = given.cpu or not torch.cuda.is_available()
-    processes = started(environment)
+    processes = started_by_torchrun(environment)
     if processes == 1:  # without torchrun, fairseq starts a process for each GPU itself
         processes = given.distributed_world_size or (1 if cpu else torch.cuda.device_count())
     words = ["fairseq-train", str(data), "--user-dir", str(PLUGIN), *flags(recipe.task, recipe.path)]

@@ -109,5 +109,5 @@ def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> 
     return out
 
 
-#: The fields of each sentence's first line ``PREFIX-<sentence>``; tests/test_score.py checks it by hand-made output.
+#: The fields of each sentence's first line ``PREFIX-<sentence>``; test_score.py checks it by hand-made output.
 lines = load_script("score").lines_by_sentence

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from amlp_fairseq.inference import captured_decoding, cuda_graphs, step_decoder
+from amlp_fairseq.decoding import captured_decoding, cuda_graphs, step_decoder
 
 #: What waits for a device, or has a size that depends on its data: no graph can hold it.
 REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")

@@ -8,7 +8,7 @@ import torch
 from fairseq.data import BaseWrapperDataset, LanguagePairDataset, data_utils
 from torch import Tensor
 
-from amlp_fairseq.ops.interleave import Interleaving
+from amlp_fairseq.order import GenerationOrder
 
 
 class InterleavedPairDataset(BaseWrapperDataset):
@@ -25,14 +25,14 @@ class InterleavedPairDataset(BaseWrapperDataset):
 
     Args:
         dataset: the dataset to wrap, padded on the right.
-        pattern: the order in which the target is generated.
+        order: the order in which the target is generated.
     """
 
-    def __init__(self, dataset: LanguagePairDataset, pattern: Interleaving) -> None:
+    def __init__(self, dataset: LanguagePairDataset, order: GenerationOrder) -> None:
         super().__init__(dataset)
         if dataset.left_pad_target:
             raise ValueError("--left-pad-target True is not supported: generation order starts at the left")
-        self.pattern = pattern
+        self.order = order
 
     def collater(self, samples: list[dict[str, Any]], pad_to_length: dict[str, int] | None = None) -> dict[str, Any]:
         batch = self.dataset.collater(samples, pad_to_length)
@@ -47,11 +47,11 @@ class InterleavedPairDataset(BaseWrapperDataset):
 
     def _slots(self, target: Tensor) -> tuple[Tensor, Tensor]:
         """Decoder input and target of one sentence in generation order, both ⌈(n+1)/z⌉·z long."""
-        pad, eos, z = self.dataset.tgt_dict.pad(), self.dataset.tgt_dict.eos(), self.pattern.words_per_step
+        pad, eos, z = self.dataset.tgt_dict.pad(), self.dataset.tgt_dict.eos(), self.order.words_per_step
         target = target[target.ne(pad)]
         if target.numel() == 0 or target[-1] != eos:
             raise ValueError(f"a target must end in the end symbol {eos}, not {target.tolist()}")
-        words = self.pattern.interleave(target[:-1])
-        length = self.pattern.padded_length(len(target))
+        words = self.order.interleave(target[:-1])
+        length = self.order.padded_length(len(target))
         expected = torch.cat([words, target[-1:], target.new_full((length - len(target),), pad)])
         return torch.cat([target.new_full((z,), eos), words[: length - z]]), expected

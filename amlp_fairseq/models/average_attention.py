@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fairseq.dataclass import ChoiceEnum
 
+from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
     SELF_ATTENTIONS,
     PluginTransformerConfig,
@@ -11,7 +12,6 @@ from amlp_fairseq.models.plugin_transformer import (
     redefault,
     register_sizes,
 )
-from amlp_fairseq.registration import register_model
 
 
 @dataclass

@@ -24,6 +24,9 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import II
 from torch import Tensor, nn
 
+from amlp_fairseq.attention.registry import replace_attentions
+from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.models.plugin_transformer import (
     PluginTransformerConfig,
     redefault,
@@ -33,10 +36,7 @@ from amlp_fairseq.models.plugin_transformer import (
     transformer_config,
     wmt_en_de,
 )
-from amlp_fairseq.modules.attention import replace_attentions
-from amlp_fairseq.modules.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.ops.top_k import top_k
-from amlp_fairseq.registration import register_model
 
 
 @dataclass

@@ -13,21 +13,21 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
     PluginDecoder,
     PluginTransformerConfig,
     PluginTransformerModel,
     register_sizes,
 )
-from amlp_fairseq.modules.signed_positions import SignedSinusoidalPositionalEmbedding
-from amlp_fairseq.ops.interleave import (
+from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
+from amlp_fairseq.order import (
     ATTENTION_MASKS,
-    Interleaving,
+    GenerationOrder,
     attention_mask,
     slot_directions,
     word_positions,
 )
-from amlp_fairseq.registration import register_model
 
 WORD_POSITIONS = ("interleaved", "vanilla")
 
@@ -56,39 +56,39 @@ class InterleavedDecoder(PluginDecoder):
     incremental state, the inputs already consumed are remembered and any number of whole steps may follow at once.
 
     Args:
-        cfg: the Transformer's configuration, with h and c as ``interleaving``.
+        cfg: the Transformer's configuration, with h and c as ``order``.
         dictionary: target dictionary.
         embed_tokens: input embedding.
     """
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
-        pattern: Interleaving = cfg.interleaving
+        order: GenerationOrder = cfg.order
         mask, positions = cfg.options.decoder_attention_mask, cfg.options.decoder_word_positions
-        super().__init__(cfg, dictionary, embed_tokens, words_per_step=pattern.words_per_step)
+        super().__init__(cfg, dictionary, embed_tokens, words_per_step=order.words_per_step)
         if mask != "interleaved" and not all(layer.self_attn.takes_mask for layer in self.layers):
             raise ValueError(
                 f"--decoder-attention-mask {mask} is for softmax and local attention; "
                 f"--decoder-self-attention-type {cfg.options.decoder_self_attention_type} sees what Eq. 4 says"
             )
-        self.pattern = pattern
+        self.order = order
         self.mask = mask
         self.embed_positions = None
         self.embed_word_positions = SignedSinusoidalPositionalEmbedding(cfg.decoder.embed_dim)
         # The directions that Eq. 5 and 7 count apart: vanilla positions count none.
-        self.position_directions = 1 if positions == "vanilla" else pattern.num_directions
+        self.position_directions = 1 if positions == "vanilla" else order.num_directions
         self.embed_directions = None
         if self.position_directions > 2:
-            self.embed_directions = nn.Embedding(pattern.num_directions, cfg.decoder.embed_dim)
+            self.embed_directions = nn.Embedding(order.num_directions, cfg.decoder.embed_dim)
             nn.init.normal_(self.embed_directions.weight, mean=0, std=cfg.decoder.embed_dim**-0.5)
-        # Goes into the checkpoint, so that resuming with another pattern is refused; float, for --store-ema scales it.
-        self.register_buffer("interleaving", torch.tensor(_pattern_values(pattern), dtype=torch.float))
+        # Checkpoints hold it, so that resuming with another order is refused; float, for --store-ema scales it.
+        self.register_buffer("interleaving", torch.tensor(_order_values(order), dtype=torch.float))
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         words = self.embed_words(tokens[:, tokens.size(1) - len(positions) :], positions)
         return words + self.encode_positions(positions).to(words)
 
     def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
-        start_symbols = (positions < self.pattern.words_per_step).view(1, -1, 1)
+        start_symbols = (positions < self.order.words_per_step).view(1, -1, 1)
         return super().embed_words(words, positions).masked_fill(start_symbols, 0.0)
 
     def encode_positions(self, positions: Tensor) -> Tensor:
@@ -98,14 +98,14 @@ class InterleavedDecoder(PluginDecoder):
         return x
 
     def attention_mask(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return attention_mask(queries, keys, self.pattern, self.mask)
+        return attention_mask(queries, keys, self.order, self.mask)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """Refuse the weights of another pattern or dictionary."""
+        """Refuse the weights of another order or dictionary."""
         saved = state_dict.get(f"{name}.interleaving")
         if saved is None:
-            raise ValueError("the checkpoint does not hold an ibdecoder: it has no interleaving pattern")
-        saved, own = tuple(round(value) for value in saved.tolist()), _pattern_values(self.pattern)
+            raise ValueError("the checkpoint does not hold an ibdecoder: it has no order of generation")
+        saved, own = tuple(round(value) for value in saved.tolist()), _order_values(self.order)
         if saved[:3] != own[:3]:
             raise ValueError(
                 "the checkpoint has (--num-directions, --words-per-direction, --middle-to-side) = "
@@ -125,11 +125,11 @@ class InterleavedDecoder(PluginDecoder):
         return super().upgrade_state_dict_named(state_dict, name)
 
 
-def _pattern_values(pattern: Interleaving) -> tuple[int, ...]:
+def _order_values(order: GenerationOrder) -> tuple[int, ...]:
     """h, c, and whether it is from the middle to the sides; for h > 2 also that the order is Eq. 9, which it was not
     always."""
-    values = pattern.num_directions, pattern.words_per_direction, int(pattern.middle_to_side)
-    return values if pattern.num_directions <= 2 else (*values, 1)
+    values = order.num_directions, order.words_per_direction, int(order.middle_to_side)
+    return values if order.num_directions <= 2 else (*values, 1)
 
 
 @register_model("ibdecoder", dataclass=IBDecoderConfig)
@@ -143,19 +143,19 @@ class IBDecoderModel(PluginTransformerModel):
 
     @classmethod
     def transformer_config(cls, cfg: Any, task: Any) -> TransformerConfig:
-        """As for any model; the pattern comes from the task.
+        """As for any model; the order comes from the task.
 
         Raises:
             ValueError: if the task does not interleave targets.
         """
-        pattern = getattr(task, "interleaving", None)
-        if pattern is None:
+        order = getattr(task, "order", None)
+        if order is None:
             raise ValueError(
                 f"an ibdecoder needs --task translation_interleaved, not {type(task).__name__} "
                 "(fairseq's commands take 'translation' when --task is missing)"
             )
         result = super().transformer_config(cfg, task)
-        result.interleaving = pattern
+        result.order = order
         return result
 
     @classmethod

@@ -19,6 +19,7 @@ from fairseq.utils import eval_str_list
 from omegaconf import II
 from torch import nn
 
+from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
     SELF_ATTENTIONS,
     DecoderConfig,
@@ -32,7 +33,6 @@ from amlp_fairseq.models.plugin_transformer import (
     transformer_config,
     wmt_en_de_big,
 )
-from amlp_fairseq.registration import register_model
 
 #: The parts of a layer of fairseq's ``lightconv``, and where they are in a Transformer layer with these attentions.
 STOCK_NAMES = {

@@ -18,10 +18,10 @@ from fairseq.models.transformer import (
 from omegaconf import II
 from torch import Tensor, nn
 
-from amlp_fairseq.modules.amlp import ACTIVATIONS, SCALES
-from amlp_fairseq.modules.attention import replace_attentions, supporting
-from amlp_fairseq.modules.dynamic_conv import NORMALIZATIONS
-from amlp_fairseq.registration import register_model
+from amlp_fairseq.attention.amlp import ACTIVATIONS, SCALES
+from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS
+from amlp_fairseq.attention.registry import replace_attentions, supporting
+from amlp_fairseq.compat.registration import register_model
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
 CROSS_ATTENTIONS = supporting("noncausal cross", "causal cross")

@@ -11,7 +11,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationTask
 
-from amlp_fairseq.inference.packed_linear import DECODE_DTYPES
+from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
 
 
 @dataclass

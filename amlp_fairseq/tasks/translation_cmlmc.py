@@ -10,8 +10,8 @@ from fairseq.data import PrependTokenDataset
 from fairseq.tasks.translation import TranslationTask
 from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
 
-from amlp_fairseq.generators.iterative_refinement import IterativeRefinement
-from amlp_fairseq.registration import register_task
+from amlp_fairseq.compat.registration import register_task
+from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig
 
+from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
-from amlp_fairseq.generators.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.generators.search_steps import LENGTH_PENALTIES, WORDS_BEHIND_END
-from amlp_fairseq.ops.interleave import Interleaving
-from amlp_fairseq.registration import register_task
+from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.search.search_steps import LENGTH_PENALTIES, WORDS_BEHIND_END
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -70,27 +70,27 @@ class TranslationInterleavedTask(PluginTranslationTask):
 
     def __init__(self, cfg: TranslationInterleavedConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
-        self._interleaving: Interleaving | None = None
+        self._order: GenerationOrder | None = None
         self._given = {
             name: value
             for name in ("num_directions", "words_per_direction", "middle_to_side")
             if (value := getattr(cfg, name)) is not None
         }
-        Interleaving(**self._given)
+        GenerationOrder(**self._given)
 
     @property
-    def interleaving(self) -> Interleaving:
+    def order(self) -> GenerationOrder:
         """The order of generation; fixed by the first checkpoint loaded, or else by the options at first use."""
-        if self._interleaving is None:
-            self._interleaving = Interleaving(**self._given)
-        return self._interleaving
+        if self._order is None:
+            self._order = GenerationOrder(**self._given)
+        return self._order
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "interleaving": asdict(self.interleaving)}
+        return {**super().state_dict(), "interleaving": asdict(self.order)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("interleaving")
-        if saved is None and self.interleaving.left_to_right:
+        if saved is None and self.order.left_to_right:
             return  # of fairseq's translation task, which keeps nothing
         if saved is None:
             raise ValueError(
@@ -98,7 +98,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
                 "Transformer, say --num-directions 1"
             )
         super().load_state_dict(state_dict)
-        expected = self._given if self._interleaving is None else asdict(self._interleaving)
+        expected = self._given if self._order is None else asdict(self._order)
         conflicts = [
             f"--{name.replace('_', '-')} is {value}, the checkpoint has {saved[name]}"
             for name, value in expected.items()
@@ -106,13 +106,13 @@ class TranslationInterleavedTask(PluginTranslationTask):
         ]
         if conflicts:
             raise ValueError("; ".join(conflicts))
-        self._interleaving = Interleaving(**saved)
+        self._order = GenerationOrder(**saved)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         name = getattr(cfg, "_name", None) or cfg.arch
         model = ARCH_MODEL_REGISTRY.get(name, object)
         autoregressive = issubclass(model, TransformerModelBase) and not issubclass(model, FairseqNATModel)
-        if not getattr(model, "generates_interleaved", autoregressive and self.interleaving.left_to_right):
+        if not getattr(model, "generates_interleaved", autoregressive and self.order.left_to_right):
             raise ValueError(
                 f"the architecture {name!r} does not generate in interleaved order: --task translation_interleaved "
                 "is for the ibdecoder architectures, and with --num-directions 1 for Transformers"
@@ -121,7 +121,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
-        self.datasets[split] = InterleavedPairDataset(self.datasets[split], self.interleaving)
+        self.datasets[split] = InterleavedPairDataset(self.datasets[split], self.order)
 
     def build_generator(
         self,
@@ -140,7 +140,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         return MultiwordBeamSearch(
             models,
             self.target_dictionary,
-            self.interleaving,
+            self.order,
             beam_size=getattr(args, "beam", 5),
             max_len_a=getattr(args, "max_len_a", 0),
             max_len_b=getattr(args, "max_len_b", 200),

@@ -1,0 +1,117 @@
+"""ABC: attention with bounded-memory control (Peng et al. 2022), with the control computed by a learned map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.registry import PATTERNS, Place, register_attention
+
+#: Positions that causal attention treats together, at least.
+BLOCK = 64
+#: Bound on the logarithm of the control, so that sums of it neither vanish nor overflow in float32.
+LIMIT = 20.0
+
+
+@register_attention("abc")
+class ABCAttention(MultiHeadAttention):
+    """Softmax attention over c slots, into which keys and values are written with learned weights:
+
+        φ_i = exp(W_φ k_i),   K̃ = Σ_i φ_i ⊗ k_i / Σ_i φ_i,   likewise Ṽ with a control of its own
+        out = softmax(Q K̃ᵀ / √d_h) Ṽ
+
+    K̃, Ṽ are (c, d_h) per head; W_φ: d_h → c is shared by the heads, one for the keys and one for the values: the
+    2 c d_h parameters per layer that Table 3 of the AMLP paper shows for ABC. c is ``--attention-inner-dim``. The
+    causal form has the sums up to each position; they are its decoding state.
+    """
+
+    patterns = PATTERNS
+    fixed_state = True
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        slots = place.options.attention_inner_dim
+        self.k_control = nn.Linear(self.head_dim, slots, bias=False)
+        self.v_control = nn.Linear(self.head_dim, slots, bias=False)
+
+    def remember(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+        return {
+            name: _write(x, control, padding_mask)
+            for name, x, control in (("k", k, self.k_control), ("v", v, self.v_control))
+        }
+
+    def read(
+        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        k, v = memory["k"], memory["v"]
+        weights = ((q * self.scaling) @ k.transpose(2, 3)).float().softmax(dim=-1).to(q)
+        return self.dropout_module(weights) @ v, None
+
+    def continue_causally(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: dict[str, Any],
+        padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        # The sums are in float32; slots are never written out per position: q·K̃ and the weighted sum of Ṽ are products
+        # of what stands in the block, under its causal mask, and of the sums before it.
+        state = state or self._nothing(q)
+        step, length = self.place.words_per_step, q.size(2)
+        block = -(-BLOCK // step) * step
+        outputs = []
+        for start in range(0, length, block):
+            here = slice(start, min(start + block, length))
+            hidden = None if padding_mask is None else padding_mask[:, here]
+            with torch.autocast(q.device.type, enabled=False):  # the sums would overflow
+                out, state = self._block(q[:, :, here], k[:, :, here], v[:, :, here], state, hidden)
+            outputs.append(out)
+        return torch.cat(outputs, dim=2), state
+
+    def _nothing(self, q: Tensor) -> dict[str, Tensor]:
+        (batch, heads, _, width), slots = q.shape, self.k_control.out_features
+        sums = q.new_zeros(batch, heads, slots, width, dtype=torch.float32)
+        return {"k": sums, "v": sums, "k_norm": sums[..., 0], "v_norm": sums[..., 0]}
+
+    def _block(
+        self, q: Tensor, k: Tensor, v: Tensor, state: dict[str, Tensor], hidden: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        dtype, step = q.dtype, self.place.words_per_step
+        k_phi, v_phi = (_log_control(x, control).exp() for x, control in ((k, self.k_control), (v, self.v_control)))
+        if hidden is not None:
+            k_phi, v_phi = (phi.masked_fill(hidden[:, None, :, None], 0) for phi in (k_phi, v_phi))
+        q, k, v = (x.float() for x in (q, k, v))
+        steps = torch.arange(q.size(2), device=q.device) // step
+        seen = (steps <= steps.unsqueeze(1)).float()  # (T, T) of the block
+        k_norm, v_norm = (
+            (state[name].unsqueeze(2) + seen @ phi).clamp(min=1e-12)
+            for name, phi in (("k_norm", k_phi), ("v_norm", v_phi))
+        )
+        scores = (q @ state["k"].transpose(2, 3) + (q @ k.transpose(2, 3) * seen) @ k_phi) / k_norm
+        weights = self.dropout_module((scores * self.scaling).softmax(dim=-1)) / v_norm
+        out = weights @ state["v"] + (weights @ v_phi.transpose(2, 3) * seen) @ v
+        return out.to(dtype), {
+            "k": state["k"] + k_phi.transpose(2, 3) @ k,
+            "v": state["v"] + v_phi.transpose(2, 3) @ v,
+            "k_norm": state["k_norm"] + k_phi.sum(dim=2),
+            "v_norm": state["v_norm"] + v_phi.sum(dim=2),
+        }
+
+
+def _log_control(x: Tensor, control: nn.Linear) -> Tensor:
+    """log φ (B, H, S, c), in float32."""
+    return F.linear(x.float(), control.weight.float()).clamp(-LIMIT, LIMIT)
+
+
+def _write(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:
+    """The slots (B, H, c, d_h) of all positions (B, H, S, d_h) that are not padding."""
+    logits = _log_control(x, control)
+    if padding_mask is not None:
+        logits = logits.masked_fill(padding_mask[:, None, :, None], -1e4)
+    return logits.softmax(dim=2).to(x).transpose(2, 3) @ x

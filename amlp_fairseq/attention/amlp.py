@@ -1,0 +1,249 @@
+"""AMLP: attentive multi-layer perceptron (Jiang et al. 2023), attention at linear cost.
+
+Per head, with Q (n, d_h) and K, V (m, d_h):
+
+    AMLP(Q; K, V) = σ₁(Q L) W                                      (8)
+
+with the adaptive weights L (d_h, c) and W (c, d_h); ``AMLPCov`` and ``AMLPPQuery`` are two ways to compute them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.registry import Place, register_attention
+from amlp_fairseq.ops.amlp_cov.op import cross_covariance
+from amlp_fairseq.ops.amlp_cov.shared import EPS
+from amlp_fairseq.ops.ema import exponential_moving_average
+
+#: σ₁ of Eq. 8; softmax is over the c inner dimensions.
+ACTIVATIONS = {
+    "softmax": lambda x: x.softmax(dim=-1, dtype=torch.float32).to(x),
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
+
+#: Values of ``--amlp-scale``: what 1/√d_h is a factor of, nothing, the argument of σ₁, or those of σ₂ as well.
+SCALES = ("none", "sqrt", "all")
+#: Queries of one pass through Eq. 8: what is between its products is never there for all of a long sequence.
+CHUNK = 256
+#: Steps of a causal decoder whose covariances are there at a time.
+BLOCK = 16
+
+
+class AMLP(MultiHeadAttention):
+    """Equation 8; c is ``--attention-inner-dim``, σ₁ ``--amlp-activation``.
+
+    ``--amlp-scale sqrt`` divides the argument of σ₁ by √d_h, as the authors' code does in AMLP-Cov; Eq. 8 does not, nor
+    does their code in AMLP-PQuery. The output is normalised for each head, as in that code (LayerNorm; left out by
+    ``--no-amlp-output-norm``). Nothing of size n·m or n² is computed.
+
+    Raises:
+        ValueError: for a scale that this way does not have.
+    """
+
+    patterns: tuple[str, ...] = ("noncausal self", "noncausal cross")
+    #: What ``--amlp-scale`` can be, by default the first.
+    scales: tuple[str, ...]
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        options, c = place.options, place.options.attention_inner_dim
+        self.scale = options.amlp_scale or self.scales[0]
+        if self.scale not in self.scales:
+            raise ValueError(f"--amlp-scale {self.scale} is not for {type(self).__name__}: {', '.join(self.scales)}")
+        if self.scale == "none":
+            self.scaling = 1.0
+        self.activation = ACTIVATIONS[options.amlp_activation]
+        self.c_q = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
+        self.c_k = nn.Parameter(torch.empty(self.num_heads, c, self.head_dim))
+        for head in (*self.c_q, *self.c_k):
+            nn.init.xavier_normal_(head, gain=2**-0.5)
+        self.norm = None if options.no_amlp_output_norm else nn.LayerNorm(self.head_dim)
+
+    def read(
+        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
+        weights = self.ready_weights(*self.adaptive_weights(q, k, v, padding_mask, hidden), q)
+        # With the positions outermost, as the heads are put together again.
+        outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
+        return torch.cat(outputs).permute(1, 2, 0, 3), None
+
+    def ready_weights(self, l_t: Tensor, w: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Lᵀ and W (…, c, d_h) as ``perceptron`` takes them: L (…, d_h, c) with its scale, and W, in the type of q."""
+        if self.norm is not None:
+            # What the norm takes away from the output is taken from W, before half precision rounds it.
+            w = w - w.mean(dim=-1, keepdim=True)
+        return (l_t * self.scaling).mT.to(q), w.to(q)
+
+    def perceptron(self, q: Tensor, weight_1: Tensor, weight_2: Tensor) -> Tensor:
+        """Equation 8 for queries (…, n, d_h), with given weights."""
+        out = self.dropout_module(self.activation(q @ weight_1)) @ weight_2
+        return out if self.norm is None else self.norm(out)
+
+    def adaptive_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Lᵀ and W, both (B, H, c, d_h), from queries (B, H, n, d_h), keys and values (B, H, m, d_h) and where their
+        padding is, (B, n) and (B, m)."""
+        raise NotImplementedError
+
+
+@register_attention("amlp_cov")
+class AMLPCov(AMLP):
+    """Cross-covariance (Section 2.3.1):
+
+        Lᵀ = C_q softmax(QᵀQ) + C_k softmax(KᵀK)                   (9)
+        W  = Lᵀ softmax(KᵀV)                                       (10)
+
+    As in the authors' code the channels are normalised over the sequence (left out by ``--no-amlp-normalize``) and each
+    covariance has a learned temperature per head (``--no-amlp-temperature``), which is ``--amlp-temperature`` at first:
+    with 1 the softmaxes of correlations are nearly uniform, so that Lᵀ and W hardly depend on the sentence.
+    ``--amlp-published-contraction`` also takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10:
+    W = Lᵀ softmax(KᵀV)ᵀ.
+
+    The causal form has covariances, and norms of channels, of the positions that each sees (Eq. 13 and 14): d_h²
+    numbers for every position, head and covariance, which training computes a second time instead of keeping them.
+    """
+
+    patterns = ("noncausal self", "causal self", "noncausal cross")
+    fixed_state = True
+    scales = ("sqrt", "none")
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        options = place.options
+        self.normalize = not options.no_amlp_normalize
+        self.published = options.amlp_published_contraction
+        temperatures = torch.full((3, self.num_heads), float(options.amlp_temperature))
+        self.temperature = None if options.no_amlp_temperature else nn.Parameter(temperatures)
+
+    def adaptive_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        t_q, t_k, t_v = (None, None, None) if self.temperature is None else self.temperature
+        of_q = cross_covariance(q, q, t_q, q_hidden, normalize=self.normalize)
+        of_k = cross_covariance(k, k, t_k, k_hidden, normalize=self.normalize)
+        of_kv = cross_covariance(k, v, t_v, k_hidden, normalize=self.normalize)
+        with torch.autocast(q.device.type, enabled=False):  # small, and in float32 at least
+            return self._from_covariances(self.c_q, self.c_k, of_q, of_k, of_kv)
+
+    def _from_covariances(
+        self, c_q: Tensor, c_k: Tensor, of_q: Tensor, of_k: Tensor, of_kv: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Equations 9 and 10, or 13 and 14: Lᵀ and W (…, c, d_h) from σ₂(…) of the covariances (…, d_h, d_h)."""
+        l_t = c_q.to(of_q) @ of_q + c_k.to(of_k) @ of_k
+        if self.published:
+            l_t, of_kv = l_t.relu(), of_kv.mT
+        return l_t, l_t @ of_kv
+
+    def continue_causally(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: dict[str, Any],
+        padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        step, length = self.place.words_per_step, q.size(2)
+        work = torch.promote_types(q.dtype, torch.float32)
+        if padding_mask is not None:
+            q, k, v = (x.masked_fill(padding_mask[:, None, :, None], 0) for x in (q, k, v))
+        # Whole steps, (B, H, steps, z, d_h).
+        q, k, v = (F.pad(x, (0, 0, 0, -length % step)).unflatten(2, (-1, step)) for x in (q, k, v))
+        sums = state or self._nothing(q, work)
+        outputs = []
+        for start in range(0, q.size(2), BLOCK):
+            here = slice(start, start + BLOCK)
+            block = q[:, :, here], k[:, :, here], v[:, :, here], sums
+            with torch.autocast(q.device.type, enabled=False):
+                if torch.is_grad_enabled():
+                    out, sums = checkpoint(self._block, *block, use_reentrant=False)
+                else:
+                    out, sums = self._block(*block)
+            outputs.append(out)
+        return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], sums
+
+    def _nothing(self, q: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+        """S^Q, S^K and z of Eq. 13 and 14 before the first position, and the squared norms of the values' channels."""
+        (batch, heads), width = q.shape[:2], self.head_dim
+        square = q.new_zeros(batch, heads, width, width, dtype=dtype)
+        return {"qq": square, "kk": square, "kv": square, "vv": square[..., 0]}
+
+    def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs (B, H, steps, z, d_h) of some steps, and the sums behind them."""
+        wide_q, wide_k, wide_v = (x.to(sums["qq"]) for x in (q, k, v))
+        new = {"qq": wide_q.mT @ wide_q, "kk": wide_k.mT @ wide_k, "kv": wide_k.mT @ wide_v}
+        new["vv"] = wide_v.square().sum(dim=3)
+        running = {name: sums[name].unsqueeze(2) + x.cumsum(dim=2) for name, x in new.items()}
+        squares = {"v": running["vv"]} | {x: running[x + x].diagonal(dim1=-2, dim2=-1) for x in "qk"}
+        norms = {x: square.clamp(min=EPS**2).sqrt() for x, square in squares.items()}
+        covariances = []
+        for number, (x, y) in enumerate((("q", "q"), ("k", "k"), ("k", "v"))):
+            scores = running[x + y]
+            if self.normalize:
+                scores = scores / (norms[x].unsqueeze(-1) * norms[y].unsqueeze(-2))
+            if self.temperature is not None:
+                scores = self.temperature[number].to(scores)[:, None, None, None] * scores
+            covariances.append(scores.softmax(dim=-1))
+        weights = self._from_covariances(self.c_q.unsqueeze(1), self.c_k.unsqueeze(1), *covariances)
+        out = self.perceptron(q, *self.ready_weights(*weights, q))
+        return out, {name: value[:, :, -1].clone() for name, value in running.items()}
+
+
+@register_attention("amlp_pquery")
+class AMLPPQuery(AMLP):
+    """Pseudo-queries (Section 2.3.2):
+
+        q̂_i = β q̂_{i-1} + (1 - β) q_i
+        Lᵀ  = [softmax(C_q Q̂ᵀ) Q̂ ; softmax(C_k Kᵀ) K] W_o           (11)
+        W   = softmax(Lᵀ Kᵀ) V                                      (12)
+
+    with W_o: 2 d_h → d_h for all heads. β is ``--amlp-ema-beta``; ``--amlp-ema-bias-correction`` divides q̂_i by
+    1 - β^i, for the recursion starts with zero. ``--amlp-scale all`` divides the arguments of the softmaxes, too, by
+    √d_h: on small data they saturate otherwise, so that the c pseudo-queries read the same few keys.
+    """
+
+    scales = SCALES
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.beta = place.options.amlp_ema_beta
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"--amlp-ema-beta {self.beta} must be at least 0 and less than 1")
+        self.bias_correction = place.options.amlp_ema_bias_correction
+        self.pool_scaling = self.scaling if self.scale == "all" else 1.0
+        self.fuse = nn.Linear(2 * self.head_dim, self.head_dim)
+
+    def adaptive_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        q_hat = exponential_moving_average(q, self.beta, q_hidden)
+        if self.bias_correction:
+            q_hat = q_hat / self._corrections(q, q_hidden).to(q)
+        from_q = self._pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_hidden)
+        from_k = self._pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_hidden)
+        l_t = self.fuse(torch.cat([from_q, from_k], dim=-1))
+        return l_t, self._pool(l_t, k, v, k_hidden)
+
+    def _pool(self, queries: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+        """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
+        mask = None if hidden is None else ~hidden[:, None, None]
+        return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=self.pool_scaling)
+
+    def _corrections(self, q: Tensor, hidden: Tensor | None) -> Tensor:
+        """1 - β^i for the i-th word, (1 or B, 1, n, 1)."""
+        if hidden is None:
+            words = torch.arange(1, q.size(2) + 1, device=q.device).unsqueeze(0)
+        else:
+            words = (~hidden).cumsum(dim=1).clamp(min=1)
+        return (1 - self.beta ** words.float())[:, None, :, None]

@@ -1,0 +1,53 @@
+"""gMLP (Liu et al. 2021): a gate computed by a learned map along the sequence, in the place of self-attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amlp_fairseq.attention.registry import Place, SelfAttention, register_attention
+
+
+@register_attention("gmlp")
+class GatedMLP(SelfAttention):
+    """For inputs X (T, d), with the spatial gating unit of Section 2.1:
+
+        Z = gelu(X U),   (Z₁, Z₂) = split(Z),   out = (Z₁ ⊙ (W · norm(Z₂) + b)) V
+
+    W (L, L) and b (L) are parameters, L the largest length (``--max-source-positions`` or ``--max-target-positions``).
+    W starts near 0 and b at 1.
+    """
+
+    patterns = ("noncausal self",)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        dim = place.option("embed_dim")
+        self.num_heads, self.head_dim = 1, dim
+        self.flag = f"--max-{'source' if place.side == 'encoder' else 'target'}-positions"
+        self.longest = getattr(place.options, self.flag[2:].replace("-", "_"))
+        self.inner = nn.Linear(dim, 2 * dim)
+        self.activation = nn.GELU()
+        self.norm = nn.LayerNorm(dim)
+        self.weight = nn.Parameter(torch.empty(self.longest, self.longest).normal_(std=1e-3))
+        self.bias = nn.Parameter(torch.ones(self.longest))
+        self.outer = nn.Linear(dim, dim)
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+        length = len(x)
+        if length > self.longest:
+            raise ValueError(f"'gmlp' has weights for {self.longest} positions ({self.flag}), not for {length}")
+        content, gate = self.activation(self.inner(x)).chunk(2, dim=-1)
+        gate = self.norm(gate)
+        if padding_mask is None:
+            gate = torch.einsum("ts,sbc->tbc", self.weight[:length, :length], gate) + self.bias[:length, None, None]
+        else:
+            # Positions count from the sentence's first word, wherever the padding is.
+            position = (~padding_mask).cumsum(dim=1).sub(1).clamp(min=0)
+            weight = self.weight[position.unsqueeze(2), position.unsqueeze(1)]  # (B, T, T)
+            gate = gate.masked_fill(padding_mask.T.unsqueeze(2), 0)
+            gate = torch.einsum("bts,sbc->tbc", weight, gate) + self.bias[position].T.unsqueeze(2)
+        out: Tensor = self.outer(content * gate)
+        return out

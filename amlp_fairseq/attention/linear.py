@@ -1,0 +1,91 @@
+"""Linearised attentions: softmax(Q Kᵀ) is replaced by φ(Q) φ(K)ᵀ, so that φ(K)ᵀ V can be computed once."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.registry import Place, register_attention
+
+
+class LinearizedAttention(MultiHeadAttention):
+    """``out_i = φ(q_i)ᵀ Σ_j φ'(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ'(k_j)``; subclasses give φ and φ'."""
+
+    patterns = ("noncausal self", "noncausal cross", "causal cross")
+
+    def query_features(self, q: Tensor) -> Tensor:
+        """φ of (B, H, T, d_h) in float32: (B, H, T, f)."""
+        raise NotImplementedError
+
+    def key_features(self, k: Tensor, hidden: Tensor | None) -> Tensor:
+        """φ' of (B, H, S, d_h) in float32: (B, H, S, f). What it is at padding, (B, S) in ``hidden``, is not used."""
+        raise NotImplementedError
+
+    def remember(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+        hidden = None if padding_mask is None else padding_mask[:, None, :, None]
+        with torch.autocast(k.device.type, enabled=False):  # the sums would overflow
+            features = self.key_features(k.float(), hidden)
+            if hidden is not None:
+                features = features.masked_fill(hidden, 0)
+            return {"products": features.transpose(2, 3) @ v.float(), "norm": features.sum(dim=2).unsqueeze(3)}
+
+    def read(
+        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        with torch.autocast(q.device.type, enabled=False):
+            features = self.query_features(q.float())
+            out = features @ memory["products"] / (features @ memory["norm"]).clamp(min=1e-12)
+        return out.to(q), None
+
+
+@register_attention("linear")
+class LinearAttention(LinearizedAttention):
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, Eq. 7)."""
+
+    def query_features(self, q: Tensor) -> Tensor:
+        return F.elu(q) + 1
+
+    def key_features(self, k: Tensor, hidden: Tensor | None) -> Tensor:
+        return F.elu(k) + 1
+
+
+@register_attention("performer")
+class PerformerAttention(LinearizedAttention):
+    """Positive random features of the softmax kernel (Choromanski et al. 2021, Lemma 1, "FAVOR+"):
+
+        φ(x) = exp(w_rᵀ x' - ‖x'‖²/2),   x' = x / d_h^¼,   r = 1 … c
+
+    with orthogonal directions w_r, drawn once and kept in the checkpoint; c is ``--attention-inner-dim``. The largest
+    exponent is taken out of each query and out of all keys, which cancels.
+    """
+
+    directions: Tensor
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.register_buffer("directions", _orthogonal(place.options.attention_inner_dim, self.head_dim))
+
+    def query_features(self, q: Tensor) -> Tensor:
+        exponents = self._exponents(q)
+        return (exponents - exponents.amax(dim=-1, keepdim=True).detach()).exp()
+
+    def key_features(self, k: Tensor, hidden: Tensor | None) -> Tensor:
+        exponents = self._exponents(k)
+        if hidden is not None:
+            exponents = exponents.masked_fill(hidden, -1e4)
+        return (exponents - exponents.amax(dim=(2, 3), keepdim=True).detach()).exp()
+
+    def _exponents(self, x: Tensor) -> Tensor:
+        x = x * self.head_dim**-0.25
+        return x @ self.directions.to(x).T - x.square().sum(dim=-1, keepdim=True) / 2
+
+
+def _orthogonal(count: int, width: int) -> Tensor:
+    """Rows (count, width), orthogonal in blocks of ``width``, with the lengths of Gaussian vectors."""
+    draws = (torch.linalg.qr(torch.randn(width, width)) for _ in range(math.ceil(count / width)))
+    blocks = [q * r.diagonal().sign() for q, r in draws]  # else Q is not uniformly distributed
+    return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)

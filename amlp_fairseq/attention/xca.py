@@ -1,0 +1,29 @@
+"""XCA: cross-covariance attention (El-Nouby et al. 2021, XCiT), attention between channels instead of positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.registry import Place, register_attention
+from amlp_fairseq.ops.amlp_cov.op import cross_covariance
+
+
+@register_attention("xca")
+class XCAttention(MultiHeadAttention):
+    """``out = V softmax(τ Q̂ᵀ K̂)ᵀ``, the channels of Q̂ and K̂ normalised over the sequence, τ learned for each head.
+    Queries and keys must be of one sequence: self-attention only."""
+
+    patterns = ("noncausal self",)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.temperature = nn.Parameter(torch.ones(self.num_heads))
+
+    def read(
+        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        k, v = memory["k"], memory["v"]
+        weights = cross_covariance(q, k, self.temperature, padding_mask)
+        return v @ self.dropout_module(weights.to(v)).transpose(2, 3), None

@@ -1,0 +1,91 @@
+"""A trained encoder-decoder model made ready to translate."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding, capturable
+from amlp_fairseq.decoding.cuda_graphs import check_device
+from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
+from amlp_fairseq.decoding.step_decoder import Decoding, StepDecoder
+
+
+class StepwiseDecoding(Protocol):
+    """A batch of R rows in the middle of decoding, B for each of its sentences."""
+
+    def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Logits of the next z words (R, z, V), given those of the step before (R, z), at first start symbols; and
+        attention over the source (R, z, S) if it is wanted."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
+        change their order."""
+
+
+class ReadyModel:
+    """Encoder and decoder with their weights as they are now, see ``packed_linear.py`` and ``step_decoder.py``.
+
+    Decoders that are not the plugin's, and those with ``--retain-dropout``, are run as they are.
+
+    Args:
+        model: an autoregressive or interleaved model; it stays as it is.
+        decode_dtype: ``--decode-dtype``; None: the weights' own.
+        cuda_graphs: ``--cuda-graphs``.
+
+    Raises:
+        ValueError: if the device, or a decoder that is run as it is, does not have this type or cannot be captured.
+    """
+
+    def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
+        if cuda_graphs:
+            own = ", ".join(capturable())
+            needed = f"decoders of amlp_fairseq with {own} self-attention, softmax cross-attention, no --retain-dropout"
+            check_device(model, CapturedDecoder.supports(model.decoder), needed)
+        model, decode_dtype = in_decode_dtype(model, decode_dtype)
+        self.model, self.decoder, self.captured = model, None, None
+        if StepDecoder.supports(model.decoder):
+            self.decoder = StepDecoder(model.decoder, decode_dtype)
+            self.captured = CapturedDecoder(self.decoder) if cuda_graphs else None
+        elif decode_dtype is not None:
+            raise ValueError(
+                f"--decode-dtype {decode_dtype} is for decoders of amlp_fairseq without --retain-dropout, not for "
+                f"{type(model.decoder).__name__}"
+            )
+        self.encoder = with_packed_linears(model.encoder, decode_dtype)
+
+    def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
+        """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
+        encoder_out = self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
+        if self.captured is not None:
+            return CapturedDecoding(self.captured, encoder_out, beam)
+        if self.decoder is not None:
+            return Decoding(self.decoder, encoder_out, beam)
+        return _ModelsOwnDecoding(self.model, encoder_out, beam)
+
+
+class _ModelsOwnDecoding:
+    """Steps through the model's own incremental forward."""
+
+    def __init__(self, model: Any, encoder_out: Any, beam: int) -> None:
+        self.model = model
+        self.state: dict[str, Any] = {}
+        sentences = torch.arange(encoder_out["encoder_out"][0].size(1)).repeat_interleave(beam)
+        self.encoder_out = model.encoder.reorder_encoder_out(
+            encoder_out, sentences.to(encoder_out["encoder_out"][0].device)
+        )
+        self.tokens: Tensor | None = None
+
+    def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
+        self.tokens = words if self.tokens is None else torch.cat([self.tokens, words], dim=1)
+        logits, extra = self.model.decoder(self.tokens, encoder_out=self.encoder_out, incremental_state=self.state)
+        z = words.size(1)
+        return logits[:, -z:], extra["attn"][0] if need_attention else None
+
+    def reorder(self, rows: Tensor) -> None:
+        assert self.tokens is not None
+        self.tokens = self.tokens[rows]
+        self.model.decoder.reorder_incremental_state_scripting(self.state, rows)
+        self.encoder_out = self.model.encoder.reorder_encoder_out(self.encoder_out, rows)

@@ -1,0 +1,49 @@
+"""A trained non-autoregressive model made ready to be called again and again on the same sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from amlp_fairseq.attention.multihead import MultiHeadAttention
+from amlp_fairseq.decoding.captured_pass import CapturedPass
+from amlp_fairseq.decoding.cuda_graphs import check_device
+from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
+
+
+def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
+    """The model with its weights as they are now, packed; its cross-attentions of the plugin read a source once.
+
+    Args:
+        model: a model of fairseq's NAT classes, or one that scores what they write; it stays as it is.
+        decode_dtype: ``--decode-dtype``; None: the weights' own.
+        cuda_graphs: ``--cuda-graphs``; every pass then reads the source anew.
+
+    Raises:
+        ValueError: if the device does not have this type, or the decoder cannot be captured.
+    """
+    result = with_packed_linears(*in_decode_dtype(model, decode_dtype))
+    if cuda_graphs:
+        check_device(model, CapturedPass.supports(model.decoder), "decoders of cmlmc_transformer")
+        result.decoder.forward = CapturedPass(result.decoder)
+        return result
+    for layer in result.decoder.layers:
+        if isinstance(layer.encoder_attn, MultiHeadAttention) and not layer.encoder_attn.place.causal:
+            layer.encoder_attn = _OneSource(layer.encoder_attn)
+    return result
+
+
+class _OneSource(nn.Module):
+    """A cross-attention that keeps what it has made of a source for as long as it is given the same one."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+        self.source: Tensor | None = None
+        self.state: dict[str, Any] = {}
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        if key is not self.source:
+            self.source, self.state = key, {}
+        return self.attention(query, key, value, incremental_state=self.state, **options)

@@ -1,0 +1,71 @@
+"""The decoder layer of non-autoregressive models: attentions of the registry that know all padding, and RePos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import LayerNorm
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from torch import Tensor
+
+from amlp_fairseq.attention.registry import Place, build_attention
+from amlp_fairseq.attention.softmax import SoftmaxAttention
+
+
+class NATDecoderLayer(TransformerDecoderLayerBase):
+    """fairseq's decoder layer, where every position sees every other, with CMLMC's RePos.
+
+    Args:
+        cfg: the Transformer's configuration; ``cfg.options`` are the model's.
+        index: the layer, from 0.
+        repos: whether a causally masked softmax self-attention follows the unmasked one (CMLMC).
+    """
+
+    def __init__(self, cfg: TransformerConfig, index: int, repos: bool) -> None:
+        super().__init__(cfg)
+        self.self_attn = build_attention(Place(cfg.options, "decoder", index, "noncausal self"))
+        self.encoder_attn = build_attention(Place(cfg.options, "decoder", index, "noncausal cross"))
+        self.repos = repos
+        if repos:
+            self.causal_attn = SoftmaxAttention(Place(cfg.options, "decoder", index, "causal self"))
+            self.causal_attn_layer_norm = LayerNorm(self.embed_dim)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        encoder_out: Tensor,
+        encoder_padding_mask: Tensor | None,
+        self_attn_mask: None = None,
+        self_attn_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, None, None]:
+        """(T, B, C) to (T, B, C), with the encoder's output (S, B, C') and the padding masks (B, S) and (B, T)."""
+        padding = self_attn_padding_mask
+        x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, key_padding_mask=padding)[0])
+        if self.repos:
+            future = torch.full((len(x), len(x)), float("-inf"), dtype=x.dtype, device=x.device).triu(1)
+            x = self._sublayer(
+                x,
+                self.causal_attn_layer_norm,
+                lambda y: self.causal_attn(y, y, y, key_padding_mask=padding, attn_mask=future)[0],
+            )
+        x = self._sublayer(
+            x,
+            self.encoder_attn_layer_norm,
+            lambda y: self.encoder_attn(
+                y, encoder_out, encoder_out, key_padding_mask=encoder_padding_mask, query_padding_mask=padding
+            )[0],
+        )
+        x = self._sublayer(
+            x,
+            self.final_layer_norm,
+            lambda y: self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(y)))),
+        )
+        return x, None, None
+
+    def _sublayer(self, x: Tensor, norm: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Residual connection around ``function``, with the norm in front of it or behind."""
+        y = self.dropout_module(function(norm(x) if self.normalize_before else x))
+        return x + y if self.normalize_before else norm(x + y)

@@ -1,0 +1,204 @@
+"""Decoding of non-autoregressive models: whole sentences, refined again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from amlp_fairseq.decoding.preparation import Preparation, is_final
+from amlp_fairseq.decoding.ready_nat import ready_nat
+
+
+class IterativeRefinement:
+    """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for the models of
+    fairseq's NAT classes that write sentences of fixed length.
+
+    A sentence is finished after the last iteration, or as soon as no later one can change it: ``cmlmc_transformer``
+    says so itself (``settled``); fairseq's models hold no masks then, and have written what they had read. Of its
+    candidates of different lengths the one with the best mean log-probability of its words is returned, or the one
+    that an autoregressive model likes best.
+
+    Args:
+        tgt_dict: target dictionary.
+        max_iter: iterations after the first one, as in fairseq: 9 are 10 decoder calls.
+        beam_size: candidates of different lengths per sentence.
+        adaptive: whether to stop where no later iteration can change anything.
+        retain_history: whether to keep what every iteration reads and writes.
+        rerank: whether the last model is an autoregressive one that chooses among the candidates.
+        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+        cuda_graphs: capture the passes of models that are not in training, but for the reranker.
+
+    Raises:
+        ValueError: for sizes below their least.
+    """
+
+    def __init__(
+        self,
+        tgt_dict: Dictionary,
+        *,
+        max_iter: int = 10,
+        beam_size: int = 1,
+        adaptive: bool = True,
+        retain_history: bool = False,
+        rerank: bool = False,
+        decode_dtype: str | None = None,
+        cuda_graphs: bool = False,
+    ) -> None:
+        if max_iter < 0:
+            raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
+        if beam_size < 1:
+            raise ValueError(f"--iter-decode-with-beam {beam_size} must be at least 1")
+        if rerank and beam_size < 2:
+            raise ValueError("--iter-decode-with-external-reranker needs candidates: --iter-decode-with-beam 2 or more")
+        self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
+        self.max_iter, self.beam_size = max_iter, beam_size
+        self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
+        self.prepare = Preparation(
+            lambda model: ready_nat(model, decode_dtype, cuda_graphs and _refines(model) and is_final([model]))
+        )
+
+    @torch.no_grad()
+    def generate(
+        self, models: list[Any], sample: dict[str, Any], prefix_tokens: None = None, constraints: None = None
+    ) -> list[list[dict[str, Any]]]:
+        """Translate a batch.
+
+        Args:
+            models: several are an ensemble; with ``rerank`` the last one is autoregressive.
+            sample: fairseq's batch; its sources begin with the start symbol.
+
+        Returns:
+            for every sentence one hypothesis, a list of one dict: ``tokens`` with the end symbol, ``score`` (mean
+            log-probability of the words, or of words and end under the reranker), ``positional_scores``, ``steps``
+            (decoder calls), ``alignment`` and ``attention`` (empty), ``history``.
+
+        Raises:
+            ValueError: for prefixes and constraints, models that change the length, and a missing reranker.
+        """
+        if prefix_tokens is not None or constraints is not None:
+            raise ValueError("iterative refinement does not support --prefix-size and --constraints")
+        for model in models:
+            model.eval()
+        if self.rerank and (len(models) < 2 or _refines(models[-1])):
+            raise ValueError("--iter-decode-with-external-reranker takes an autoregressive model as the last of --path")
+        writers = models[:-1] if self.rerank else models
+        for model in writers:
+            if not getattr(model, "allow_length_beam", False):
+                raise ValueError(
+                    f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
+                    "translation_lev is for such models"
+                )
+        if len(writers) > 1 and not writers[0].allow_ensemble:
+            raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
+        ready = self.prepare(models)
+        if hasattr(ready[0], "enable_ensemble"):
+            ready[0].enable_ensemble(ready[: len(writers)])
+
+        src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
+        finished = self._refine(ready[0], src_tokens, src_lengths)
+        if self.rerank:
+            _rescore(ready[-1], finished, src_tokens, self)
+        k = self.beam_size
+        return [[max(finished[i : i + k], key=_quality)] for i in range(0, len(finished), k)]
+
+    def _refine(self, model: Any, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
+        """Hypotheses of all rows: the candidates of the first sentence, of the second, …"""
+        encoder_out = model.forward_encoder([src_tokens, src_lengths])
+        state = model.initialize_output_tokens(encoder_out, src_tokens)
+        rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(self.beam_size)
+        if self.beam_size > 1:
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
+            state = model.regenerate_length_beam(state, self.beam_size)
+        if self.retain_history:
+            state = state._replace(history=[state.output_tokens.clone()])
+        ends = state.output_tokens.ne(self.pad).sum(dim=1).sub(1).tolist()
+        finished: list[dict[str, Any]] = [{} for _ in rows]
+        alive = torch.arange(len(rows), device=rows.device)
+        for step in range(self.max_iter + 1):
+            before = state._replace(output_tokens=state.output_tokens.clone())  # fairseq's models write into it
+            state = model.forward_decoder(
+                state._replace(step=step, max_step=self.max_iter + 1), encoder_out, decoding_format=None
+            )
+            if step == self.max_iter:
+                done = torch.ones_like(alive, dtype=torch.bool)
+            elif not self.adaptive:
+                continue
+            elif hasattr(model, "settled"):
+                done = model.settled(before, state)
+            else:
+                # Stock cmlm_transformer masks when an iteration ends: masks that have not moved are not the end.
+                masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
+                done = ((state.output_tokens == before.output_tokens) & ~masks).all(dim=1)
+            if not done.any():
+                continue
+            for row in done.nonzero().squeeze(1).tolist():
+                sentence = int(alive[row])
+                finished[sentence] = self._hypothesis(state, row, ends[sentence])
+            if done.all():
+                break
+            kept = (~done).nonzero().squeeze(1)
+            alive = alive[kept]
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, kept)
+            state = state._replace(
+                output_tokens=state.output_tokens[kept],
+                output_scores=state.output_scores[kept],
+                history=None if state.history is None else [tokens[kept] for tokens in state.history],
+            )
+        return finished
+
+    def _hypothesis(self, state: Any, row: int, end: int) -> dict[str, Any]:
+        """The row's words, and the end symbol, which was at position ``end`` at first; stock NAT models may write over
+        it, and end symbols among the words."""
+        tokens, scores = state.output_tokens[row], state.output_scores[row]
+        words = self._words(tokens)
+        result = {
+            "tokens": torch.cat([tokens[words], tokens.new_tensor([self.eos])]),
+            "positional_scores": torch.cat([scores[words], scores[end : end + 1]]),
+            "score": scores[words].float().mean() if words.any() else scores.new_zeros(()).float(),
+            "steps": state.step + 1,
+            "alignment": [],
+            "attention": None,
+        }
+        if self.retain_history:
+            result["history"] = [{"tokens": self._strip(entry[row])} for entry in state.history]
+        return result
+
+    def _words(self, tokens: Tensor) -> Tensor:
+        """Where neither start, end nor padding stands."""
+        return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
+
+    def _strip(self, tokens: Tensor) -> Tensor:
+        return tokens[tokens.ne(self.pad) & tokens.ne(self.bos)]
+
+
+def _refines(model: Any) -> bool:
+    """Whether it is a non-autoregressive model."""
+    return hasattr(model, "initialize_output_tokens")
+
+
+def _quality(hypothesis: dict[str, Any]) -> float:
+    """What the candidates are compared by: the score; nothing can only be chosen where all candidates are empty."""
+    return float(hypothesis["score"]) if len(hypothesis["tokens"]) > 1 else -float("inf")
+
+
+def _rescore(reranker: Any, hypotheses: list[dict[str, Any]], src_tokens: Tensor, symbols: IterativeRefinement) -> None:
+    """Give the hypotheses the mean log-probabilities that an autoregressive model has for their words and the end.
+
+    Autoregressive models are trained on sources without a start symbol: it becomes padding.
+    """
+    src_tokens = src_tokens.masked_fill(src_tokens.eq(symbols.bos), symbols.pad)
+    encoder_out = reranker.encoder(src_tokens, src_lengths=src_tokens.ne(symbols.pad).sum(dim=1))
+    rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(symbols.beam_size)
+    encoder_out = reranker.encoder.reorder_encoder_out(encoder_out, rows)
+    targets = torch.nn.utils.rnn.pad_sequence(
+        [hypothesis["tokens"] for hypothesis in hypotheses], batch_first=True, padding_value=symbols.pad
+    )
+    inputs = targets.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.long, device=targets.device), symbols.eos)
+    log_probs = reranker.get_normalized_probs(reranker.decoder(inputs, encoder_out=encoder_out), log_probs=True)
+    scores = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
+    for hypothesis, row in zip(hypotheses, scores, strict=True):
+        hypothesis["positional_scores"] = row[: len(hypothesis["tokens"])]
+        hypothesis["score"] = hypothesis["positional_scores"].float().mean()

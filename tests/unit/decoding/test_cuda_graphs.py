@@ -1,0 +1,166 @@
+"""Decoder calls as CUDA graphs against plain ones: they are recorded on a CPU, and replayed on the same memory."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import graph_emulator
+import pytest
+import torch
+import toy
+
+from amlp_fairseq.attention.registry import supporting
+from amlp_fairseq.decoding import cuda_graphs
+from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.search.iterative_refinement import IterativeRefinement
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+
+MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
+    **{f"mask {name}": ((2, 2), {"decoder_attention_mask": name}) for name in ("vanilla", "independent-directions")},
+    **{
+        f"{name} {h}-{c}": ((h, c), {"decoder_self_attention_type": name, "decoder_kernel_size_list": [k]})
+        for name, h, c, k in [
+            ("average", 1, 1, 1),
+            ("average", 2, 2, 1),
+            ("dynamic_conv", 1, 1, 3),
+            ("light_conv", 2, 1, 5),
+            ("cnn", 1, 1, 4),
+            ("abc", 2, 1, 1),
+            ("amlp_cov", 2, 1, 1),
+        ]
+    },
+    "norms in front": ((2, 1), {"decoder_normalize_before": True, "activation_fn": "gelu"}),
+}
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    return graph_emulator.install(monkeypatch)
+
+
+def build(name: str = "2-1", **options: Any) -> tuple[Any, Any]:
+    (h, c), given = MODELS[name]
+    task = toy.task(num_directions=h, words_per_direction=c)
+    model = toy.model(task, **given, **options)
+    model._is_generation_fast = True  # as in fairseq-generate
+    return task, model
+
+
+def sources(task: Any, count: int, seed: int) -> dict[str, Any]:
+    return toy.batch(toy.random_sources(count, 12, seed), task.src_dict)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("beam", "alignment"), [(1, None), (3, "hard")])
+def test_captured_steps_find_what_plain_steps_find(
+    name: str, beam: int, alignment: str | None, captures: list[Any]
+) -> None:
+    """Batches of several sizes one after the other, so that graphs are used again; sentences that end early leave, and
+    long ones need more slots."""
+    task, model = build(name)
+
+    def found(cuda_graphs: bool) -> list[dict[str, Any]]:
+        search = MultiwordBeamSearch(
+            [model],
+            task.tgt_dict,
+            task.order,
+            beam_size=beam,
+            max_len_a=4,
+            max_len_b=1,
+            alignment=alignment,
+            cuda_graphs=cuda_graphs,
+        )
+        batches = [sources(task, count, seed) for seed, count in enumerate((5, 3, 1, 5, 8))]
+        return [each for batch in batches for found in search.generate([model], batch) for each in found]
+
+    plain = found(False)
+    assert not captures
+    captured = found(True)
+    assert captures
+    assert max(len(each["tokens"]) for each in plain) > 16 > min(len(each["tokens"]) for each in plain)
+    for ours, expected in zip(captured, plain, strict=True):
+        assert ours["tokens"].tolist() == expected["tokens"].tolist()
+        assert ours["steps"] == expected["steps"]
+        assert list(ours["alignment"]) == list(expected["alignment"])
+        torch.testing.assert_close(ours["positional_scores"], expected["positional_scores"], atol=1e-5, rtol=0)
+
+
+def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]) -> None:
+    task, model = build()
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, max_len_b=9, cuda_graphs=True)
+    search.generate([model], sources(task, 4, 0))
+    first = len(captures)
+    search.generate([model], sources(task, 4, 0))
+    assert len(captures) == first
+    graphs = search.prepare([model])[0].captured.graphs.kept
+    for beam in range(1, 2 * cuda_graphs.KEPT):
+        search.beam_size = beam
+        search.generate([model], sources(task, 1, 0))
+    assert len(graphs) == cuda_graphs.KEPT
+
+
+def test_models_in_training_are_not_captured(captures: list[Any]) -> None:
+    task, model = build()
+    model._is_generation_fast = False
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, max_len_b=9, cuda_graphs=True)
+    search.generate([model], sources(task, 2, 0))
+    assert not captures
+
+
+def test_the_option_reaches_the_search() -> None:
+    task = toy.task(num_directions=1, cuda_graphs=True)
+    model = toy.model(task)
+    model._is_generation_fast = True
+    with pytest.raises(ValueError, match="--cuda-graphs is for cuda"):
+        task.build_generator([model], Namespace()).generate([model], sources(task, 1, 0))
+
+
+def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model = build()
+    with pytest.raises(ValueError, match=r"--cuda-graphs is for cuda .*, not for InterleavedDecoder on cpu"):
+        ReadyModel(model, None, cuda_graphs=True)
+    monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
+    able = "abc, amlp_cov, average, cnn, dynamic_conv, light_conv, softmax self-attention, softmax cross-attention"
+    for other in (
+        toy.model(task, decoder_self_attention_type="local", decoder_kernel_size_list=[3]),
+        toy.model(task, decoder_cross_attention_type="abc"),
+        toy.stock_transformer(task),
+    ):
+        with pytest.raises(ValueError, match=f"--cuda-graphs is for cpu and decoders of amlp_fairseq with {able}"):
+            ReadyModel(other, None, cuda_graphs=True)
+    with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of cmlmc_transformer, not for"):
+        ready_nat(toy.stock_transformer(task), None, cuda_graphs=True)
+
+
+@pytest.mark.parametrize("attention", sorted({*supporting("noncausal self"), *supporting("noncausal cross")}))
+@pytest.mark.parametrize("count", [1, 2])
+def test_captured_passes_refine_as_plain_passes_do(attention: str, count: int, captures: list[Any]) -> None:
+    options = {
+        f"decoder_{place}_attention_type": attention
+        for place in ("self", "cross")
+        if attention in supporting(f"noncausal {place}")
+    }
+    models = [toy.cmlmc(seed, **options, decoder_kernel_size_list=[3]) for seed in range(count)]
+    for model in models:
+        model._is_generation_fast = True
+    words = toy.dictionary(12)
+
+    def found(cuda_graphs: bool) -> list[dict[str, Any]]:
+        search = IterativeRefinement(words, max_iter=5, beam_size=2, cuda_graphs=cuda_graphs)
+        batches = [
+            toy.batch([[words.bos(), *source] for source in toy.random_sources(size, 12, seed)], words)
+            for seed, size in enumerate((6, 2, 5, 6, 5))
+        ]
+        return [hypothesis for batch in batches for (hypothesis,) in search.generate(models, batch)]
+
+    plain = found(False)
+    assert not captures
+    captured = found(True)
+    assert captures
+    for ours, expected in zip(captured, plain, strict=True):
+        assert ours["tokens"].tolist() == expected["tokens"].tolist()
+        assert ours["steps"] == expected["steps"]
+        torch.testing.assert_close(ours["positional_scores"], expected["positional_scores"], atol=1e-5, rtol=0)

@@ -1,0 +1,55 @@
+"""What a process keeps of the memory that it frees, counted by the pages that it is given anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import toy
+
+from amlp_fairseq.decoding import preparation
+from amlp_fairseq.decoding.preparation import Preparation
+
+BLOCKS = 32 << 20
+PROGRAM = f"""
+import resource, sys, torch
+from amlp_fairseq.decoding.host_memory import keep_freed_memory
+if "keep" in sys.argv:
+    keep_freed_memory()
+for _ in range(5):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    first, second = torch.zeros({BLOCKS} // 4), torch.ones({BLOCKS} // 4)
+    del first, second
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def new_pages(*words: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PROGRAM, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+def test_freed_blocks_are_kept() -> None:
+    pages = 2 * BLOCKS // os.sysconf("SC_PAGESIZE")
+    assert new_pages("keep") < pages / 100
+    assert new_pages() > pages / 3
+
+
+def test_final_models_are_made_ready_once_and_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(preparation, "keep_freed_memory", lambda: calls.append(None))
+    model: Any = toy.model(toy.task(num_directions=2))
+    prepare = Preparation(lambda each: object())
+    (first,), (second,) = prepare([model]), prepare([model])
+    assert first is not second
+    assert not calls
+    model._is_generation_fast = True  # as in fairseq-generate
+    (third,), (fourth,) = prepare([model]), prepare([model])
+    assert second is not third is fourth
+    assert len(calls) == 1

@@ -1,0 +1,155 @@
+"""Packed linear maps against PyTorch's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from amlp_fairseq.decoding import packed_linear
+from amlp_fairseq.decoding.packed_linear import (
+    DECODE_DTYPES,
+    PackedLinear,
+    in_decode_dtype,
+    pack,
+    with_packed_linears,
+)
+
+#: The largest error, as a share of the largest output.
+TOLERANCE = {None: 1e-5, "float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3, "int8": 3e-2}
+
+
+@pytest.mark.parametrize("decode_dtype", TOLERANCE)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("rows", [(1, 1), (4, 2), (3, 17)])
+def test_it_is_the_linear_map(decode_dtype: str | None, relu: bool, with_bias: bool, rows: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = torch.randn(50, 33, generator=generator), torch.randn(50, generator=generator)
+    x = torch.randn(*rows, 33, generator=generator)
+    expected = F.linear(x, weight, bias if with_bias else None)
+    expected = expected.relu() if relu else expected
+    before = weight.clone()
+    found = pack(weight, bias if with_bias else None, decode_dtype, relu)(x)
+    assert found.dtype == x.dtype
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= TOLERANCE[decode_dtype] * expected.abs().max()
+    assert torch.equal(weight, before)
+
+
+def test_inputs_may_be_views() -> None:
+    weight, x = torch.randn(20, 16), torch.randn(3, 5, 16)
+    for decode_dtype in ("float32", "bfloat16", "int8"):
+        found = pack(weight, None, decode_dtype)(x.transpose(0, 1))
+        torch.testing.assert_close(found, pack(weight, None, decode_dtype)(x.transpose(0, 1).contiguous()))
+
+
+@pytest.mark.parametrize(("size", "outputs"), [(5, 33), (33, 5), (512, 512), (512, 32768), (2048, 512)])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+def test_int8_rows_do_not_depend_on_the_batch(size: int, outputs: int, with_bias: bool, relu: bool) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(64, size) * torch.logspace(-3, 3, 64).unsqueeze(1)
+    x = x.relu() if size == 2048 else x
+    run = pack(
+        torch.randn(outputs, size), torch.randn(outputs) if with_bias else None, "int8", relu, nonnegative=size == 2048
+    )
+    expected = run(x)
+    for rows in (1, 2, 3, 8, 31):
+        for place in (0, 17, 64 - rows):
+            assert torch.equal(run(x[place : place + rows]), expected[place : place + rows])
+    order = torch.randperm(64)
+    assert torch.equal(run(x[order].view(16, 4, size)), expected[order].view(16, 4, outputs))
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_int8_rows_of_zeros_give_the_bias_and_those_without_a_number_stay_alone(nonnegative: bool) -> None:
+    torch.manual_seed(4)
+    bias, x = torch.randn(20), torch.rand(6, 33)
+    run = pack(torch.randn(20, 33), bias, "int8", nonnegative=nonnegative)
+    expected = run(x)
+    x[1], x[3, 5], x[4, 6] = 0, torch.nan, torch.inf
+    found = run(x)
+    assert torch.equal(found[1], bias)
+    assert not found[3:5].isfinite().any()
+    assert torch.equal(found[[0, 2, 5]], expected[[0, 2, 5]])
+
+
+@pytest.mark.parametrize(("vnni", "share"), [(True, 0.015), (False, 0.025)])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_int8_errors_are_small_beside_the_outputs_of_their_own_row(
+    vnni: bool, share: float, nonnegative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call used to have one scale, with which small rows beside large ones were all lost."""
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
+    torch.manual_seed(5)
+    weight, x = torch.randn(256, 256), torch.randn(32, 256) * torch.logspace(-6, 6, 32).unsqueeze(1)
+    x = x.relu() if nonnegative else x
+    exact = x.double() @ weight.double().t()
+    error = (pack(weight, None, "int8", nonnegative=nonnegative)(x) - exact).abs().mean(dim=1)
+    assert (error <= share * exact.abs().mean(dim=1)).all()
+
+
+def test_int8_activations_that_are_not_negative_have_finer_steps() -> None:
+    torch.manual_seed(6)
+    weight, x = torch.randint(-127, 128, (64, 256)).float(), torch.rand(16, 256)
+    weight[:, 0] = 127  # so that the weights are exact
+
+    def error(nonnegative: bool) -> float:
+        found = pack(weight, None, "int8", nonnegative=nonnegative)(x)
+        return float((found - x.double() @ weight.double().t()).abs().mean())
+
+    assert error(True) == pytest.approx(0.5 * error(False), rel=0.1)
+
+
+def test_int8_weights_have_a_scale_per_output() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(4, 64) * torch.tensor([[1e-3], [1.0], [1e3], [0.0]])
+    x = torch.randn(32, 64)
+    error = (pack(weight, None, "int8")(x) - x @ weight.t()).abs().amax(dim=0)
+    assert (error[:3] <= 0.03 * (x @ weight.t()).abs().amax(dim=0)[:3]).all()
+    assert error[3] == 0
+
+
+def test_modules_are_copied_and_parameters_shared() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.ModuleDict({"a": nn.Linear(6, 3)})["a"], nn.LayerNorm(3))
+    packed = with_packed_linears(model, None)
+    assert [type(part) for part in model] == [nn.Linear, nn.ReLU, nn.Linear, nn.LayerNorm]
+    assert [type(part) for part in packed] == [PackedLinear, nn.ReLU, PackedLinear, nn.LayerNorm]
+    assert {id(value) for value in packed.parameters()} == {id(value) for value in model.parameters()}
+    x = torch.randn(2, 6)
+    torch.testing.assert_close(packed(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("activation", "norm", "expected"), [(F.relu, None, True), (F.gelu, None, False), (F.relu, nn.LayerNorm(4), False)]
+)
+def test_what_reads_a_relu_is_told(activation: Any, norm: nn.Module | None, expected: bool) -> None:
+    layer: Any = nn.Module()
+    layer.fc1, layer.activation_fn, layer.ffn_layernorm, layer.fc2 = nn.Linear(4, 4), activation, norm, nn.Linear(4, 4)
+    packed = with_packed_linears(nn.ModuleList([layer]), "int8")[0]
+    assert [packed.fc1.nonnegative, packed.fc2.nonnegative] == [False, expected]
+
+
+@pytest.mark.parametrize(("decode_dtype", "device"), [("float16", "cpu"), ("int8", "cuda"), ("int8", "mps")])
+def test_types_that_a_device_is_not_made_for_are_named(decode_dtype: str, device: str) -> None:
+    parameter = SimpleNamespace(device=torch.device(device))
+    with pytest.raises(ValueError, match=f"--decode-dtype {decode_dtype} is not for {device}: choose one of float32"):
+        in_decode_dtype(SimpleNamespace(parameters=lambda: iter([parameter])), decode_dtype)
+    assert decode_dtype in DECODE_DTYPES
+
+
+def test_a_whole_model_of_another_type_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6))
+    assert in_decode_dtype(model, "bfloat16") == (model, "bfloat16")
+    monkeypatch.setattr(packed_linear, "_WHOLE", ("cpu",))
+    whole, left = in_decode_dtype(model, "bfloat16")
+    assert left is None
+    assert {parameter.dtype for parameter in whole.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert in_decode_dtype(model, None) == (model, None)
