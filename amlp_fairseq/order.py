@@ -6,10 +6,10 @@ A target of n words is written by h *directions*; every decoding step writes c w
 words in all. The words in the order in which they are generated are called *slots*, t = 0 … n-1 (the paper
 counts from 1). Slot t belongs to step t // z and to direction t % h.
 
-For h = 1 the order is the natural one. An even h has h/2 segments, as equal as possible, the longer ones first; each is
-written from its two ends (Eq. 6), and the k-th words of all segments follow each other, k = 1, 2, … (Eq. 9). So
-direction d writes words of segment d mod h/2, and reads it forward iff d < h/2. This is a permutation for every n, and
-a slot's direction (Eq. 10) never depends on n, which is unknown while decoding.
+For h = 1 the generation order is the reading order. An even h has h/2 segments, as equal as possible, the longer ones
+first; each is written from its two ends (Eq. 6), and the k-th words of all segments follow each other, k = 1, 2, …
+(Eq. 9). So direction d writes words of segment d mod h/2, in reading order iff d < h/2. This is a permutation for every
+n, and a slot's direction (Eq. 10) never depends on n, which is unknown while decoding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ATTENTION_MASKS = ("interleaved", "vanilla", "independent-directions")
 
 @dataclass(frozen=True)
 class GenerationOrder:
-    """How a target is written: h directions, c words per direction and step, from the sides or from the middle.
+    """How a target is written: h directions, c words per direction and step, from the ends or from the middle.
 
     Attributes:
         num_directions: h, 1 or an even number.
@@ -59,7 +59,7 @@ class GenerationOrder:
 
     @property
     def left_to_right(self) -> bool:
-        """Whether it is the order of an autoregressive model."""
+        """Whether this is the order of an autoregressive model."""
         return self.num_directions == self.words_per_direction == 1
 
     def padded_length(self, length: int) -> int:
@@ -67,15 +67,15 @@ class GenerationOrder:
         return -(-length // self.words_per_step) * self.words_per_step
 
     def permutation(self, length: int) -> Tensor:
-        """For each slot the index of its word in the text, (length,), a permutation; do not change in place."""
+        """The text index of each slot's word, (length,); shared between calls, so do not change it in place."""
         return _permutation(length, self.num_directions, self.middle_to_side)
 
     def interleave(self, words: Tensor) -> Tensor:
-        """Bring words (n, …) from reading order into generation order, y → y^bd or y^md (Eq. 6 and 9)."""
+        """Permute words (n, …) from reading order to generation order, y → y^bd or y^md (Eq. 6 and 9)."""
         return words[self.permutation(words.size(0)).to(words.device)]
 
     def recover(self, words: Tensor) -> Tensor:
-        """Bring words (n, …) from generation order back into reading order: the inverse of :meth:`interleave`."""
+        """Permute words (n, …) from generation order to reading order: the inverse of :meth:`interleave`."""
         natural = torch.empty_like(words)
         natural[self.permutation(words.size(0)).to(words.device)] = words
         return natural
@@ -86,7 +86,7 @@ class GenerationOrder:
 
 
 @lru_cache(maxsize=4096)
-@torch.inference_mode(False)  # what is kept is also for computations with gradients
+@torch.inference_mode(False)  # cached tensors are also used in training
 def _permutation(length: int, h: int, middle_to_side: bool) -> Tensor:
     if h == 1:
         return torch.arange(length)

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Averages, decodes and scores: scripts/evaluate.py says how.
-#   usage: bash scripts/evaluate.sh CONFIG CHECKPOINTS DATA [--subset S] [--results FILE] [options of fairseq-generate]
+# Averages, decodes and scores: bash scripts/evaluate.sh CHECKPOINTS DATA … (--help says more)
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-exec python "$root/scripts/evaluate.py" "$@"
+exec amlp-fairseq evaluate "$@"

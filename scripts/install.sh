@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-python3}
 torch=2.13.0
-recipe=$(cat setup.py scripts/install.sh | sha256sum)
+recipe=$(cat setup.py pyproject.toml scripts/install.sh scripts/fairseq.txt | sha256sum)
 if [[ -f .venv/recipe && $(<.venv/recipe) == "$recipe" ]]; then exit 0; fi
 
 "$python" -c 'import sys
@@ -22,7 +22,6 @@ pip() { .venv/bin/python -m pip install -q --disable-pip-version-check "$@"; }
 pip "torch==$torch+cpu" 2>/dev/null || pip "torch==$torch" --index-url https://download.pytorch.org/whl/cpu
 # Without build isolation fairseq's extensions are compiled against this torch, and no second one is downloaded.
 pip "setuptools>=77,<82" wheel cython numpy
-# torchaudio is a declared dependency that fairseq's translation code never imports.
-MAX_JOBS=$(nproc) CFLAGS="${CFLAGS:--O1 -g0}" pip --no-build-isolation fairseq-fixed==0.12.3.1
-pip --no-build-isolation -e ".[test,bench]"
+MAX_JOBS=$(nproc) CFLAGS="${CFLAGS:--O1 -g0}" pip --no-build-isolation --no-deps --require-hashes -r scripts/fairseq.txt
+pip --no-build-isolation -e ".[fairseq,test,bench]"
 echo "$recipe" > .venv/recipe

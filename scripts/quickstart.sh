@@ -5,15 +5,14 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+[[ $# == 0 ]] || { sed -n '2,4s/^# //p' "$0"; [[ $1 == --help || $1 == -h ]]; exit; }
 bash "$root/scripts/install.sh"
 
 work=$root/work/quickstart
 rm -rf "$work"
-run bash "$root/scripts/prepare_embedded.sh" "$work/data" > /dev/null
+run amlp-fairseq prepare embedded "$work/data" > /dev/null
 for row in transformer ibdecoder; do
-  config=$root/configs/embedded/$row.yaml
-  run bash "$root/scripts/train.sh" "$config" "$work/data/data-bin" --save-dir "$work/$row" --cpu > "$work/$row.log"
-  run bash "$root/scripts/evaluate.sh" "$config" "$work/$row" "$work/data/data-bin" --results "$work/results.jsonl" \
-    --cpu > /dev/null
+  run amlp-fairseq train "$work/data/data-bin" --row "$row" --scale embedded --save-dir "$work/$row" --cpu > "$work/$row.log"
+  run amlp-fairseq evaluate "$work/$row" "$work/data/data-bin" --results "$work/results.jsonl" --cpu > /dev/null
 done
-python "$root/scripts/make_tables.py" "$work/results.jsonl"
+amlp-fairseq tables "$work/results.jsonl"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Every row of a paper's tables at reduced scale: scripts/reproduce.py says how.
-#   usage: bash scripts/reproduce.sh --dataset embedded|multi30k|multi30k_base --table ibdecoder|dynamicconv|aan|amlp …
+# All rows of a paper's tables: bash scripts/reproduce.sh --corpus C --scale S --table T … (--help says more)
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-exec python "$root/scripts/reproduce.py" "$@"
+exec amlp-fairseq reproduce "$@"

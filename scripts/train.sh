@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Trains a configuration: scripts/train.py says how.
-#   usage: bash scripts/train.sh CONFIG DATA [--save-dir DIR] [options of fairseq-train]
+# Trains a row of a paper's table at a scale: bash scripts/train.sh DATA --row ROW --scale SCALE … (--help says more)
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-exec python "$root/scripts/train.py" "$@"
+exec amlp-fairseq train "$@"

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from amlp_fairseq.recipes.score import lines_by_sentence
+
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "amlp_fairseq"
 TRAINING = [
@@ -26,17 +28,20 @@ TRAINING = [
 # A clean process that has imported fairseq and forks one child for each command: a start takes no seconds.
 MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate", "interactive", "validate", "eval_lm")]
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(["amlp_fairseq", "amlp_fairseq.average_checkpoints", *MODULES])
+RECIPES = ("average", "distill", "evaluate", "parameters", "pmi", "prepare", "reproduce", "score", "tables", "train")
+MODULES += ["amlp_fairseq.cli.main", *(f"amlp_fairseq.recipes.{name}" for name in RECIPES)]
+forks.set_forkserver_preload(MODULES)
 
 
-def run(command: str, *arguments: object, text: str = "", check: bool = True) -> str:
-    """Run a module's command (``fairseq_cli.train``, …) in a process of its own.
+def run(command: str, *arguments: object, text: str = "", check: bool = True, cwd: Path | None = None) -> str:
+    """Run a module's command (``fairseq_cli.train``, ``amlp_fairseq.recipes.train``, …) in a process of its own.
 
     Args:
         command: the module; its ``cli_main`` or ``main`` is called.
         arguments: the command line.
         text: standard input.
         check: whether a failure is an error, or a success is where it is False.
+        cwd: the folder to run it in.
 
     Returns:
         standard output and error together.
@@ -45,7 +50,7 @@ def run(command: str, *arguments: object, text: str = "", check: bool = True) ->
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "in"), Path(folder, "out")
         source.write_text(text, encoding="utf-8")
-        child = forks.Process(target=_call, args=(command, words, source, output))
+        child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd()))
         child.start()
         child.join()
         printed = output.read_text(encoding="utf-8")
@@ -53,8 +58,9 @@ def run(command: str, *arguments: object, text: str = "", check: bool = True) ->
     return printed
 
 
-def _call(command: str, words: list[str], source: Path, output: Path) -> None:
+def _call(command: str, words: list[str], source: Path, output: Path, cwd: Path) -> None:
     sys.stdout.flush()
+    os.chdir(cwd)
     for path, flags, descriptor in ((source, os.O_RDONLY, 0), (output, os.O_WRONLY | os.O_CREAT, 1)):
         os.dup2(os.open(path, flags), descriptor)
     os.dup2(1, 2)
@@ -68,10 +74,10 @@ def _call(command: str, words: list[str], source: Path, output: Path) -> None:
 def fresh(*command: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run any program in a process that shares nothing with this one; both outputs together in ``stdout``.
 
-    ``fairseq_cli.<name>`` and ``amlp_fairseq.<name>`` stand for ``python -m <module>``.
+    ``fairseq_cli.<name>``, ``amlp_fairseq`` and its modules stand for ``python -m <module>``.
     """
     words = [str(word) for word in command]
-    if words[0].startswith(("fairseq_cli.", "amlp_fairseq.")):
+    if words[0].split(".")[0] in ("fairseq_cli", "amlp_fairseq"):
         words = [sys.executable, "-m", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     result = subprocess.run(
@@ -110,4 +116,4 @@ def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> 
 
 
 #: The fields of each sentence's first line ``PREFIX-<sentence>``; test_score.py checks it by hand-made output.
-lines = load_script("score").lines_by_sentence
+lines = lines_by_sentence

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import PATTERNS, Place, register_attention
+from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.state import State, StepContext, overwrite
 
 #: Positions that causal attention treats together, at least.
 BLOCK = 64
@@ -17,7 +17,7 @@ BLOCK = 64
 LIMIT = 20.0
 
 
-@register_attention("abc")
+@register_attention("abc", options=InnerDimOptions)
 class ABCAttention(MultiHeadAttention):
     """Softmax attention over c slots, into which keys and values are written with learned weights:
 
@@ -30,77 +30,86 @@ class ABCAttention(MultiHeadAttention):
     """
 
     patterns = PATTERNS
-    fixed_state = True
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        slots = place.options.attention_inner_dim
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        slots = spec.options.attention_inner_dim
         self.k_control = nn.Linear(self.head_dim, slots, bias=False)
         self.v_control = nn.Linear(self.head_dim, slots, bias=False)
 
-    def remember(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         return {
             name: _write(x, control, padding_mask)
             for name, x, control in (("k", k, self.k_control), ("v", v, self.v_control))
         }
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         k, v = memory["k"], memory["v"]
         weights = ((q * self.scaling) @ k.transpose(2, 3)).float().softmax(dim=-1).to(q)
         return self.dropout_module(weights) @ v, None
 
-    def continue_causally(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        state: dict[str, Any],
-        padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def attend_causally(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        return self._in_blocks(q, k, v, self.init_state(len(q), 0, q), padding_mask)[0]
+
+    def init_state(self, rows: int, slots: int, like: Tensor) -> State:
+        c, width = self.k_control.out_features, self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {"k": (c, width), "v": (c, width), "k_norm": (c,), "v_norm": (c,)}
+        return {
+            name: like.new_zeros(rows, self.num_heads, *shape, dtype=torch.float32) for name, shape in shapes.items()
+        }
+
+    def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
+        k, v = kv.unbind(2)
+        out, sums = self._in_blocks(q, k, v, state, None)
+        overwrite(state, sums)
+        return out
+
+    def _in_blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Outputs (B, H, T, d_h) behind the positions that the sums are of, and the sums with the new positions."""
         # The sums are in float32; slots are never written out per position: q·K̃ and the weighted sum of Ṽ are products
         # of what stands in the block, under its causal mask, and of the sums before it.
-        state = state or self._nothing(q)
-        step, length = self.place.words_per_step, q.size(2)
+        step, length = self.spec.words_per_step, q.size(2)
         block = -(-BLOCK // step) * step
         outputs = []
         for start in range(0, length, block):
             here = slice(start, min(start + block, length))
-            hidden = None if padding_mask is None else padding_mask[:, here]
+            padding = None if padding_mask is None else padding_mask[:, here]
             with torch.autocast(q.device.type, enabled=False):  # the sums would overflow
-                out, state = self._block(q[:, :, here], k[:, :, here], v[:, :, here], state, hidden)
+                out, sums = self._block(q[:, :, here], k[:, :, here], v[:, :, here], sums, padding)
             outputs.append(out)
-        return torch.cat(outputs, dim=2), state
+        return torch.cat(outputs, dim=2), sums
 
-    def _nothing(self, q: Tensor) -> dict[str, Tensor]:
-        (batch, heads, _, width), slots = q.shape, self.k_control.out_features
-        sums = q.new_zeros(batch, heads, slots, width, dtype=torch.float32)
-        return {"k": sums, "v": sums, "k_norm": sums[..., 0], "v_norm": sums[..., 0]}
-
-    def _block(
-        self, q: Tensor, k: Tensor, v: Tensor, state: dict[str, Tensor], hidden: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        dtype, step = q.dtype, self.place.words_per_step
+    def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
+        dtype, step = q.dtype, self.spec.words_per_step
         k_phi, v_phi = (_log_control(x, control).exp() for x, control in ((k, self.k_control), (v, self.v_control)))
-        if hidden is not None:
-            k_phi, v_phi = (phi.masked_fill(hidden[:, None, :, None], 0) for phi in (k_phi, v_phi))
+        if padding_mask is not None:
+            k_phi, v_phi = (phi.masked_fill(padding_mask[:, None, :, None], 0) for phi in (k_phi, v_phi))
         q, k, v = (x.float() for x in (q, k, v))
         steps = torch.arange(q.size(2), device=q.device) // step
         seen = (steps <= steps.unsqueeze(1)).float()  # (T, T) of the block
         k_norm, v_norm = (
-            (state[name].unsqueeze(2) + seen @ phi).clamp(min=1e-12)
+            (sums[name].unsqueeze(2) + seen @ phi).clamp(min=1e-12)
             for name, phi in (("k_norm", k_phi), ("v_norm", v_phi))
         )
-        scores = (q @ state["k"].transpose(2, 3) + (q @ k.transpose(2, 3) * seen) @ k_phi) / k_norm
+        scores = (q @ sums["k"].transpose(2, 3) + (q @ k.transpose(2, 3) * seen) @ k_phi) / k_norm
         weights = self.dropout_module((scores * self.scaling).softmax(dim=-1)) / v_norm
-        out = weights @ state["v"] + (weights @ v_phi.transpose(2, 3) * seen) @ v
+        out = weights @ sums["v"] + (weights @ v_phi.transpose(2, 3) * seen) @ v
         return out.to(dtype), {
-            "k": state["k"] + k_phi.transpose(2, 3) @ k,
-            "v": state["v"] + v_phi.transpose(2, 3) @ v,
-            "k_norm": state["k_norm"] + k_phi.sum(dim=2),
-            "v_norm": state["v_norm"] + v_phi.sum(dim=2),
+            "k": sums["k"] + k_phi.transpose(2, 3) @ k,
+            "v": sums["v"] + v_phi.transpose(2, 3) @ v,
+            "k_norm": sums["k_norm"] + k_phi.sum(dim=2),
+            "v_norm": sums["v_norm"] + v_phi.sum(dim=2),
         }
 
 

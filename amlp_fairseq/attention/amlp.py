@@ -7,17 +7,19 @@ Per head, with Q (n, d_h) and K, V (m, d_h):
 with the adaptive weights L (d_h, c) and W (c, d_h); ``AMLPCov`` and ``AMLPPQuery`` are two ways to compute them.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import Place, register_attention
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.state import State, StepContext, overwrite
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
 from amlp_fairseq.ops.ema import exponential_moving_average
@@ -38,6 +40,39 @@ CHUNK = 256
 BLOCK = 16
 
 
+@dataclass
+class AMLPOptions(InnerDimOptions):
+    """Options of 'amlp_cov' and 'amlp_pquery'."""
+
+    amlp_activation: ChoiceEnum(list(ACTIVATIONS)) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "activation of AMLP's inner layer"}
+    )
+    amlp_scale: Optional[ChoiceEnum(list(SCALES))] = field(  # type: ignore[valid-type]  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "what AMLP divides by √d_h: 'none': nothing (default of 'amlp_pquery'), 'sqrt': the argument of "
+            "its activation (default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
+        },
+    )
+    amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
+    amlp_ema_bias_correction: bool = field(
+        default=False, metadata={"help": "divide the moving average by 1 - β^i, for it starts at 0"}
+    )
+    no_amlp_normalize: bool = field(
+        default=False, metadata={"help": "do not normalise the channels before the covariances of 'amlp_cov'"}
+    )
+    no_amlp_temperature: bool = field(
+        default=False, metadata={"help": "no learned temperatures of the covariances of 'amlp_cov'"}
+    )
+    amlp_temperature: float = field(
+        default=1.0, metadata={"help": "what the temperatures of 'amlp_cov' are before training"}
+    )
+    no_amlp_output_norm: bool = field(default=False, metadata={"help": "no layer norm behind the heads of AMLP"})
+    amlp_published_contraction: bool = field(
+        default=False, metadata={"help": "'amlp_cov' with relu(L) and the axis of KᵀV that the authors' code sums over"}
+    )
+
+
 class AMLP(MultiHeadAttention):
     """Equation 8; c is ``--attention-inner-dim``, σ₁ ``--amlp-activation``.
 
@@ -53,9 +88,9 @@ class AMLP(MultiHeadAttention):
     #: What ``--amlp-scale`` can be, by default the first.
     scales: tuple[str, ...]
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        options, c = place.options, place.options.attention_inner_dim
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        options, c = spec.options, spec.options.attention_inner_dim
         self.scale = options.amlp_scale or self.scales[0]
         if self.scale not in self.scales:
             raise ValueError(f"--amlp-scale {self.scale} is not for {type(self).__name__}: {', '.join(self.scales)}")
@@ -69,10 +104,15 @@ class AMLP(MultiHeadAttention):
         self.norm = None if options.no_amlp_output_norm else nn.LayerNorm(self.head_dim)
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
-        weights = self.ready_weights(*self.adaptive_weights(q, k, v, padding_mask, hidden), q)
+        weights = self.adaptive_weights(q, memory["k"], memory["v"], padding_mask, memory.get("padding_mask"))
+        weights = self.ready_weights(*weights, q)
         # With the positions outermost, as the heads are put together again.
         outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
         return torch.cat(outputs).permute(1, 2, 0, 3), None
@@ -90,14 +130,14 @@ class AMLP(MultiHeadAttention):
         return out if self.norm is None else self.norm(out)
 
     def adaptive_weights(
-        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Lᵀ and W, both (B, H, c, d_h), from queries (B, H, n, d_h), keys and values (B, H, m, d_h) and where their
-        padding is, (B, n) and (B, m)."""
+        """Lᵀ and W, both (B, H, c, d_h), from queries (B, H, n, d_h), keys and values (B, H, m, d_h) and their
+        padding masks, (B, n) and (B, m)."""
         raise NotImplementedError
 
 
-@register_attention("amlp_cov")
+@register_attention("amlp_cov", options=AMLPOptions)
 class AMLPCov(AMLP):
     """Cross-covariance (Section 2.3.1):
 
@@ -115,24 +155,23 @@ class AMLPCov(AMLP):
     """
 
     patterns = ("noncausal self", "causal self", "noncausal cross")
-    fixed_state = True
     scales = ("sqrt", "none")
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        options = place.options
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        options = spec.options
         self.normalize = not options.no_amlp_normalize
         self.published = options.amlp_published_contraction
         temperatures = torch.full((3, self.num_heads), float(options.amlp_temperature))
         self.temperature = None if options.no_amlp_temperature else nn.Parameter(temperatures)
 
     def adaptive_weights(
-        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         t_q, t_k, t_v = (None, None, None) if self.temperature is None else self.temperature
-        of_q = cross_covariance(q, q, t_q, q_hidden, normalize=self.normalize)
-        of_k = cross_covariance(k, k, t_k, k_hidden, normalize=self.normalize)
-        of_kv = cross_covariance(k, v, t_v, k_hidden, normalize=self.normalize)
+        of_q = cross_covariance(q, q, t_q, q_padding_mask, normalize=self.normalize)
+        of_k = cross_covariance(k, k, t_k, k_padding_mask, normalize=self.normalize)
+        of_kv = cross_covariance(k, v, t_v, k_padding_mask, normalize=self.normalize)
         with torch.autocast(q.device.type, enabled=False):  # small, and in float32 at least
             return self._from_covariances(self.c_q, self.c_k, of_q, of_k, of_kv)
 
@@ -145,22 +184,32 @@ class AMLPCov(AMLP):
             l_t, of_kv = l_t.relu(), of_kv.mT
         return l_t, l_t @ of_kv
 
-    def continue_causally(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        state: dict[str, Any],
-        padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        step, length = self.place.words_per_step, q.size(2)
-        work = torch.promote_types(q.dtype, torch.float32)
+    def attend_causally(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        return self._in_blocks(q, k, v, self.init_state(len(q), 0, q), padding_mask)[0]
+
+    def init_state(self, rows: int, slots: int, like: Tensor) -> State:
+        """S^Q, S^K and z of Eq. 13 and 14 before the first position, and the squared norms of the values' channels."""
+        square, dtype = (self.head_dim, self.head_dim), torch.promote_types(like.dtype, torch.float32)
+        shapes = {"qq": square, "kk": square, "kv": square, "vv": square[:1]}
+        return {name: like.new_zeros(rows, self.num_heads, *shape, dtype=dtype) for name, shape in shapes.items()}
+
+    def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
+        k, v = kv.unbind(2)
+        out, sums = self._in_blocks(q, k, v, state, None)
+        overwrite(state, sums)
+        return out
+
+    def _in_blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Outputs (B, H, T, d_h) behind the positions that the sums are of, and the sums with the new positions."""
+        step, length = self.spec.words_per_step, q.size(2)
         if padding_mask is not None:
             q, k, v = (x.masked_fill(padding_mask[:, None, :, None], 0) for x in (q, k, v))
         # Whole steps, (B, H, steps, z, d_h).
         q, k, v = (F.pad(x, (0, 0, 0, -length % step)).unflatten(2, (-1, step)) for x in (q, k, v))
-        sums = state or self._nothing(q, work)
         outputs = []
         for start in range(0, q.size(2), BLOCK):
             here = slice(start, start + BLOCK)
@@ -173,13 +222,7 @@ class AMLPCov(AMLP):
             outputs.append(out)
         return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], sums
 
-    def _nothing(self, q: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """S^Q, S^K and z of Eq. 13 and 14 before the first position, and the squared norms of the values' channels."""
-        (batch, heads), width = q.shape[:2], self.head_dim
-        square = q.new_zeros(batch, heads, width, width, dtype=dtype)
-        return {"qq": square, "kk": square, "kv": square, "vv": square[..., 0]}
-
-    def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: State) -> tuple[Tensor, State]:
         """Outputs (B, H, steps, z, d_h) of some steps, and the sums behind them."""
         wide_q, wide_k, wide_v = (x.to(sums["qq"]) for x in (q, k, v))
         new = {"qq": wide_q.mT @ wide_q, "kk": wide_k.mT @ wide_k, "kv": wide_k.mT @ wide_v}
@@ -200,7 +243,7 @@ class AMLPCov(AMLP):
         return out, {name: value[:, :, -1].clone() for name, value in running.items()}
 
 
-@register_attention("amlp_pquery")
+@register_attention("amlp_pquery", options=AMLPOptions)
 class AMLPPQuery(AMLP):
     """Pseudo-queries (Section 2.3.2):
 
@@ -215,35 +258,35 @@ class AMLPPQuery(AMLP):
 
     scales = SCALES
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.beta = place.options.amlp_ema_beta
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        self.beta = spec.options.amlp_ema_beta
         if not 0 <= self.beta < 1:
             raise ValueError(f"--amlp-ema-beta {self.beta} must be at least 0 and less than 1")
-        self.bias_correction = place.options.amlp_ema_bias_correction
+        self.bias_correction = spec.options.amlp_ema_bias_correction
         self.pool_scaling = self.scaling if self.scale == "all" else 1.0
         self.fuse = nn.Linear(2 * self.head_dim, self.head_dim)
 
     def adaptive_weights(
-        self, q: Tensor, k: Tensor, v: Tensor, q_hidden: Tensor | None, k_hidden: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        q_hat = exponential_moving_average(q, self.beta, q_hidden)
+        q_hat = exponential_moving_average(q, self.beta, q_padding_mask)
         if self.bias_correction:
-            q_hat = q_hat / self._corrections(q, q_hidden).to(q)
-        from_q = self._pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_hidden)
-        from_k = self._pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_hidden)
+            q_hat = q_hat / self._corrections(q, q_padding_mask).to(q)
+        from_q = self._pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_padding_mask)
+        from_k = self._pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_padding_mask)
         l_t = self.fuse(torch.cat([from_q, from_k], dim=-1))
-        return l_t, self._pool(l_t, k, v, k_hidden)
+        return l_t, self._pool(l_t, k, v, k_padding_mask)
 
-    def _pool(self, queries: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+    def _pool(self, queries: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
-        mask = None if hidden is None else ~hidden[:, None, None]
+        mask = None if padding_mask is None else ~padding_mask[:, None, None]
         return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=self.pool_scaling)
 
-    def _corrections(self, q: Tensor, hidden: Tensor | None) -> Tensor:
+    def _corrections(self, q: Tensor, padding_mask: Tensor | None) -> Tensor:
         """1 - β^i for the i-th word, (1 or B, 1, n, 1)."""
-        if hidden is None:
+        if padding_mask is None:
             words = torch.arange(1, q.size(2) + 1, device=q.device).unsqueeze(0)
         else:
-            words = (~hidden).cumsum(dim=1).clamp(min=1)
+            words = (~padding_mask).cumsum(dim=1).clamp(min=1)
         return (1 - self.beta ** words.float())[:, None, :, None]

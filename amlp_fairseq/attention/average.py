@@ -1,21 +1,27 @@
 """Average attention (Zhang, Xiong and Su 2018): every position gets the plain mean of what it may see."""
 
-from __future__ import annotations
-
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
-from fairseq import utils
-from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import Place, SelfAttention, check_whole_steps, register_attention
+from amlp_fairseq.attention.base import SelfAttention
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.ops.cumulative_mean import continue_mean, cumulative_mean
 
 
-@register_attention("average")
-class AverageAttention(FairseqIncrementalState, SelfAttention):
+@dataclass
+class AverageOptions:
+    """Options of 'average'."""
+
+    average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer behind the mean of 'average'"})
+    no_average_gate: bool = field(default=False, metadata={"help": "leave out the gates of 'average'"})
+
+
+@register_attention("average", options=AverageOptions)
+class AverageAttention(SelfAttention):
     """For inputs y_j, the sublayer inside the residual connection and layer norm:
 
         g_j = FFN(1/j Σ_{k≤j} y_k)              average layer; without the FFN unless --average-ffn
@@ -23,47 +29,39 @@ class AverageAttention(FairseqIncrementalState, SelfAttention):
         h̃_j = i_j ⊙ y_j + f_j ⊙ g_j            without gates h̃_j = g_j
 
     Where it is not causal the mean runs over the whole sentence: uniform weights where self-attention has learned ones.
-    The decoding state is the sum of the inputs and their number.
+    The decoding state is the sum of the inputs.
     """
 
-    fixed_state = True
-
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        options, dim = place.options, place.option("embed_dim")
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        options, dim = spec.options, spec.option("embed_dim")
         self.num_heads, self.head_dim = 1, dim
-        self.causal, self.step = place.causal, place.words_per_step
         self.ffn = None
         if options.average_ffn:
-            hidden = place.option("ffn_embed_dim")
+            inner = spec.option("ffn_embed_dim")
             dropout = FairseqDropout(options.activation_dropout, module_name=type(self).__name__)
-            self.ffn = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), dropout, nn.Linear(hidden, dim))
+            self.ffn = nn.Sequential(nn.Linear(dim, inner), nn.ReLU(), dropout, nn.Linear(inner, dim))
         self.gates = None if options.no_average_gate else nn.Linear(2 * dim, 2 * dim)
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
-        y = x
-        g = self._average(y, padding_mask, incremental_state)
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        step = self.spec.words_per_step if self.spec.causal else len(x)
+        return self._gated(x, cumulative_mean(x, step, padding_mask))
+
+    def init_state(self, rows: int, slots: int, like: Tensor) -> State:
+        return {"total": like.new_zeros(rows, self.head_dim, dtype=torch.promote_types(like.dtype, torch.float32))}
+
+    def step(
+        self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        total, before = state["total"], context.end - x.size(1)
+        means, new_total = continue_mean(x.transpose(0, 1), total, before, self.spec.words_per_step)
+        total.copy_(new_total)
+        return self._gated(x, means.transpose(0, 1)), None
+
+    def _gated(self, y: Tensor, g: Tensor) -> Tensor:
         if self.ffn is not None:
             g = self.ffn(g)
         if self.gates is None:
             return g
         i, f = self.gates(torch.cat([y, g], dim=-1)).sigmoid().chunk(2, dim=-1)
         return i * y + f * g
-
-    def _average(self, y: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
-        if incremental_state is None:
-            return cumulative_mean(y, self.step if self.causal else len(y), padding_mask)
-        check_whole_steps(len(y), self.step)
-        state = utils.get_incremental_state(self, incremental_state, "average")
-        if state is None:
-            state = {"total": y.new_zeros((), dtype=torch.float32), "count": y.new_zeros((), dtype=torch.long)}
-        total, count = state["total"], state["count"]
-        means, total = continue_mean(y, total, count, self.step)
-        utils.set_incremental_state(self, incremental_state, "average", {"total": total, "count": count + len(y)})
-        return means
-
-    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Follow the beam."""
-        state = utils.get_incremental_state(self, incremental_state, "average")
-        if state is not None:
-            state["total"] = state["total"].index_select(0, new_order)

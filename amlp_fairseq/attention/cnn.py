@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import Place, SelfAttention, register_attention
-from amlp_fairseq.attention.window import WindowedLayer
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import KernelSizeOptions
+from amlp_fairseq.attention.window import WindowedAttention, WindowedLayer
 
 
 class _Conv1d(WindowedLayer):
-    def __init__(self, place: Place, channels: int) -> None:
-        super().__init__(place)
-        if self.step > 1:
-            raise ValueError(f"the attention type 'cnn' writes one word per step, not {self.step}")
+    def __init__(self, spec: AttentionSpec, channels: int) -> None:
+        super().__init__(spec, channels)
+        if spec.words_per_step > 1:
+            raise ValueError(f"the attention type 'cnn' writes one word per step, not {spec.words_per_step}")
         self.conv = nn.Conv1d(channels, channels, self.kernel_size)
 
     def convolve(self, x: Tensor, inputs: Tensor, padding_l: int) -> Tensor:
@@ -24,18 +23,11 @@ class _Conv1d(WindowedLayer):
         return self.conv(padded).permute(2, 0, 1)
 
 
-@register_attention("cnn")
-class CNNBlock(SelfAttention):
+@register_attention("cnn", options=KernelSizeOptions)
+class CNNBlock(WindowedAttention):
     """A non-separable convolution d → d of width k, without input and output projections (Section 6.2)."""
 
-    fixed_state = True
-
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim = 1, place.option("embed_dim")
-        self.conv = _Conv1d(place, self.head_dim)
-
-    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
-        if padding_mask is not None:
-            x = x.masked_fill(padding_mask.t().unsqueeze(2), 0)
-        return self.conv(x, incremental_state)
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        self.num_heads, self.head_dim = 1, spec.option("embed_dim")
+        self.conv = _Conv1d(spec, self.head_dim)

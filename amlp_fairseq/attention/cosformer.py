@@ -18,25 +18,30 @@ class CosformerAttention(MultiHeadAttention):
     cosine is taken apart into products of the positions' sines and cosines (Eq. 12)."""
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
+        k, v, key_padding_mask = memory["k"], memory["v"], memory.get("padding_mask")
         i, n = _positions(padding_mask, q)
-        j, m = _positions(hidden, k)
+        j, m = _positions(key_padding_mask, k)
         longest = torch.maximum(n, m)
         with torch.autocast(q.device.type, enabled=False):  # the sums would overflow
             k = F.relu(k.float())
-            if hidden is not None:
-                k = k.masked_fill(hidden[:, None, :, None], 0)
+            if key_padding_mask is not None:
+                k = k.masked_fill(key_padding_mask[:, None, :, None], 0)
             query, key = _waves(F.relu(q.float()), i / longest), _waves(k, j / longest)
             norm = query @ key.sum(dim=2).unsqueeze(3)
             out = query @ (key.transpose(2, 3) @ v.float()) / norm.clamp(min=1e-6)
         return out.to(q), None
 
 
-def _positions(hidden: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
+def _positions(padding_mask: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """Positions among those that are not padding (B, S), and how many there are (B, 1)."""
-    seen = torch.ones(x.size(0), x.size(2), device=x.device) if hidden is None else (~hidden).float()
+    seen = torch.ones(x.size(0), x.size(2), device=x.device) if padding_mask is None else (~padding_mask).float()
     return seen.cumsum(dim=1), seen.sum(dim=1, keepdim=True).clamp(min=1)
 
 

@@ -1,17 +1,18 @@
 """LightConv and DynamicConv as self-attentions (Wu et al. 2019, Sections 3 and 4, Figure 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import Place, SelfAttention, register_attention
-from amlp_fairseq.attention.window import WindowedLayer
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import KernelSizeOptions
+from amlp_fairseq.attention.window import WindowedAttention, WindowedLayer
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, light_conv
 
 _EPSILON = 1e-5
@@ -37,19 +38,46 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@dataclass
+class ConvolutionOptions(KernelSizeOptions):
+    """Options of 'light_conv' and 'dynamic_conv'."""
+
+    encoder_conv_dim: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "channels of the encoder's convolutions (default: --encoder-embed-dim)"}
+    )
+    encoder_conv_heads: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "H, heads that share kernels (default: --encoder-attention-heads)"}
+    )
+    encoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
+    decoder_conv_dim: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "channels of the decoder's convolutions (default: --decoder-embed-dim)"}
+    )
+    decoder_conv_heads: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "H, heads that share kernels (default: --decoder-attention-heads)"}
+    )
+    decoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
+    weight_normalization: ChoiceEnum(list(NORMALIZATIONS)) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "what is done to a convolution's weights over the kernel axis"}
+    )
+    weight_dropout: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "DropConnect of convolution weights (default: --attention-dropout)"}
+    )
+    input_dropout: float = field(default=0.0, metadata={"help": "dropout of a convolution block's inputs"})
+
+
 class _Convolution(WindowedLayer):
     """What the two convolutions share: C channels in H heads, normalisation, DropConnect."""
 
-    def __init__(self, place: Place, channels: int, heads: int) -> None:
-        super().__init__(place)
-        self.channels, self.num_heads = channels, heads
-        self.normalization = place.options.weight_normalization
-        dropout = place.options.weight_dropout
-        self.weight_dropout = place.options.attention_dropout if dropout is None else dropout
+    def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
+        super().__init__(spec, channels)
+        self.num_heads = heads
+        self.normalization = spec.options.weight_normalization
+        dropout = spec.options.weight_dropout
+        self.weight_dropout = spec.options.attention_dropout if dropout is None else dropout
 
     def operator_options(self) -> dict[str, Any]:
         return {
-            "step": self.step,
+            "step": self.words_per_step,
             "softmax": self.normalization == "softmax",
             "dropout": self.weight_dropout if self.training else 0.0,
         }
@@ -64,8 +92,8 @@ class _Convolution(WindowedLayer):
 class LightConv(_Convolution):
     """Section 3. ``weight`` (H, 1, k) has the name and shape that fairseq's LightweightConv gives it."""
 
-    def __init__(self, place: Place, channels: int, heads: int) -> None:
-        super().__init__(place, channels, heads)
+    def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
+        super().__init__(spec, channels, heads)
         self.weight = nn.Parameter(torch.empty(heads, 1, self.kernel_size))
         nn.init.xavier_uniform_(self.weight)
 
@@ -77,8 +105,8 @@ class LightConv(_Convolution):
 class DynamicConv(_Convolution):
     """Section 4. ``weight_linear`` is W^Q, with the name and shape that fairseq's DynamicConv gives it."""
 
-    def __init__(self, place: Place, channels: int, heads: int) -> None:
-        super().__init__(place, channels, heads)
+    def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
+        super().__init__(spec, channels, heads)
         self.weight_linear = nn.Linear(channels, heads * self.kernel_size, bias=False)
 
     def convolve(self, x: Tensor, inputs: Tensor, padding_l: int) -> Tensor:
@@ -86,46 +114,44 @@ class DynamicConv(_Convolution):
         return dynamic_conv(inputs, NORMALIZATIONS[self.normalization](weight), padding_l, **self.operator_options())
 
 
-class ConvolutionBlock(SelfAttention):
+class ConvolutionBlock(WindowedAttention):
     """Figure 1: linear map d → 2d, gated linear unit, convolution, linear map d → d; or d → d without the unit."""
 
-    fixed_state = True
     convolution: type[_Convolution]
 
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        embed_dim = place.option("embed_dim")
-        channels = place.option("conv_dim") or embed_dim
-        self.num_heads = place.option("conv_heads") or place.option("attention_heads")
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        embed_dim = spec.option("embed_dim")
+        channels = spec.option("conv_dim") or embed_dim
+        self.num_heads = spec.option("conv_heads") or spec.option("attention_heads")
         if channels % self.num_heads:
             raise ValueError(
-                f"--{place.side}-conv-heads {self.num_heads} (default: --{place.side}-attention-heads) does not divide "
-                f"the {channels} channels of --{place.side}-conv-dim (default: --{place.side}-embed-dim)"
+                f"--{spec.side}-conv-heads {self.num_heads} (default: --{spec.side}-attention-heads) does not divide "
+                f"the {channels} channels of --{spec.side}-conv-dim (default: --{spec.side}-embed-dim)"
             )
         self.head_dim = channels // self.num_heads
-        self.input_dropout_module = FairseqDropout(place.options.input_dropout, module_name=type(self).__name__)
-        self.glu = bool(place.option("glu"))
+        self.input_dropout_module = FairseqDropout(spec.options.input_dropout, module_name=type(self).__name__)
+        self.glu = bool(spec.option("glu"))
         self.linear1 = nn.Linear(embed_dim, 2 * channels if self.glu else channels)
-        self.conv = self.convolution(place, channels, self.num_heads)
+        self.conv = self.convolution(spec, channels, self.num_heads)
         self.linear2 = nn.Linear(channels, embed_dim)
         for linear in (self.linear1, self.linear2):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+    def before(self, x: Tensor) -> Tensor:
         x = self.linear1(self.input_dropout_module(x))
-        if self.glu:
-            x = F.glu(x)
-        if padding_mask is not None:
-            x = x.masked_fill(padding_mask.t().unsqueeze(2), 0)
-        return self.linear2(self.conv(x, incremental_state))
+        return F.glu(x) if self.glu else x
+
+    def behind(self, x: Tensor) -> Tensor:
+        return self.linear2(x)
 
 
-@register_attention("light_conv")
+@register_attention("light_conv", options=ConvolutionOptions)
 class LightConvBlock(ConvolutionBlock):
     convolution = LightConv
 
 
-@register_attention("dynamic_conv")
+@register_attention("dynamic_conv", options=ConvolutionOptions)
 class DynamicConvBlock(ConvolutionBlock):
     convolution = DynamicConv

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import Place, SelfAttention, register_attention
+from amlp_fairseq.attention.base import SelfAttention
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
 
 
 @register_attention("gmlp")
@@ -22,12 +21,12 @@ class GatedMLP(SelfAttention):
 
     patterns = ("noncausal self",)
 
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        dim = place.option("embed_dim")
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        dim = spec.option("embed_dim")
         self.num_heads, self.head_dim = 1, dim
-        self.flag = f"--max-{'source' if place.side == 'encoder' else 'target'}-positions"
-        self.longest = getattr(place.options, self.flag[2:].replace("-", "_"))
+        self.flag = f"--max-{'source' if spec.side == 'encoder' else 'target'}-positions"
+        self.longest = getattr(spec.options, self.flag[2:].replace("-", "_"))
         self.inner = nn.Linear(dim, 2 * dim)
         self.activation = nn.GELU()
         self.norm = nn.LayerNorm(dim)
@@ -35,7 +34,7 @@ class GatedMLP(SelfAttention):
         self.bias = nn.Parameter(torch.ones(self.longest))
         self.outer = nn.Linear(dim, dim)
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         length = len(x)
         if length > self.longest:
             raise ValueError(f"'gmlp' has weights for {self.longest} positions ({self.flag}), not for {length}")

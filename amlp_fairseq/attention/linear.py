@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import Place, register_attention
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import InnerDimOptions
 
 
 class LinearizedAttention(MultiHeadAttention):
@@ -21,20 +22,26 @@ class LinearizedAttention(MultiHeadAttention):
         """φ of (B, H, T, d_h) in float32: (B, H, T, f)."""
         raise NotImplementedError
 
-    def key_features(self, k: Tensor, hidden: Tensor | None) -> Tensor:
-        """φ' of (B, H, S, d_h) in float32: (B, H, S, f). What it is at padding, (B, S) in ``hidden``, is not used."""
+    def key_features(self, k: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """φ' of (B, H, S, d_h) in float32: (B, H, S, f). What it is at padding, True in (B, 1, S, 1), is not used."""
         raise NotImplementedError
 
-    def remember(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
-        hidden = None if padding_mask is None else padding_mask[:, None, :, None]
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+        if padding_mask is not None:
+            padding_mask = padding_mask[:, None, :, None]
         with torch.autocast(k.device.type, enabled=False):  # the sums would overflow
-            features = self.key_features(k.float(), hidden)
-            if hidden is not None:
-                features = features.masked_fill(hidden, 0)
+            features = self.key_features(k.float(), padding_mask)
+            if padding_mask is not None:
+                features = features.masked_fill(padding_mask, 0)
             return {"products": features.transpose(2, 3) @ v.float(), "norm": features.sum(dim=2).unsqueeze(3)}
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         with torch.autocast(q.device.type, enabled=False):
             features = self.query_features(q.float())
@@ -49,11 +56,11 @@ class LinearAttention(LinearizedAttention):
     def query_features(self, q: Tensor) -> Tensor:
         return F.elu(q) + 1
 
-    def key_features(self, k: Tensor, hidden: Tensor | None) -> Tensor:
+    def key_features(self, k: Tensor, padding_mask: Tensor | None) -> Tensor:
         return F.elu(k) + 1
 
 
-@register_attention("performer")
+@register_attention("performer", options=InnerDimOptions)
 class PerformerAttention(LinearizedAttention):
     """Positive random features of the softmax kernel (Choromanski et al. 2021, Lemma 1, "FAVOR+"):
 
@@ -65,18 +72,18 @@ class PerformerAttention(LinearizedAttention):
 
     directions: Tensor
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.register_buffer("directions", _orthogonal(place.options.attention_inner_dim, self.head_dim))
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        self.register_buffer("directions", _orthogonal(spec.options.attention_inner_dim, self.head_dim))
 
     def query_features(self, q: Tensor) -> Tensor:
         exponents = self._exponents(q)
         return (exponents - exponents.amax(dim=-1, keepdim=True).detach()).exp()
 
-    def key_features(self, k: Tensor, hidden: Tensor | None) -> Tensor:
+    def key_features(self, k: Tensor, padding_mask: Tensor | None) -> Tensor:
         exponents = self._exponents(k)
-        if hidden is not None:
-            exponents = exponents.masked_fill(hidden, -1e4)
+        if padding_mask is not None:
+            exponents = exponents.masked_fill(padding_mask, -1e4)
         return (exponents - exponents.amax(dim=(2, 3), keepdim=True).detach()).exp()
 
     def _exponents(self, x: Tensor) -> Tensor:

@@ -3,22 +3,32 @@
 Sources: "self-attention baseline (k=3,7,15,31x3)" of Wu et al. (2019), Table 3; "local" of the AMLP paper, Table 3.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import PATTERNS, Place, register_attention
+from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import KernelSizeOptions
+from amlp_fairseq.attention.state import State, StepContext
 
 #: Queries that are treated together, at least.
 BLOCK = 32
 
 
-@register_attention("local")
+@dataclass
+class LocalOptions(KernelSizeOptions):
+    """Options of 'local'."""
+
+    attention_window: Optional[int] = field(  # noqa: UP045
+        default=None, metadata={"help": "width of the windows of 'local' (default: the kernel size lists)"}
+    )
+
+
+@register_attention("local", options=LocalOptions)
 class LocalAttention(MultiHeadAttention):
     """Softmax attention to k positions; memory and time are linear in the length.
 
@@ -34,47 +44,60 @@ class LocalAttention(MultiHeadAttention):
 
     patterns = PATTERNS
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        k = place.options.attention_window or place.kernel_size
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        k = spec.options.attention_window or spec.kernel_size
         if k < 1:
             raise ValueError(f"--attention-window {k} must be at least 1")
-        self.step = place.words_per_step
-        if place.pattern == "causal cross" and self.step > 1:
+        if spec.pattern == "causal cross" and spec.words_per_step > 1:
             raise ValueError(
-                f"--{place.side}-cross-attention-type local follows the source from left to right: it cannot write "
-                f"{self.step} words per step"
+                f"--{spec.side}-cross-attention-type local follows the source from left to right: it cannot write "
+                f"{spec.words_per_step} words per step"
             )
-        self.left, self.right = (k - 1, 0) if place.pattern == "causal self" else ((k - 1) // 2, k // 2)
+        self.left, self.right = (k - 1, 0) if spec.pattern == "causal self" else ((k - 1) // 2, k // 2)
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        k, v, hidden = memory["k"], memory["v"], memory["padding_mask"]
-        if not self.place.cross:
-            return self._windows(q, k, v, hidden, 0), None
-        return self._aligned(q, k, v, hidden, padding_mask, start), None
+        k, v, key_padding_mask = memory["k"], memory["v"], memory.get("padding_mask")
+        if not self.spec.cross:
+            return self._windows(q, k, v, key_padding_mask), None
+        return self._aligned(q, k, v, key_padding_mask, padding_mask, positions), None
 
-    def continue_causally(
+    def attend_causally(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        return self._windows(q, k, v, padding_mask)
+
+    def init_state(self, rows: int, slots: int, like: Tensor) -> State:
+        kept = max(self.left + 1 - self.spec.words_per_step, 0)
+        return {"kv": like.new_zeros(rows, self.num_heads, 2, kept, self.head_dim)}
+
+    def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
+        before, new = state["kv"], q.size(2)
+        kv = torch.cat([before, kv], dim=3)
+        before.copy_(kv[:, :, :, new:])
+        (k, v), kept = kv.unbind(2), before.size(3)
+        return self._windows(q, k, v, None, kept, kept - (context.end - new))
+
+    def _windows(
         self,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        state: dict[str, Any],
         padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        if state:
-            k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
-        out = self._windows(q, k, v, padding_mask, k.size(2) - q.size(2))
-        kept = k.size(2) - max(self.left + 1 - self.step, 0)
-        return out, {"k": k[:, :, max(kept, 0) :].clone(), "v": v[:, :, max(kept, 0) :].clone()}
-
-    def _windows(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, history: int) -> Tensor:
+        history: int = 0,
+        first: int | Tensor = 0,
+    ) -> Tensor:
         """Self-attention of queries (B, H, T, d_h), the first of which stands at key ``history``: in blocks of
-        queries, each with the span of keys that its windows reach."""
-        length, keys, device = q.size(2), k.size(2), q.device
-        reach = self.right + self.step - 1  # from a query to the right
+        queries, each with the span of keys that its windows reach. There are no keys before ``first``."""
+        length, keys, device, step = q.size(2), k.size(2), q.device, self.spec.words_per_step
+        reach = self.right + step - 1  # from a query to the right
         block = min(max(BLOCK, self.left + reach), length)
         blocks = -(-length // block)
         span = block + self.left + reach
@@ -86,23 +109,29 @@ class LocalAttention(MultiHeadAttention):
             return F.pad(x, [0, 0] * (x.dim() - 3) + [max(before, 0), behind]).unfold(2, span, block)
 
         query = torch.arange(blocks * block, device=device).view(blocks, block, 1)
-        end = query // self.step * self.step + self.step - 1 + history
+        end = query // step * step + step - 1 + history
         key = query[:, :1] + history - self.left + torch.arange(span, device=device)
-        allowed = (key >= end - self.left) & (key <= end + self.right) & (key >= 0) & (key < keys)
-        if hidden is not None:
-            allowed = allowed & spans(~hidden[:, None])[:, :, :, None]
+        allowed = (key >= end - self.left) & (key <= end + self.right) & (key >= 0) & (key >= first) & (key < keys)
+        if padding_mask is not None:
+            allowed = allowed & spans(~padding_mask[:, None])[:, :, :, None]
         q = F.pad(q, [0, 0, 0, blocks * block - length]).unflatten(2, (blocks, block))
         out = self._attend(q, spans(k), spans(v).transpose(3, 4), allowed)
         return out.flatten(2, 3)[:, :, :length]
 
     def _aligned(
-        self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, padding_mask: Tensor | None, start: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_padding_mask: Tensor | None,
+        padding_mask: Tensor | None,
+        positions: Tensor | None,
     ) -> Tensor:
-        """Cross-attention of queries (B, H, T, d_h), the first at position ``start``."""
+        """Cross-attention of queries (B, H, T, d_h), see ``read``."""
         (batch, heads, length, width), source = q.shape, k.size(2)
-        first, m = _extent(hidden, batch, source, q.device)
-        i = torch.arange(start, start + length, device=q.device)
-        if self.place.causal:
+        first, m = _extent(key_padding_mask, batch, source, q.device)
+        i = torch.arange(length, device=q.device) if positions is None else positions.repeat(length // len(positions))
+        if self.spec.causal:
             centre = torch.minimum(i, m - 1)
         else:
             first_query, n = _extent(padding_mask, batch, length, q.device)
@@ -125,8 +154,8 @@ class LocalAttention(MultiHeadAttention):
         return self.dropout_module(scores.masked_fill(~allowed, -1e4).softmax(dim=-1).to(q)) @ v
 
 
-def _extent(hidden: Tensor | None, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _extent(padding_mask: Tensor | None, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """First position that is not padding, and how many there are (1 if none): (B, 1) each."""
-    if hidden is None:
+    if padding_mask is None:
         return torch.zeros(batch, 1, dtype=torch.long, device=device), torch.full((batch, 1), length, device=device)
-    return (~hidden).int().argmax(dim=1, keepdim=True), (~hidden).sum(dim=1, keepdim=True).clamp(min=1)
+    return (~padding_mask).int().argmax(dim=1, keepdim=True), (~padding_mask).sum(dim=1, keepdim=True).clamp(min=1)

@@ -1,48 +1,46 @@
-"""What the multi-head attentions share: projections, heads, the decoding state, fairseq's way of calling."""
+"""What the multi-head attentions share: projections, heads, fairseq's way of calling, the steps of a decoder."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from fairseq import utils
-from fairseq.incremental_decoding_utils import FairseqIncrementalState
+import torch
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import Place, check_whole_steps
+from amlp_fairseq.attention.base import Attention
+from amlp_fairseq.attention.registry import AttentionSpec
+from amlp_fairseq.attention.state import State, StepContext
 
-#: Tensors with the sentences as their first axis, or None.
-Memory = dict[str, Any]
+#: What an attention keeps of the keys and values, by name: tensors with the sentences as their first axis.
+Memory = State
 
 
-class MultiHeadAttention(FairseqIncrementalState, nn.Module):
+class MultiHeadAttention(Attention):
     """Queries, keys and values in H heads of width d_h, with fairseq's parameter names and initialisation.
 
-    Subclasses say which ``patterns`` they support. For all but "causal self" they write ``remember``, what is kept of
-    the keys and values, and ``read``, what the queries take from it; a decoder runs the first once per sentence. For
-    "causal self" they write ``continue_causally``.
+    Subclasses say which ``patterns`` they support. For all but "causal self" they write ``make_memory``, what is kept
+    of the keys and values, and ``read``, what the queries take from it; a decoder runs the first once per sentence. For
+    "causal self" they write ``attend_causally``, for whole sequences, and ``init_state`` and ``step_causally``.
 
     Raises:
         ValueError: if the heads do not divide the width.
     """
 
     patterns: tuple[str, ...] = ("noncausal self", "noncausal cross")
-    #: Whether it obeys ``attn_mask``, and needs it to be causal.
-    takes_mask = False
-    #: Whether its "causal self" decoding state is tensors of the same shapes at every step, all zero before the first.
-    fixed_state = False
 
-    def __init__(self, place: Place) -> None:
-        super().__init__()
-        dim, heads = place.option("embed_dim"), place.option("attention_heads")
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        dim, heads = spec.option("embed_dim"), spec.option("attention_heads")
         if dim % heads:
-            raise ValueError(f"--{place.side}-attention-heads {heads} does not divide --{place.side}-embed-dim {dim}")
-        source_dim = place.options.encoder_embed_dim if place.cross else dim
-        self.place = place
+            raise ValueError(f"--{spec.side}-attention-heads {heads} does not divide --{spec.side}-embed-dim {dim}")
+        source_dim = spec.options.encoder_embed_dim if spec.cross else dim
+        self.cross = spec.cross
         self.num_heads, self.head_dim = heads, dim // heads
         self.scaling = self.head_dim**-0.5
-        self.dropout_module = FairseqDropout(place.options.attention_dropout, module_name=type(self).__name__)
+        self.dropout_module = FairseqDropout(spec.options.attention_dropout, module_name=type(self).__name__)
         self.q_proj = nn.Linear(dim, dim)
         self.k_proj, self.v_proj = nn.Linear(source_dim, dim), nn.Linear(source_dim, dim)
         self.out_proj = nn.Linear(dim, dim)
@@ -51,6 +49,8 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
             nn.init.xavier_uniform_(projection.weight, gain=gain)
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
+        #: See ``pack_projections``: several projections as one map, "qkv" or "q" and "kv", and "out".
+        self.packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def forward(
         self,
@@ -69,8 +69,8 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
 
         Args:
             key_padding_mask: True for padding, (B, S).
-            incremental_state: fairseq's decoding state: self-attention then gets new positions only, and
-                cross-attention keeps what it made of the source, and where it is not causal gets all positions again.
+            incremental_state: fairseq's decoding state, for causal attention: ``query`` are then new positions only,
+                and cross-attention looks at ``key`` once.
             need_weights: whether the weights are wanted, for those that have them.
             attn_mask: what ``takes_mask`` speaks of, 0 or -inf, (T, S).
             query_padding_mask: True for padding, (B, T); in self-attention that of the keys.
@@ -78,42 +78,72 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
         Returns:
             (T, B, C), and the weights averaged over heads (B, T, S) or None.
         """
-        q = self.split_heads(self.q_proj(query))
-        state = None if incremental_state is None else utils.get_incremental_state(self, incremental_state, "state")
-        weights = None
-        if self.place.pattern == "causal self":
-            k, v = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
-            if incremental_state is not None:
-                check_whole_steps(len(query), self.place.words_per_step)
-            out, new_state = self.continue_causally(q, k, v, state or {}, key_padding_mask, attn_mask)
+        if self.cross:
+            if incremental_state is not None and self.spec.causal:
+                return self.continue_decoding(
+                    query, incremental_state, None, need_weights, lambda: self.remember(key, key_padding_mask)
+                )
+            (q,), (k, v) = self.project(query, "q"), self.project(key, "kv")
         else:
-            memory = state
-            if memory is None:
-                k, v = self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
-                memory = {**self.remember(k, v, key_padding_mask), "queries": 0}
-            if not self.place.cross:
-                query_padding_mask = key_padding_mask
-            start = memory["queries"]
-            out, weights = self.read(q, memory, query_padding_mask, start, need_weights)
-            new_state = {**memory, "queries": start + len(query) if self.place.causal else 0}
-        if incremental_state is not None:
-            utils.set_incremental_state(self, incremental_state, "state", new_state)
-        return self.out_proj(out.permute(2, 0, 1, 3).flatten(2)), weights
+            if incremental_state is not None and self.spec.causal:
+                return self.continue_decoding(query, incremental_state, attn_mask)
+            q, k, v = self.project(query, "qkv")
+            query_padding_mask = key_padding_mask
+        if self.spec.pattern == "causal self":
+            out, weights = self.attend_causally(q, k, v, key_padding_mask, attn_mask), None
+        else:
+            memory = self.make_memory(k, v, key_padding_mask)
+            out, weights = self.read(q, memory, query_padding_mask, need_weights=need_weights)
+        return self._output(out.permute(2, 0, 1, 3), query.shape), weights
 
-    def remember(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+    def attend(self, query: Tensor, memory: Memory, query_padding_mask: Tensor | None = None) -> Tensor:
+        """Cross-attention of ``query`` (T, B, C) over what ``remember`` has made of a source: (T, B, C)."""
+        (q,) = self.project(query, "q")
+        out, _ = self.read(q, memory, query_padding_mask)
+        return self._output(out.permute(2, 0, 1, 3), query.shape)
+
+    def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+        """What cross-attention keeps of a source (S, b, C') with padding mask (b, S): tensors of its own, whose
+        sentences may be moved in place."""
+        k, v = self.project(source, "kv")
+        return self.make_memory(k.contiguous(), v.contiguous(), None if padding_mask is None else padding_mask.clone())
+
+    def step(
+        self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        packed, rows, weights = self.packed, x.size(0), None
+        if self.cross:  # the words of all rows of a sentence are queries to the same keys
+            q = packed["q"](x) if packed else self.q_proj(x)
+            q = q.view(rows // context.beam, -1, self.num_heads, self.head_dim).transpose(1, 2)
+            out, weights = self.read(q, state, None, context.slots, need_weights)
+            weights = None if weights is None else weights.view(*x.shape[:2], -1)
+        else:
+            qkv = packed["qkv"](x) if packed else torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=2)
+            qkv = qkv.view(rows, -1, 3, self.num_heads, self.head_dim).permute(0, 3, 2, 1, 4)
+            out = self.step_causally(qkv.select(2, 0), qkv.narrow(2, 1, 2), state, context)
+        return self._output(out.transpose(1, 2), x.shape), weights
+
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         """What is kept of keys and values (B, H, S, d_h) with padding mask (B, S)."""
-        return {"k": k, "v": v, "padding_mask": padding_mask}
+        memory = {"k": k, "v": v}
+        return memory if padding_mask is None else {**memory, "padding_mask": padding_mask}
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """What the queries take from the memory.
 
         Args:
             q: queries (B, H, T, d_h), not scaled.
-            memory: from ``remember``.
+            memory: from ``make_memory``.
             padding_mask: of the queries, (B, T).
-            start: the position of the first query; more than 0 in incremental decoding.
+            positions: of the queries, (n,), which may stand for several rows one after the other: T = rows · n; None:
+                0 … T - 1.
             need_weights: whether the weights (B, T, S) are wanted.
 
         Returns:
@@ -121,39 +151,61 @@ class MultiHeadAttention(FairseqIncrementalState, nn.Module):
         """
         raise NotImplementedError
 
-    def continue_causally(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        state: dict[str, Any],
-        padding_mask: Tensor | None,
-        attn_mask: Tensor | None,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Causal self-attention over what came before and the new positions, all (B, H, T, d_h).
+    def attend_causally(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        """Causal self-attention of whole sequences.
 
         Args:
-            state: from the call before, empty at first.
-            padding_mask: of the positions, (B, T); None in incremental decoding.
+            q: queries, and as ``k`` and ``v`` keys and values, (B, H, T, d_h).
+            padding_mask: of the positions, (B, T).
             attn_mask: see ``forward``.
 
         Returns:
-            (B, H, T, d_h) and the new state.
+            (B, H, T, d_h).
         """
         raise NotImplementedError
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        """(T, B, C) seen as (B, H, T, d_h)."""
-        return x.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+    def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
+        """Causal self-attention of new words, see ``step``.
 
-    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Follow the beam."""
-        state = utils.get_incremental_state(self, incremental_state, "state")
-        if state is not None:
-            for name, value in state.items():
-                if isinstance(value, Tensor):
-                    state[name] = value.index_select(0, new_order)
+        Args:
+            q: queries (R, H, n, d_h), not scaled.
+            kv: keys and values, (R, H, 2, n, d_h).
+            state: of the words before, updated in place.
+            context: where the words stand.
 
-    def _get_input_buffer(self, incremental_state: dict[str, Any] | None) -> dict[str, Any]:
-        """fairseq's decoder layer asks for it, and does nothing with it."""
-        return {}
+        Returns:
+            (R, H, n, d_h).
+        """
+        raise NotImplementedError
+
+    def project(self, x: Tensor, names: str) -> list[Tensor]:
+        """Queries, keys and values of inputs (T, B, C), or the ``names`` of them, one of "qkv", "q" and "kv":
+        (B, H, T, d_h) each."""
+        maps = [self.packed[names]] if self.packed else [getattr(self, f"{name}_proj") for name in names]
+        shape = *x.shape[:2], len(names) // len(maps), self.num_heads, self.head_dim
+        return [heads for each in maps for heads in each(x).view(shape).permute(2, 1, 3, 0, 4).unbind()]
+
+    def pack_projections(
+        self, pack: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], query_scale: float = 1.0
+    ) -> None:
+        """Have one product for all projections of the same input, for as long as the weights stay as they are now. What
+        is packed is not trained any more: with dropout that is kept (``--retain-dropout``) nothing is packed.
+
+        Args:
+            pack: makes a map x → x Wᵀ + b of weights W (out, in) and biases b (out,).
+            query_scale: a factor of the queries that goes into their weights.
+        """
+        self.packed = {}
+        if self.dropout_module.apply_during_inference:
+            return
+        for names in ("q", "kv") if self.cross else ("qkv",):
+            linears = [(getattr(self, f"{name}_proj"), query_scale if name == "q" else 1.0) for name in names]
+            weight = torch.cat([linear.weight.detach() * scale for linear, scale in linears])
+            self.packed[names] = pack(weight, torch.cat([linear.bias.detach() * scale for linear, scale in linears]))
+        self.packed["out"] = pack(self.out_proj.weight, self.out_proj.bias)
+
+    def _output(self, x: Tensor, shape: torch.Size) -> Tensor:
+        """The output projection of heads that are put together as ``shape``."""
+        return (self.packed["out"] if self.packed else self.out_proj)(x.reshape(shape))

@@ -1,16 +1,17 @@
 """The registry of attentions: whatever lets the positions of a Transformer layer see each other or the source.
 
 A new one is a file in this folder with a class under ``@register_attention(name)``: a ``MultiHeadAttention`` (see
-``multihead.py``), or a ``SelfAttention`` where there are no queries, keys and values.
+``multihead.py``), or a ``SelfAttention`` (see ``base.py``) where there are no queries, keys and values.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 #: What an attention may have to do. Where the decoder writes from left to right, its output at a position must not
 #: depend on later inputs: they are unknown when decoding. For "causal cross" that is about the queries alone.
@@ -18,8 +19,8 @@ PATTERNS = ("noncausal self", "causal self", "noncausal cross", "causal cross")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an attention stands in a model.
+class AttentionSpec:
+    """Where an attention stands in a model, and what it has to do there.
 
     Attributes:
         options: the model's options by their names on the command line.
@@ -67,73 +68,50 @@ class Place:
         return sizes[self.layer]
 
 
-def check_whole_steps(positions: int, step: int) -> None:
-    """Raise ValueError unless the new positions of incremental decoding are whole steps."""
-    if positions % step:
-        raise ValueError(f"incremental decoding takes whole steps of {step} positions, not {positions}")
-
-
-class SelfAttention(nn.Module):
-    """Self-attention without queries, keys and values; subclasses write ``mix`` and say their ``patterns``.
-
-    Built from a ``Place``; raises ValueError where it cannot stand. ``num_heads`` and ``head_dim`` are for fairseq's
-    decoder layer. With a decoding state it takes any number of new words per call, finds its state in
-    ``incremental_state`` and has ``reorder_incremental_state``.
-    """
-
-    patterns: tuple[str, ...] = ("noncausal self", "causal self")
-    num_heads: int
-    head_dim: int
-    #: Whether it obeys ``attn_mask``, and needs it to be causal.
-    takes_mask = False
-    #: Whether its decoding state is tensors of the same shapes at every step, all zero before the first.
-    fixed_state = False
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        need_weights: bool = False,
-        attn_mask: Tensor | None = None,
-        query_padding_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """What the layers call: ``mix`` of ``query``; ``key`` and ``value`` are ``query`` again."""
-        return self.mix(query, key_padding_mask, incremental_state), None
-
-    def mix(self, x: Tensor, padding_mask: Tensor | None, incremental_state: dict[str, Any] | None) -> Tensor:
-        """Self-attention over ``x``.
-
-        Args:
-            x: inputs (T, B, C); in incremental decoding those that are new.
-            padding_mask: True for padding, (B, T).
-            incremental_state: fairseq's decoding state.
-
-        Returns:
-            (T, B, C).
-        """
-        raise NotImplementedError
-
-    def _get_input_buffer(self, incremental_state: dict[str, Any] | None) -> dict[str, Any]:
-        """fairseq's decoder layer asks for it, and does nothing with it."""
-        return {}
-
-
+#: The attentions by name.
 ATTENTIONS: dict[str, Any] = {}
+#: Their options by name.
+OPTIONS: dict[str, dataclasses.Field[Any]] = {}
 
 
-def register_attention(name: str) -> Callable[[Any], Any]:
-    """Register a class under a name for the options ``--<side>-self-attention-type`` and ``…-cross-attention-type``."""
+def register_attention(name: str, options: type | None = None) -> Callable[[Any], Any]:
+    """Register a class under a name for the options ``--<side>-self-attention-type`` and ``…-cross-attention-type``.
+
+    Args:
+        name: the value of these options.
+        options: a dataclass of the attention's own options, as fairseq's models have them. All models have them on the
+            command line, those without an encoder all but ``encoder_…``. Attentions share an option by a common base.
+
+    Raises:
+        ValueError: if the name is taken, or an option by another dataclass.
+    """
 
     def register(cls: Any) -> Any:
         if name in ATTENTIONS:
             raise ValueError(f"the attention name {name!r} is taken")
+        for option in () if options is None else dataclasses.fields(options):
+            if OPTIONS.setdefault(option.name, option) is not option:
+                raise ValueError(f"the attention option {option.name!r} is taken")
         ATTENTIONS[name] = cls
         return cls
 
     return register
+
+
+def attention_options(encoder: bool) -> Any:
+    """A dataclass of the attentions' options: those of the encoder (``encoder_…``), or all others."""
+    return dataclasses.make_dataclass(
+        "EncoderAttentionOptions" if encoder else "AttentionOptions",
+        [
+            (name, option.type, dataclasses.field(**_defaults(option), metadata=option.metadata))
+            for name, option in OPTIONS.items()
+            if name.startswith("encoder_") == encoder
+        ],
+    )
+
+
+def _defaults(option: dataclasses.Field[Any]) -> Any:
+    return {"default": option.default, "default_factory": option.default_factory}
 
 
 def supporting(*patterns: str) -> list[str]:
@@ -141,29 +119,29 @@ def supporting(*patterns: str) -> list[str]:
     return sorted(name for name, cls in ATTENTIONS.items() if not set(patterns).isdisjoint(cls.patterns))
 
 
-def build_attention(place: Place) -> nn.Module:
+def build_attention(spec: AttentionSpec) -> nn.Module:
     """The attention that ``--<side>-self-attention-type`` or ``--<side>-cross-attention-type`` asks for.
 
     Raises:
-        ValueError: if it cannot do what its place needs.
+        ValueError: if it cannot do what the spec asks for.
     """
-    option = "cross_attention_type" if place.cross else "self_attention_type"
-    name = place.option(option)
-    able = supporting(place.pattern)
+    option = "cross_attention_type" if spec.cross else "self_attention_type"
+    name = spec.option(option)
+    able = supporting(spec.pattern)
     if name not in able:
-        flag = f"--{place.side}-{option.replace('_', '-')}"
-        raise ValueError(f"{flag} {name}: it cannot be {place.pattern} attention; choose one of {', '.join(able)}")
-    return ATTENTIONS[name](place)
+        flag = f"--{spec.side}-{option.replace('_', '-')}"
+        raise ValueError(f"{flag} {name}: it cannot be {spec.pattern} attention; choose one of {', '.join(able)}")
+    return ATTENTIONS[name](spec)
 
 
 def replace_attentions(layers: nn.ModuleList, options: Any, side: str, words_per_step: int = 1) -> None:
     """Give the layers of a fairseq encoder or autoregressive decoder the attentions that the options name.
 
     Raises:
-        ValueError: from the attention, if it cannot stand there.
+        ValueError: from the attention, if it cannot do what is asked for.
     """
     for i, layer in enumerate(layers):
         own = "causal self" if side == "decoder" else "noncausal self"
-        layer.self_attn = build_attention(Place(options, side, i, own, words_per_step))
+        layer.self_attn = build_attention(AttentionSpec(options, side, i, own, words_per_step))
         if getattr(layer, "encoder_attn", None) is not None:
-            layer.encoder_attn = build_attention(Place(options, side, i, "causal cross", words_per_step))
+            layer.encoder_attn = build_attention(AttentionSpec(options, side, i, "causal cross", words_per_step))

@@ -2,56 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from fairseq import utils
-from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import Place, check_whole_steps
+from amlp_fairseq.attention.base import SelfAttention
+from amlp_fairseq.attention.registry import AttentionSpec
+from amlp_fairseq.attention.state import State, StepContext
 
 
-class WindowedLayer(FairseqIncrementalState, nn.Module):
+class WindowedLayer(nn.Module):
     """A layer whose outputs see k inputs each: a centred window, or the last k inputs where it is causal.
 
     With z words per step, the window of a causal position ends with the last position of its step (IBDecoder,
-    Eq. 4). The decoding state are the last k - z inputs, whatever the number of new ones per call.
+    Eq. 4).
 
     Args:
-        place: where it stands; gives k and z.
+        spec: where it stands; gives k and z.
+        channels: C, of inputs and outputs.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, spec: AttentionSpec, channels: int) -> None:
         super().__init__()
-        self.kernel_size = place.kernel_size
-        self.step = place.words_per_step
+        self.kernel_size, self.channels = spec.kernel_size, channels
+        self.words_per_step = spec.words_per_step
         #: Inputs to the left of the first position of a step; as fairseq's lightconv for even k.
-        self.padding_l = self.kernel_size - self.step if place.causal else (self.kernel_size - 1) // 2
+        self.padding_l = self.kernel_size - self.words_per_step if spec.causal else (self.kernel_size - 1) // 2
 
     def convolve(self, x: Tensor, inputs: Tensor, padding_l: int) -> Tensor:
         """Outputs (T, B, C) for the positions ``x`` (T, B, C); the window of the first step begins at
         ``inputs[-padding_l]`` of the inputs (S, B, C), zero outside."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, incremental_state: dict[str, Any] | None = None) -> Tensor:
-        """(T, B, C) to (T, B, C); with a decoding state, ``x`` are the new inputs, in whole steps.
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, B, C) to (T, B, C)."""
+        return self.convolve(x, x, self.padding_l)
 
-        Raises:
-            ValueError: if the new inputs are not whole steps.
-        """
-        if incremental_state is None:
-            return self.convolve(x, x, self.padding_l)
-        check_whole_steps(len(x), self.step)
-        size = max(self.padding_l, 0)
-        state = utils.get_incremental_state(self, incremental_state, "window")
-        history = x.new_zeros(size, *x.shape[1:]) if state is None else state["inputs"]
-        inputs = torch.cat([history, x])
-        utils.set_incremental_state(self, incremental_state, "window", {"inputs": inputs[len(inputs) - size :].clone()})
-        return self.convolve(x, inputs, self.padding_l - size)
+    def step(self, x: Tensor, history: Tensor) -> Tensor:
+        """(R, n, C) to (R, n, C) for whole steps, behind the inputs ``history`` (R, max(k - z, 0), C), whose place the
+        last ones then take."""
+        size = history.size(1)
+        inputs = torch.cat([history, x], dim=1)
+        history.copy_(inputs[:, inputs.size(1) - size :])
+        return self.convolve(x.transpose(0, 1), inputs.transpose(0, 1), self.padding_l - size).transpose(0, 1)
 
-    def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Follow the beam."""
-        state = utils.get_incremental_state(self, incremental_state, "window")
-        if state is not None:
-            state["inputs"] = state["inputs"].index_select(1, new_order)
+
+class WindowedAttention(SelfAttention):
+    """A ``WindowedLayer`` as self-attention; subclasses say what is in front of it and behind. The decoding state are
+    its last k - z inputs."""
+
+    conv: WindowedLayer
+
+    def before(self, x: Tensor) -> Tensor:
+        """What is in front of the layer, (…, C) to (…, its channels)."""
+        return x
+
+    def behind(self, x: Tensor) -> Tensor:
+        """What is behind the layer, (…, its channels) to (…, C)."""
+        return x
+
+    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        x = self.before(x)
+        if padding_mask is not None:
+            x = x.masked_fill(padding_mask.t().unsqueeze(2), 0)
+        return self.behind(self.conv(x))
+
+    def init_state(self, rows: int, slots: int, like: Tensor) -> State:
+        return {"inputs": like.new_zeros(rows, max(self.conv.padding_l, 0), self.conv.channels)}
+
+    def step(
+        self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.behind(self.conv.step(self.before(x), state["inputs"])), None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import Place, register_attention
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 
 
@@ -17,12 +17,17 @@ class XCAttention(MultiHeadAttention):
 
     patterns = ("noncausal self",)
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
         self.temperature = nn.Parameter(torch.ones(self.num_heads))
 
     def read(
-        self, q: Tensor, memory: Memory, padding_mask: Tensor | None, start: int, need_weights: bool
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         k, v = memory["k"], memory["v"]
         weights = cross_covariance(q, k, self.temperature, padding_mask)

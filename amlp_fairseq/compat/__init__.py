@@ -1,6 +1,10 @@
 """Everything that reaches into fairseq's insides: the folder to open when fairseq changes."""
 
-from amlp_fairseq.compat import (
+from amlp_fairseq.compat import fairseq_present
+
+fairseq_present.require()
+
+from amlp_fairseq.compat import (  # noqa: E402
     bf16,
     checkpoint_options,
     numpy_names,

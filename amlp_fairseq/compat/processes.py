@@ -36,7 +36,7 @@ def install() -> None:
         if started not in (1, joined):
             raise ValueError(
                 f"WORLD_SIZE {started}: torchrun has started {started} processes, --distributed-world-size is "
-                f"{joined}; see scripts/train.sh for the flags that join them"
+                f"{joined}; amlp-fairseq train gives the flags that join them"
             )
         spawns = distributed.distributed_init_method is not None and not distributed.distributed_no_spawn
         if spawns and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Adds the target in generation order to the batches of a language-pair dataset."""
+"""Language pairs whose batches also carry the target in generation order."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from amlp_fairseq.order import GenerationOrder
 class InterleavedPairDataset(BaseWrapperDataset):
     """A language-pair dataset whose batches also carry the target in generation order.
 
-    ``target`` stays in reading order: scoring, ``T-`` lines and ``--eval-bleu`` read it. New or replaced keys,
-    L the longest target of the batch rounded up to whole steps:
+    ``target`` stays in reading order, as scoring, ``T-`` lines and ``--eval-bleu`` read it. New or replaced keys, for
+    B sentences and L slots, those of the longest target in whole steps:
 
-    - ``target_interleaved`` (B, L): the interleaved words, the end symbol, padding;
-    - ``net_input.prev_output_tokens`` (B, L): z start symbols, then the interleaved words shifted right by z.
+    - ``target_interleaved`` (B, L): the words in generation order, the end symbol, padding;
+    - ``net_input.prev_output_tokens`` (B, L): z start symbols, then the words in generation order, shifted by z.
 
-    Each sentence's decoder input fills its last step, whose slots may reach past the end symbol: when decoding, all
-    z inputs of a step exist, so the end must be learnt with all of them in sight (Eq. 4).
+    The decoder input of a sentence fills all slots of its last step, also those behind the end symbol: when decoding, a
+    step always has z inputs, and the end symbol's slot attends to all of them (Eq. 4).
 
     Args:
-        dataset: the dataset to wrap, padded on the right.
-        order: the order in which the target is generated.
+        dataset: the dataset to wrap; its targets are padded on the right.
+        order: the order in which targets are generated.
+
+    Raises:
+        ValueError: for targets padded on the left, and when collating targets without end symbol.
     """
 
     def __init__(self, dataset: LanguagePairDataset, order: GenerationOrder) -> None:

@@ -97,7 +97,10 @@ class PackedLinear(nn.Linear):
 
 
 def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative: bool = False) -> Any:
-    """The same module with every ``nn.Linear`` in it packed; all else is shared, and ``module`` stays as it is."""
+    """The same module with every ``nn.Linear`` in it packed; all else is shared, and ``module`` stays as it is.
+
+    A module that has ``pack_projections`` (``MultiHeadAttention``) also packs several of its linear maps as one.
+    """
     if type(module) is nn.Linear:
         return PackedLinear(module, decode_dtype, nonnegative)
     result = copy.copy(module)
@@ -107,6 +110,9 @@ def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative
         name: child if child is None else with_packed_linears(child, decode_dtype, relu and name == "fc2")
         for name, child in module._modules.items()
     }
+    pack_projections: Any = getattr(result, "pack_projections", None)
+    if pack_projections is not None:
+        pack_projections(functools.partial(pack, decode_dtype=decode_dtype))
     return result
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding, capturable
+from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.decoding.step_decoder import Decoding, StepDecoder
@@ -41,8 +41,7 @@ class ReadyModel:
 
     def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
         if cuda_graphs:
-            own = ", ".join(capturable())
-            needed = f"decoders of amlp_fairseq with {own} self-attention, softmax cross-attention, no --retain-dropout"
+            needed = "decoders of amlp_fairseq without --retain-dropout"
             check_device(model, CapturedDecoder.supports(model.decoder), needed)
         model, decode_dtype = in_decode_dtype(model, decode_dtype)
         self.model, self.decoder, self.captured = model, None, None

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import MultiHeadAttention
+from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
@@ -29,7 +29,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
         result.decoder.forward = CapturedPass(result.decoder)
         return result
     for layer in result.decoder.layers:
-        if isinstance(layer.encoder_attn, MultiHeadAttention) and not layer.encoder_attn.place.causal:
+        if isinstance(layer.encoder_attn, MultiHeadAttention):
             layer.encoder_attn = _OneSource(layer.encoder_attn)
     return result
 
@@ -41,9 +41,16 @@ class _OneSource(nn.Module):
         super().__init__()
         self.attention = attention
         self.source: Tensor | None = None
-        self.state: dict[str, Any] = {}
+        self.memory: Memory = {}
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        query_padding_mask: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
         if key is not self.source:
-            self.source, self.state = key, {}
-        return self.attention(query, key, value, incremental_state=self.state, **options)
+            self.source, self.memory = key, self.attention.remember(key, key_padding_mask)
+        return self.attention.attend(query, self.memory, query_padding_mask), None

@@ -11,7 +11,7 @@ from fairseq.modules import LayerNorm
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
-from amlp_fairseq.attention.registry import Place, build_attention
+from amlp_fairseq.attention.registry import AttentionSpec, build_attention
 from amlp_fairseq.attention.softmax import SoftmaxAttention
 
 
@@ -26,11 +26,11 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
 
     def __init__(self, cfg: TransformerConfig, index: int, repos: bool) -> None:
         super().__init__(cfg)
-        self.self_attn = build_attention(Place(cfg.options, "decoder", index, "noncausal self"))
-        self.encoder_attn = build_attention(Place(cfg.options, "decoder", index, "noncausal cross"))
+        self.self_attn = build_attention(AttentionSpec(cfg.options, "decoder", index, "noncausal self"))
+        self.encoder_attn = build_attention(AttentionSpec(cfg.options, "decoder", index, "noncausal cross"))
         self.repos = repos
         if repos:
-            self.causal_attn = SoftmaxAttention(Place(cfg.options, "decoder", index, "causal self"))
+            self.causal_attn = SoftmaxAttention(AttentionSpec(cfg.options, "decoder", index, "causal self"))
             self.causal_attn_layer_norm = LayerNorm(self.embed_dim)
 
     def forward(  # type: ignore[override]
@@ -42,20 +42,22 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
         self_attn_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None, None]:
         """(T, B, C) to (T, B, C), with the encoder's output (S, B, C') and the padding masks (B, S) and (B, T)."""
-        padding = self_attn_padding_mask
-        x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, key_padding_mask=padding)[0])
+        padding_mask = self_attn_padding_mask
+        x = self._sublayer(
+            x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, key_padding_mask=padding_mask)[0]
+        )
         if self.repos:
             future = torch.full((len(x), len(x)), float("-inf"), dtype=x.dtype, device=x.device).triu(1)
             x = self._sublayer(
                 x,
                 self.causal_attn_layer_norm,
-                lambda y: self.causal_attn(y, y, y, key_padding_mask=padding, attn_mask=future)[0],
+                lambda y: self.causal_attn(y, y, y, key_padding_mask=padding_mask, attn_mask=future)[0],
             )
         x = self._sublayer(
             x,
             self.encoder_attn_layer_norm,
             lambda y: self.encoder_attn(
-                y, encoder_out, encoder_out, key_padding_mask=encoder_padding_mask, query_padding_mask=padding
+                y, encoder_out, encoder_out, key_padding_mask=encoder_padding_mask, query_padding_mask=padding_mask
             )[0],
         )
         x = self._sublayer(

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 import torch
 from fairseq import utils
@@ -18,9 +18,7 @@ from fairseq.models.transformer import (
 from omegaconf import II
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.amlp import ACTIVATIONS, SCALES
-from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS
-from amlp_fairseq.attention.registry import replace_attentions, supporting
+from amlp_fairseq.attention.registry import attention_options, replace_attentions, supporting
 from amlp_fairseq.compat.registration import register_model
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
@@ -54,65 +52,13 @@ STOCK_OPTIONS = _stock_options()
 
 
 @dataclass
-class DecoderConfig(FairseqDataclass):
-    """Options of a decoder's layers; all are flat, with fairseq's names where fairseq has them."""
+class DecoderConfig(attention_options(encoder=False), FairseqDataclass):  # type: ignore[misc]
+    """Options of a decoder's layers, and of the attentions (``register_attention``); all are flat, with fairseq's names
+    where fairseq has them."""
 
     decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the words of the target see each other"}
     )
-    decoder_kernel_size_list: List[int] = field(
-        default_factory=lambda: [3, 7, 15, 31, 31, 31],
-        metadata={"help": "widths of the decoder's convolutions or local windows; one number is for all layers"},
-    )
-    decoder_conv_dim: Optional[int] = field(
-        default=None, metadata={"help": "channels of the decoder's convolutions (default: --decoder-embed-dim)"}
-    )
-    decoder_conv_heads: Optional[int] = field(
-        default=None, metadata={"help": "H, heads that share kernels (default: --decoder-attention-heads)"}
-    )
-    decoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
-    attention_window: Optional[int] = field(
-        default=None, metadata={"help": "width of the windows of 'local' (default: the kernel size lists)"}
-    )
-    attention_inner_dim: int = field(
-        default=16, metadata={"help": "c: slots of 'abc', inner width of AMLP, random features of 'performer'"}
-    )
-    amlp_activation: ChoiceEnum(list(ACTIVATIONS)) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "activation of AMLP's inner layer"}
-    )
-    amlp_scale: Optional[ChoiceEnum(list(SCALES))] = field(  # type: ignore[valid-type]
-        default=None,
-        metadata={
-            "help": "what AMLP divides by √d_h: 'none': nothing (default of 'amlp_pquery'), 'sqrt': the argument of "
-            "its activation (default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
-        },
-    )
-    amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
-    amlp_ema_bias_correction: bool = field(
-        default=False, metadata={"help": "divide the moving average by 1 - β^i, for it starts at 0"}
-    )
-    no_amlp_normalize: bool = field(
-        default=False, metadata={"help": "do not normalise the channels before the covariances of 'amlp_cov'"}
-    )
-    no_amlp_temperature: bool = field(
-        default=False, metadata={"help": "no learned temperatures of the covariances of 'amlp_cov'"}
-    )
-    amlp_temperature: float = field(
-        default=1.0, metadata={"help": "what the temperatures of 'amlp_cov' are before training"}
-    )
-    no_amlp_output_norm: bool = field(default=False, metadata={"help": "no layer norm behind the heads of AMLP"})
-    amlp_published_contraction: bool = field(
-        default=False, metadata={"help": "'amlp_cov' with relu(L) and the axis of KᵀV that the authors' code sums over"}
-    )
-    average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer behind the mean of 'average'"})
-    no_average_gate: bool = field(default=False, metadata={"help": "leave out the gates of 'average'"})
-    weight_normalization: ChoiceEnum(list(NORMALIZATIONS)) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "what is done to a convolution's weights over the kernel axis"}
-    )
-    weight_dropout: Optional[float] = field(
-        default=None, metadata={"help": "DropConnect of convolution weights (default: --attention-dropout)"}
-    )
-    input_dropout: float = field(default=0.0, metadata={"help": "dropout of a convolution block's inputs"})
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(  # type: ignore[valid-type]
         default="relu", metadata={"help": "activation function to use"}
     )
@@ -152,7 +98,7 @@ class DecoderConfig(FairseqDataclass):
 
 
 @dataclass
-class PluginTransformerConfig(DecoderConfig):
+class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  # type: ignore[misc]
     """Options of the plugin's encoder-decoder models."""
 
     #: Those that a subclass inherits and its model does not honour.
@@ -164,17 +110,6 @@ class PluginTransformerConfig(DecoderConfig):
     decoder_cross_attention_type: ChoiceEnum(CROSS_ATTENTIONS) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the words of the target see the source"}
     )
-    encoder_kernel_size_list: List[int] = field(
-        default_factory=lambda: [3, 7, 15, 31, 31, 31, 31],
-        metadata={"help": "widths of the encoder's convolutions or local windows; one number is for all layers"},
-    )
-    encoder_conv_dim: Optional[int] = field(
-        default=None, metadata={"help": "channels of the encoder's convolutions (default: --encoder-embed-dim)"}
-    )
-    encoder_conv_heads: Optional[int] = field(
-        default=None, metadata={"help": "H, heads that share kernels (default: --encoder-attention-heads)"}
-    )
-    encoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
     encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
     encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "encoder embedding dimension for FFN"})
     encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})

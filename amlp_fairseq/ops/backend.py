@@ -10,6 +10,8 @@ from importlib.util import find_spec
 import torch
 
 BACKENDS = ("auto", "torch", "triton")
+#: An environment variable that says what ``auto`` means, one of ``BACKENDS``.
+VARIABLE = "AMLP_FAIRSEQ_BACKEND"
 #: Looked for once: ``torch.compile`` cannot trace the search.
 TRITON_INSTALLED = find_spec("triton") is not None
 
@@ -22,7 +24,8 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
     Triton runs on CUDA devices, and on CPU tensors when ``TRITON_INTERPRET=1`` was set before it was imported.
 
     Args:
-        requested: one of ``BACKENDS``; ``auto`` takes Triton on CUDA where it is installed, and PyTorch elsewhere.
+        requested: one of ``BACKENDS``; ``auto`` takes what the environment variable ``AMLP_FAIRSEQ_BACKEND`` says, or
+            else Triton on CUDA where it is installed, and PyTorch elsewhere.
         device: where the operator's tensors are.
         operator: its name, for messages.
         limit: why its kernels cannot take these inputs, if they cannot.
@@ -31,14 +34,17 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
         ValueError: for an unknown backend.
         RuntimeError: if ``triton`` is asked for and cannot run.
     """
+    origin = "backend"
+    if requested == "auto" and VARIABLE in os.environ:
+        origin, requested = VARIABLE, os.environ[VARIABLE]
     if requested not in BACKENDS:
-        raise ValueError(f"{operator}: backend {requested!r} is unknown; choose one of {', '.join(BACKENDS)}")
+        raise ValueError(f"{operator}: {origin} {requested!r} is unknown; choose one of {', '.join(BACKENDS)}")
     if requested == "torch":
         return "torch"
     obstacle = _triton_obstacle(device)
     if requested == "triton":
         if obstacle or limit:
-            raise RuntimeError(f"{operator}: backend 'triton' cannot run: {obstacle or limit}")
+            raise RuntimeError(f"{operator}: {origin} 'triton' cannot run: {obstacle or limit}")
         return "triton"
     # The interpreter is for tests: auto never takes it.
     reason = obstacle or ("TRITON_INTERPRET is set, but only for tests" if device.type == "cpu" else limit)

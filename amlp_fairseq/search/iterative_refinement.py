@@ -1,4 +1,4 @@
-"""Decoding of non-autoregressive models: whole sentences, refined again and again."""
+"""Decoding with non-autoregressive models: they write whole sentences, then revise them in several iterations."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from amlp_fairseq.decoding.ready_nat import ready_nat
 
 
 class IterativeRefinement:
-    """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for the models of
-    fairseq's NAT classes that write sentences of fixed length.
+    """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for those of fairseq's
+    non-autoregressive (NAT) models that do not change a sentence's length.
 
-    A sentence is finished after the last iteration, or as soon as no later one can change it: ``cmlmc_transformer``
-    says so itself (``settled``); fairseq's models hold no masks then, and have written what they had read. Of its
-    candidates of different lengths the one with the best mean log-probability of its words is returned, or the one
-    that an autoregressive model likes best.
+    A sentence is finished after the last iteration, or as soon as no later iteration can change it. For
+    ``cmlmc_transformer`` its method ``settled`` decides that; for fairseq's models it is so when an iteration changed
+    nothing and left no masks. Of a sentence's candidates, which differ in length, the one with the best mean
+    log-probability per word is returned, or the one to which an autoregressive model gives the best.
 
     Args:
         tgt_dict: target dictionary.
         max_iter: iterations after the first one, as in fairseq: 9 are 10 decoder calls.
-        beam_size: candidates of different lengths per sentence.
-        adaptive: whether to stop where no later iteration can change anything.
-        retain_history: whether to keep what every iteration reads and writes.
+        beam_size: candidates per sentence, each of another length.
+        adaptive: whether a sentence stops as soon as no later iteration can change it.
+        retain_history: whether to keep the input and output of every iteration.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
-        cuda_graphs: capture the passes of models that are not in training, but for the reranker.
+        cuda_graphs: capture the decoder calls of models that are not in training, except the reranker's.
 
     Raises:
-        ValueError: for sizes below their least.
+        ValueError: for a value below its minimum, naming the command line option.
     """
 
     def __init__(
@@ -68,15 +68,16 @@ class IterativeRefinement:
 
         Args:
             models: several are an ensemble; with ``rerank`` the last one is autoregressive.
-            sample: fairseq's batch; its sources begin with the start symbol.
+            sample: fairseq's batch with ``net_input.src_tokens`` (B, S), which begin with the start symbol, and
+                ``src_lengths`` (B,).
 
         Returns:
-            for every sentence one hypothesis, a list of one dict: ``tokens`` with the end symbol, ``score`` (mean
-            log-probability of the words, or of words and end under the reranker), ``positional_scores``, ``steps``
-            (decoder calls), ``alignment`` and ``attention`` (empty), ``history``.
+            for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
+            log-probability of the words; with ``rerank`` the reranker's, of words and end symbol),
+            ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``.
 
         Raises:
-            ValueError: for prefixes and constraints, models that change the length, and a missing reranker.
+            ValueError: for prefixes, constraints, models that change a sentence's length, and a missing reranker.
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
@@ -105,7 +106,7 @@ class IterativeRefinement:
         return [[max(finished[i : i + k], key=_quality)] for i in range(0, len(finished), k)]
 
     def _refine(self, model: Any, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
-        """Hypotheses of all rows: the candidates of the first sentence, of the second, …"""
+        """Hypotheses of all candidates: those of the first sentence, those of the second, …"""
         encoder_out = model.forward_encoder([src_tokens, src_lengths])
         state = model.initialize_output_tokens(encoder_out, src_tokens)
         rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(self.beam_size)
@@ -129,7 +130,7 @@ class IterativeRefinement:
             elif hasattr(model, "settled"):
                 done = model.settled(before, state)
             else:
-                # Stock cmlm_transformer masks when an iteration ends: masks that have not moved are not the end.
+                # Stock cmlm_transformer masks at the end of an iteration: the next one will fill these masks.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
                 done = ((state.output_tokens == before.output_tokens) & ~masks).all(dim=1)
             if not done.any():
@@ -150,8 +151,10 @@ class IterativeRefinement:
         return finished
 
     def _hypothesis(self, state: Any, row: int, end: int) -> dict[str, Any]:
-        """The row's words, and the end symbol, which was at position ``end`` at first; stock NAT models may write over
-        it, and end symbols among the words."""
+        """The row's words and the end symbol, which was at position ``end`` before the first iteration.
+
+        Stock NAT models may overwrite it, and may write end symbols among the words.
+        """
         tokens, scores = state.output_tokens[row], state.output_scores[row]
         words = self._words(tokens)
         result = {
@@ -167,7 +170,7 @@ class IterativeRefinement:
         return result
 
     def _words(self, tokens: Tensor) -> Tensor:
-        """Where neither start, end nor padding stands."""
+        """Mask of the positions that hold neither start, end nor padding."""
         return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
 
     def _strip(self, tokens: Tensor) -> Tensor:
@@ -175,17 +178,17 @@ class IterativeRefinement:
 
 
 def _refines(model: Any) -> bool:
-    """Whether it is a non-autoregressive model."""
+    """Whether the model is non-autoregressive."""
     return hasattr(model, "initialize_output_tokens")
 
 
 def _quality(hypothesis: dict[str, Any]) -> float:
-    """What the candidates are compared by: the score; nothing can only be chosen where all candidates are empty."""
+    """The key by which candidates are compared: the score; an empty one is chosen only if all are empty."""
     return float(hypothesis["score"]) if len(hypothesis["tokens"]) > 1 else -float("inf")
 
 
 def _rescore(reranker: Any, hypotheses: list[dict[str, Any]], src_tokens: Tensor, symbols: IterativeRefinement) -> None:
-    """Give the hypotheses the mean log-probabilities that an autoregressive model has for their words and the end.
+    """Replace the scores by an autoregressive model's mean log-probabilities of words and end symbol, in place.
 
     Autoregressive models are trained on sources without a start symbol: it becomes padding.
     """

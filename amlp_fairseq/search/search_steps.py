@@ -14,18 +14,15 @@ from torch import Tensor
 
 from amlp_fairseq.ops.top_k import top_k
 
-LENGTH_PENALTIES = ("fairseq", "gnmt")
-WORDS_BEHIND_END = ("ignore", "count")
-
 
 class Combinations(NamedTuple):
     """The k best ways to fill a step's slots, for each of N hypotheses, best first.
 
     Attributes:
         scores: sums of the slots' log-probabilities, (N, k).
-        words: the words, (N, k, z); padding behind the end symbol where words behind it are ignored.
+        words: the words, (N, k, z); padding behind the end symbol if words behind it are ignored.
         word_scores: their log-probabilities, (N, k, z); 0 for such padding.
-        ends: index of the first end symbol in the step, z where there is none, (N, k).
+        ends: index of the first end symbol in the step, z if there is none, (N, k).
     """
 
     scores: Tensor
@@ -50,14 +47,14 @@ def combine_words(
     """Combine the best words of every slot by outer addition, pruned to k after each slot (lines 10-14).
 
     Args:
-        lprobs: log-probabilities of the step's slots, (N, z, V); NaN where a model gives none, which counts as -inf.
+        lprobs: log-probabilities of the step's slots, (N, z, V); NaN counts as -inf.
         k: combinations to keep per hypothesis.
         eos: the end symbol.
-        pad: stands behind an end symbol.
-        words_behind_end: ``ignore``: a combination that has ended goes on with padding, which counts 0; ``count``: its
-            later slots are filled and counted like any other, as the authors' search does. Either way the k best are
-            found exactly.
-        forbidden: tells which candidates may not follow which words of the same step.
+        pad: fills the slots behind an end symbol.
+        words_behind_end: ``ignore``: the slots behind an end symbol hold padding, which adds 0 to the score;
+            ``count``: they are filled and scored like any other, as in the authors' search. Either way the k best
+            combinations are found exactly.
+        forbidden: which candidates may not follow which words of the same step.
         most_forbidden: how many candidates ``forbidden`` can exclude for one slot at most.
     """
     n, z, vocab = lprobs.shape
@@ -78,7 +75,7 @@ def combine_words(
     scores = candidates(0, top_words.new_empty(n, 1, 0)).squeeze(1)
     words = top_words[:, 0].unsqueeze(2)
     ended = []
-    if ignore:  # what ends costs nothing later: pruned only at the last, against combinations that are complete
+    if ignore:  # these are complete already, so they compete only with combinations of all z slots, at the end
         stop = top_words.new_tensor([eos] + [pad] * (z - 1))
         ended.append((end_scores[:, :1], stop.expand(n, 1, z)))
     for slot in range(1, z):
@@ -106,36 +103,8 @@ def _take(table: Tensor, rows: Tensor) -> Tensor:
     return table.gather(1, rows.unsqueeze(2).expand(-1, -1, table.size(2)))
 
 
-def forbid_end(lprobs: Tensor, first_slot: int, min_length: int, eos: int) -> None:
-    """Forbid the end symbol in slots before ``min_length`` words, in place.
-
-    Args:
-        lprobs: log-probabilities of slots first_slot … first_slot + z - 1, (N, z, V).
-        first_slot: number of words before this step, fewer than ``min_length``.
-        min_length: fewest words without the end symbol.
-        eos: the end symbol.
-    """
-    lprobs[:, : min_length - first_slot, eos] = -math.inf
-
-
-def force_end(lprobs: Tensor, first_slot: int, max_lengths: Tensor, eos: int) -> None:
-    """Forbid all but the end symbol in the slot behind ``max_lengths`` words, in place.
-
-    Args:
-        lprobs: log-probabilities of slots first_slot … first_slot + z - 1, (N, z, V).
-        first_slot: number of words before this step.
-        max_lengths: most words without the end symbol, (N,).
-        eos: the end symbol.
-    """
-    last = max_lengths - first_slot
-    rows = ((last >= 0) & (last < lprobs.size(1))).nonzero().squeeze(1)
-    end_scores = lprobs[rows, last[rows], eos]
-    lprobs[rows, last[rows]] = -math.inf
-    lprobs[rows, last[rows], eos] = end_scores
-
-
 def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
-    """What a hypothesis' score is divided by.
+    """The divisor of a hypothesis' score.
 
     Args:
         length: number of words, the end symbol included.
@@ -146,11 +115,11 @@ def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
     return length**alpha if kind == "fairseq" else ((5 + length) / 6) ** alpha
 
 
-def stay_put(origins: list[int]) -> list[int]:
-    """An order of n rows in which as many as can stand where they come from: index of the row for each of n places.
+def row_permutation(origins: list[int]) -> list[int]:
+    """A permutation of n rows that leaves as many as possible in place: the row for each of n places.
 
     Args:
-        origins: the place where each row comes from, (n,); several may come from one place, and from behind the n.
+        origins: the place from which each row comes, (n,); several may come from one place, or from a place ≥ n.
     """
     places = dict.fromkeys(range(len(origins)), -1)
     moving = []

@@ -1,4 +1,4 @@
-"""What every translation task of the plugin does beyond fairseq's: whole batches, checks that name what is wrong."""
+"""What every translation task of the plugin adds to fairseq's: complete batches, and errors that name their cause."""
 
 import hashlib
 import os
@@ -32,11 +32,11 @@ class PluginTranslationTask(TranslationTask):
     """fairseq's translation task without its traps.
 
     - No sentence is lost: stock drops the rest of the last batch when ``--required-batch-size-multiple`` (8 by
-      default) does not divide it.
-    - The checkpoint knows the dictionaries it was trained with; others are refused.
+      default) does not divide its size.
+    - The checkpoint keeps fingerprints of the dictionaries that it was trained with; others are refused.
     """
 
-    #: Generation options that the task's generator does not honour stop it, unless they have these values.
+    #: Generation options that the task's generator honours; any other that is not at its default is an error.
     HONOURED_GENERATION_OPTIONS: frozenset[str] = frozenset()
 
     @classmethod
@@ -64,11 +64,11 @@ class PluginTranslationTask(TranslationTask):
         return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the checkpoint keeps of the task: fingerprints of its dictionaries."""
+        """The task's state in a checkpoint: fingerprints of its dictionaries."""
         return {**super().state_dict(), "dictionaries": self._fingerprints()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the task's part of a checkpoint.
+        """Load the task's state from a checkpoint.
 
         Raises:
             ValueError: if the checkpoint belongs to other dictionaries or to a task that is not the plugin's.
@@ -89,16 +89,15 @@ class PluginTranslationTask(TranslationTask):
     def _fingerprints(self) -> dict[str, str]:
         return {"source": _fingerprint(self.src_dict), "target": _fingerprint(self.tgt_dict)}
 
-    @property
-    def decode_dtype(self) -> str | None:
-        """``--decode-dtype``."""
-        return None if self.cfg.decode_dtype is None else str(self.cfg.decode_dtype)
-
     def refuse_unsupported_generation_options(
         self, args: Any, extra_gen_cls_kwargs: Any, prefix_allowed_tokens_fn: Any
     ) -> None:
-        """Raise ValueError that names what ``build_generator`` got and would have no effect: generation options that
-        are set, a language model, a function for prefixes."""
+        """Check the arguments of ``build_generator``.
+
+        Raises:
+            ValueError: naming those that would have no effect: generation options that are set, a language model, a
+                function for prefixes.
+        """
         refused = []
         for name, option in GenerationConfig.__dataclass_fields__.items():
             value = getattr(args, name, option.default)

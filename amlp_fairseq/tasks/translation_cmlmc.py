@@ -1,23 +1,16 @@
 """Translation with non-autoregressive models: masked targets, and decoding by iterative refinement."""
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from fairseq.data import PrependTokenDataset
 from fairseq.tasks.translation import TranslationTask
 from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
 
 from amlp_fairseq.compat.registration import register_task
+from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
-
-logger = logging.getLogger(__name__)
-
-#: Lengths that fairseq's NAT models can predict, start and end included, without --pred-length-offset.
-LENGTHS = 256
 
 
 @dataclass
@@ -31,10 +24,10 @@ class TranslationCMLMCConfig(TranslationLevenshteinConfig, DecodingConfig):
 class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     """fairseq's ``translation_lev`` without its gaps.
 
-    - The model learns the number of the update: CMLMC's correction loss begins at one.
+    - The model is told the number of updates: CMLMC's correction loss begins at a given one.
     - ``--eval-bleu`` works, and so does ``--best-checkpoint-metric bleu``.
-    - ``target`` and hypotheses are without the start symbol: no score counts it.
-    - Candidates can be rescored by an autoregressive model.
+    - ``target`` and hypotheses have no start symbol, so no score counts it.
+    - An autoregressive model can rescore the candidates.
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(
@@ -50,34 +43,19 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """As for autoregressive models, but for sources that begin with the start symbol, and sizes that count those of
-        sources and targets."""
-        self.cfg.max_source_positions -= 1  # --truncate-source leaves room for it
+        """As fairseq's translation task, but for the start symbol, see :class:`StartSymbolPairDataset`."""
+        self.cfg.max_source_positions -= 1  # --truncate-source leaves room for the start symbol
         try:
             TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
         finally:
             self.cfg.max_source_positions += 1
-        dataset = self.datasets[split]
-        dataset.src = PrependTokenDataset(dataset.src, self.source_dictionary.bos())
-        dataset.src_sizes = dataset.sizes = dataset.src.sizes
-        if dataset.tgt is None:
-            return
-        dataset.tgt_sizes = dataset.tgt_sizes + 1
-        dataset.sizes = np.stack([dataset.src_sizes, dataset.tgt_sizes], axis=1)
-        if long := int((dataset.tgt_sizes >= LENGTHS).sum()):
-            logger.warning(
-                "%d target(s) of %s are longer than %d words: without --pred-length-offset the length prediction takes "
-                "them for sentences of that length, and never writes longer ones",
-                long,
-                split,
-                LENGTHS - 3,
-            )
+        self.datasets[split] = StartSymbolPairDataset(self.datasets[split], split)
 
     def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
         return super().build_dataset_for_inference(src_tokens, [length + 1 for length in src_lengths], constraints)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the task's part of a checkpoint; those of fairseq's own tasks, which may rescore, have none."""
+        """Load the task's state; checkpoints of fairseq's own tasks, whose models may rescore, have none."""
         if "dictionaries" in state_dict:
             super().load_state_dict(state_dict)
 
@@ -96,11 +74,11 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
         sample = self._with_start(sample)
         sample["prev_target"] = self.inject_noise(sample["target"])
-        # TranslationLevenshteinTask's own leaves BLEU out; no string of words has the start symbol.
+        # TranslationLevenshteinTask.valid_step would leave out BLEU.
         return TranslationTask.valid_step(self, sample, model, criterion)
 
     def _with_start(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """The batch with targets that begin with the start symbol, as the models and ``nat_loss`` take them."""
+        """The batch with targets that begin with the start symbol, as the models and ``nat_loss`` need them."""
         target = sample["target"]
         start = torch.full_like(target[:, :1], self.target_dictionary.bos())
         return {**sample, "target": torch.cat([start, target], dim=1)}
@@ -126,6 +104,6 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             adaptive=not getattr(args, "iter_decode_force_max_iter", False),
             retain_history=getattr(args, "retain_iter_history", False),
             rerank=getattr(args, "iter_decode_with_external_reranker", False),
-            decode_dtype=self.decode_dtype,
+            decode_dtype=None if self.cfg.decode_dtype is None else str(self.cfg.decode_dtype),
             cuda_graphs=self.cfg.cuda_graphs,
         )

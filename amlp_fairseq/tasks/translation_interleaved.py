@@ -13,13 +13,13 @@ from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.search.search_steps import LENGTH_PENALTIES, WORDS_BEHIND_END
+from amlp_fairseq.search.options import GENERATION_ARGUMENTS, LENGTH_PENALTIES, WORDS_BEHIND_END, SearchOptions
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
 @dataclass
 class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
-    """Options of ``translation_interleaved``: the order of generation, and what the paper's search leaves open."""
+    """Options of ``translation_interleaved``: the order of generation, and what the paper leaves open."""
 
     num_directions: Optional[int] = field(
         default=None,
@@ -46,7 +46,7 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     )
     words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
         default="ignore",
-        metadata={"help": "what words behind the end symbol in its step add to a score: nothing, or what they have"},
+        metadata={"help": "whether a score counts the words behind the end symbol in the same step"},
     )
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
@@ -62,10 +62,9 @@ class TranslationInterleavedTask(PluginTranslationTask):
     fairseq's translation task.
     """
 
-    HONOURED_GENERATION_OPTIONS = frozenset(
-        "beam nbest max_len_a max_len_b min_len unnormalized lenpen unkpen temperature no_repeat_ngram_size "
-        "print_alignment print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm "
-        "lm_weight sacrebleu post_process path".split()
+    HONOURED_GENERATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) | frozenset(
+        "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm lm_weight "
+        "sacrebleu post_process path".split()
     )
 
     def __init__(self, cfg: TranslationInterleavedConfig, src_dict: Any, tgt_dict: Any) -> None:
@@ -91,7 +90,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("interleaving")
         if saved is None and self.order.left_to_right:
-            return  # of fairseq's translation task, which keeps nothing
+            return  # a checkpoint of fairseq's translation task, which saves no state
         if saved is None:
             raise ValueError(
                 "the checkpoint was not trained with --task translation_interleaved; if it is an autoregressive "
@@ -137,23 +136,5 @@ class TranslationInterleavedTask(PluginTranslationTask):
             ValueError: naming the options that it cannot honour.
         """
         self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
-        return MultiwordBeamSearch(
-            models,
-            self.target_dictionary,
-            self.order,
-            beam_size=getattr(args, "beam", 5),
-            max_len_a=getattr(args, "max_len_a", 0),
-            max_len_b=getattr(args, "max_len_b", 200),
-            min_len=getattr(args, "min_len", 1),
-            normalize_scores=not getattr(args, "unnormalized", False),
-            len_penalty=getattr(args, "lenpen", 1),
-            length_penalty_kind=self.cfg.length_penalty,
-            unk_penalty=getattr(args, "unkpen", 0),
-            temperature=getattr(args, "temperature", 1.0),
-            no_repeat_ngram_size=getattr(args, "no_repeat_ngram_size", 0),
-            words_behind_end=self.cfg.words_behind_end,
-            deduplicate_ngram_size=self.cfg.deduplicate_ngrams,
-            alignment=getattr(args, "print_alignment", None),
-            decode_dtype=self.decode_dtype,
-            cuda_graphs=self.cfg.cuda_graphs,
-        )
+        options = SearchOptions.from_generation_args(args, self.cfg)
+        return MultiwordBeamSearch(models, self.target_dictionary, self.order, options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,11 @@ import commands
 import pytest
 import sacrebleu
 
-recipe = commands.load_script("recipe")
+from amlp_fairseq.recipes import embedded_corpus
+from amlp_fairseq.recipes.config import flags, load
+from amlp_fairseq.recipes.results import read_results
 
-#: A configuration of the embedded corpus, options that win over it, updates, words per decoder call (None for fairseq's
+#: A row, at the scale embedded, options that win over it, updates, words per decoder call (None for fairseq's
 #: own search), least BLEU.
 SYSTEMS = {
     "autoregressive": ("autoregressive", "", 320, 1, 70.0),
@@ -24,7 +24,7 @@ SYSTEMS = {
         *(320, 2, 50.0),
     ),
 }
-#: Least BLEU in the results that scripts/reproduce.sh left, in the first way of decoding.
+#: Least BLEU in the results that amlp-fairseq reproduce left, in the first way of decoding.
 REPRODUCED = {
     "transformer": 80.0,
     "transformer_abc": 70.0,
@@ -72,17 +72,18 @@ REPRODUCED = {
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded corpus, binarised."""
     folder = tmp_path_factory.getbasetemp() / "embedded-corpus"
-    generator = commands.ROOT / "examples/embedded_corpus/generate.py"
-    subprocess.run([sys.executable, str(generator), str(folder / "raw")], check=True)
+    embedded_corpus.write(folder / "raw", embedded_corpus.generate())
     commands.preprocess(folder / "raw", folder / "data-bin")
     return folder
 
 
 def options(row: str) -> tuple[list[str], list[str], list[str]]:
-    """A configuration's flags: of the task, of the training, and of its first way of decoding."""
-    config = recipe.load(commands.ROOT / f"configs/embedded/{row}.yaml")
-    decoding = next(iter(config.generate.values()))
-    return tuple(recipe.flags(values, config.path) for values in (config.task, config.train, decoding))
+    """A row's flags: of the task, of the training, and of its first way of decoding."""
+    recipe = load(row, "embedded", "embedded")
+    task, training, decoding = (
+        flags(values, row) for values in (recipe.task, recipe.train, next(iter(recipe.generate.values())))
+    )
+    return task, training, decoding
 
 
 def train(corpus: Path, folder: Path, *options: Any) -> Path:
@@ -93,7 +94,7 @@ def train(corpus: Path, folder: Path, *options: Any) -> Path:
     )
     assert len(list(folder.glob("checkpoint_*_*.pt"))) == 3
     average = folder / "average.pt"
-    commands.run("amlp_fairseq.average_checkpoints", "--inputs", folder, "--last-updates", "3", "--output", average)
+    commands.run("amlp_fairseq.recipes.average", "--inputs", folder, "--last-updates", "3", "--output", average)
     return average
 
 
@@ -145,7 +146,7 @@ def test_non_autoregressive(corpus: Path, tmp_path: Path) -> None:
 
 def test_results_of_the_embedded_corpus() -> None:
     """Every row is there and good enough, and refinement helps what sees no words."""
-    lines = commands.load_script("result_lines").read_results(commands.ROOT / "docs/results/embedded.jsonl")
+    lines = read_results(commands.ROOT / "docs/results/embedded.jsonl")
     tests = [row for row in lines if row["split"] == "test"]
     bleu = {(row["system"], row["distilled"], row["decoding"]): row["bleu"] for row in tests}
     first = {system: score for (system, distilled, _), score in reversed(bleu.items()) if not distilled}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from amlp_fairseq.ops.dynamic_conv.naive import keep_mask
+from amlp_fairseq.ops.dynamic_conv.drop_connect import keep_mask
 from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
 
 #: Outputs of a block. Its product has (BLOCK + k - 1) / k as many operations as the convolution has.

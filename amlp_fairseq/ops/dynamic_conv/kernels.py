@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from amlp_fairseq.ops.dynamic_conv.naive import drop_threshold
+from amlp_fairseq.ops.dynamic_conv.drop_connect import drop_threshold
 from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from amlp_fairseq.ops.dynamic_conv.naive import keep_mask
+from amlp_fairseq.ops.dynamic_conv.drop_connect import keep_mask
 
 
 def new_output(x: Tensor, length: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from amlp_fairseq.attention import abc, local
 from amlp_fairseq.attention.multihead import MultiHeadAttention
-from amlp_fairseq.attention.registry import ATTENTIONS, Place
+from amlp_fairseq.attention.registry import ATTENTIONS, AttentionSpec
 
 WIDTH, SOURCE_WIDTH, BATCH = 8, 6, 3
 #: Padding on the left and on the right of each sentence; the target has more words than the source, fewer, or as many.
@@ -51,7 +51,9 @@ def build(name: str, pattern: str, step: int = 1, heads: int = 2, width: int = W
     widths = {"encoder_embed_dim": SOURCE_WIDTH if side == "decoder" else width, "decoder_embed_dim": width}
     numbers = {"encoder_attention_heads": heads, "decoder_attention_heads": heads}
     torch.manual_seed(0)
-    layer = ATTENTIONS[name](Place(Namespace(**{**OPTIONS, **widths, **numbers, **options}), side, 0, pattern, step))
+    layer = ATTENTIONS[name](
+        AttentionSpec(Namespace(**{**OPTIONS, **widths, **numbers, **options}), side, 0, pattern, step)
+    )
     return layer.eval()
 
 
@@ -79,7 +81,7 @@ def future(length: int, step: int = 1) -> Tensor:
 
 # The formulas. q, k and v are those of one head, (n, d_h), (m, d_h) and (m, d_h).
 
-Formula = Callable[[ndarray, ndarray, ndarray, Place, dict[str, ndarray], int], ndarray]
+Formula = Callable[[ndarray, ndarray, ndarray, AttentionSpec, dict[str, ndarray], int], ndarray]
 
 
 def softmax(x: ndarray) -> ndarray:
@@ -102,39 +104,39 @@ def attend(q: ndarray, k: ndarray, v: ndarray, seen: Callable[[int], Iterable[in
     return np.stack([softmax(k[keys] @ x / math.sqrt(len(x))) @ v[keys] for x, keys in rows])
 
 
-def up_to(i: int, m: int, place: Place) -> int:
+def up_to(i: int, m: int, spec: AttentionSpec) -> int:
     """How many of m keys position i sees where nothing but causality limits it."""
-    step = place.words_per_step
-    return min((i // step + 1) * step, m) if place.pattern == "causal self" else m
+    step = spec.words_per_step
+    return min((i // step + 1) * step, m) if spec.pattern == "causal self" else m
 
 
-def softmax_formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
-    return attend(q, k, v, lambda i: range(up_to(i, len(k), place)))
+def softmax_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
+    return attend(q, k, v, lambda i: range(up_to(i, len(k), spec)))
 
 
-def local_formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
-    n, m, width, step = len(q), len(k), place.options.attention_window, place.words_per_step
+def local_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
+    n, m, width, step = len(q), len(k), spec.options.attention_window, spec.words_per_step
 
     def window(i: int) -> Iterable[int]:
         centre = {
             "noncausal self": i,
             "noncausal cross": math.floor((i + Fraction(1, 2)) * m / n),
             "causal cross": min(i, m - 1),
-        }.get(place.pattern)
+        }.get(spec.pattern)
         end = i // step * step + step if centre is None else centre + width // 2 + 1
         return (j for j in range(end - width, end) if 0 <= j < m)
 
     return attend(q, k, v, window)
 
 
-def abc_formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
+def abc_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
     def slots(x: ndarray, control: str, count: int) -> ndarray:
         phi = np.exp(x[:count] @ p[f"{control}.weight"].T)
         return (phi.T @ x[:count]) / phi.sum(axis=0)[:, None]
 
     rows = []
     for i, x in enumerate(q):
-        count = up_to(i, len(k), place)
+        count = up_to(i, len(k), spec)
         k_slots, v_slots = slots(k, "k_control", count), slots(v, "v_control", count)
         rows.append(softmax(k_slots @ x / math.sqrt(len(x))) @ v_slots)
     return np.stack(rows)
@@ -143,7 +145,7 @@ def abc_formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, n
 def kernel_formula(similarity: Callable[..., float]) -> Formula:
     """Σ_j s(i, j) v_j / Σ_j s(i, j)."""
 
-    def formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
+    def formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
         longest = max(len(q), len(k))
         s = np.array([[similarity(x, y, (i - j) / longest, p) for j, y in enumerate(k)] for i, x in enumerate(q)])
         norm = s.sum(axis=1, keepdims=True)
@@ -173,15 +175,15 @@ def covariance(x: ndarray, y: ndarray, temperature: float, normalize: bool) -> n
     return softmax(temperature * (x.T @ y))
 
 
-def xca_formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
+def xca_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
     return v @ covariance(q, k, p["temperature"][h], True).T
 
 
 def cov_weights(
-    q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int
+    q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int
 ) -> tuple[ndarray, ndarray]:
     """Lᵀ and W of Eq. 9 and 10."""
-    options = place.options
+    options = spec.options
     t = [1.0, 1.0, 1.0] if options.no_amlp_temperature else p["temperature"][:, h]
     normalize = not options.no_amlp_normalize
     l_t = p["c_q"][h] @ covariance(q, q, t[0], normalize) + p["c_k"][h] @ covariance(k, k, t[1], normalize)
@@ -193,14 +195,14 @@ def cov_weights(
 
 
 def pquery_weights(
-    q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int
+    q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int
 ) -> tuple[ndarray, ndarray]:
     """Lᵀ and W of Eq. 11 and 12."""
-    beta, average, q_hat = place.options.amlp_ema_beta, np.zeros(q.shape[1]), []
+    beta, average, q_hat = spec.options.amlp_ema_beta, np.zeros(q.shape[1]), []
     for i, x in enumerate(q, start=1):
         average = beta * average + (1 - beta) * x
-        q_hat.append(average / (1 - beta**i) if place.options.amlp_ema_bias_correction else average)
-    factor = 1 / math.sqrt(q.shape[1]) if place.options.amlp_scale == "all" else 1
+        q_hat.append(average / (1 - beta**i) if spec.options.amlp_ema_bias_correction else average)
+    factor = 1 / math.sqrt(q.shape[1]) if spec.options.amlp_scale == "all" else 1
     from_q = softmax(factor * p["c_q"][h] @ np.stack(q_hat).T) @ np.stack(q_hat)
     from_k = softmax(factor * p["c_k"][h] @ k.T) @ k
     l_t = np.concatenate([from_q, from_k], axis=1) @ p["fuse.weight"].T + p["fuse.bias"]
@@ -210,20 +212,20 @@ def pquery_weights(
 def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) -> Formula:
     """Eq. 8, ``scale`` by default."""
 
-    def formula(q: ndarray, k: ndarray, v: ndarray, place: Place, p: dict[str, ndarray], h: int) -> ndarray:
-        if place.pattern == "causal self":  # Eq. 13 and 14: with what each position sees, and nothing else
-            whole, counts = replace(place, pattern="noncausal self"), [up_to(i, len(k), place) for i in range(len(q))]
+    def formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
+        if spec.pattern == "causal self":  # Eq. 13 and 14: with what each position sees, and nothing else
+            whole, counts = replace(spec, pattern="noncausal self"), [up_to(i, len(k), spec) for i in range(len(q))]
             return np.stack([formula(q[:m], k[:m], v[:m], whole, p, h)[i] for i, m in enumerate(counts)])
-        l_t, w = weights(q, k, v, place, p, h)
-        x = q @ l_t.T / (1 if (place.options.amlp_scale or scale) == "none" else math.sqrt(q.shape[1]))
+        l_t, w = weights(q, k, v, spec, p, h)
+        x = q @ l_t.T / (1 if (spec.options.amlp_scale or scale) == "none" else math.sqrt(q.shape[1]))
         hidden = {
             "softmax": softmax(x),
             "relu": np.maximum(x, 0),
             "sigmoid": 1 / (1 + np.exp(-x)),
             "identity": x,
-        }[place.options.amlp_activation]
+        }[spec.options.amlp_activation]
         out = hidden @ w
-        return out if place.options.no_amlp_output_norm else layer_norm(out, p)
+        return out if spec.options.no_amlp_output_norm else layer_norm(out, p)
 
     return formula
 
@@ -262,7 +264,7 @@ def by_formula(name: str, layer: Any, x: ndarray, source: ndarray) -> ndarray:
     for h in range(layer.num_heads):
         channels = slice(h * layer.head_dim, (h + 1) * layer.head_dim)
         q, k, v = (projected[letter][:, channels] for letter in "qkv")
-        heads.append(FORMULAS[name](q, k, v, layer.place, p, h))
+        heads.append(FORMULAS[name](q, k, v, layer.spec, p, h))
     return np.concatenate(heads, axis=1) @ p["out_proj.weight"].T + p["out_proj.bias"]
 
 
@@ -287,7 +289,7 @@ def check(name: str, pattern: str, step: int, padded: bool, length: int = 9, **o
     out = layer(x, source, source, **arguments)[0].detach()
     # These have a softmax or sums in float32, whatever their inputs are.
     single = name in ("abc", "linear", "performer", "cosformer", "local", "amlp_pquery") or (
-        name == "amlp_cov" and layer.place.options.amlp_activation == "softmax"
+        name == "amlp_cov" and layer.spec.options.amlp_activation == "softmax"
     )
     tolerance = 2e-5 if single else 1e-10
     for b in range(BATCH):
@@ -409,17 +411,20 @@ def fairseq_pair(pattern: str) -> tuple[Any, MultiheadAttention]:
 @pytest.mark.parametrize("pattern", ["noncausal self", "causal self"])
 def test_softmax_self_attention_is_fairseqs(pattern: str) -> None:
     ours, theirs = fairseq_pair(pattern)
-    x, hidden = random(9), mask(9, [(0, 2), (0, 3), (0, 0)])
-    arguments = {"key_padding_mask": hidden, "attn_mask": future(9).double() if pattern == "causal self" else None}
+    x, padding_mask = random(9), mask(9, [(0, 2), (0, 3), (0, 0)])
+    arguments = {
+        "key_padding_mask": padding_mask,
+        "attn_mask": future(9).double() if pattern == "causal self" else None,
+    }
     torch.testing.assert_close(ours(x, x, x, **arguments)[0], theirs(x, x, x, **arguments)[0])
 
 
 @pytest.mark.parametrize("pattern", ["noncausal cross", "causal cross"])
 def test_softmax_cross_attention_is_fairseqs_and_so_are_its_weights(pattern: str) -> None:
     ours, theirs = fairseq_pair(pattern)
-    x, source, hidden = random(7), random(9, SOURCE_WIDTH), mask(9, SOURCE)
+    x, source, padding_mask = random(7), random(9, SOURCE_WIDTH), mask(9, SOURCE)
     for need_weights in (False, True):
-        arguments = {"key_padding_mask": hidden, "need_weights": need_weights}
+        arguments = {"key_padding_mask": padding_mask, "need_weights": need_weights}
         out, weights = ours(x, source, source, **arguments)
         expected, expected_weights = theirs(x, source, source, **arguments)
         torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6)  # weights are in float32
@@ -433,12 +438,12 @@ def test_softmax_cross_attention_is_fairseqs_and_so_are_its_weights(pattern: str
 @pytest.mark.parametrize("pattern", ["causal self", "causal cross"])
 def test_incremental_softmax_attention_is_fairseqs(pattern: str) -> None:
     ours, theirs = fairseq_pair(pattern)
-    x, source, hidden = random(7), random(9, SOURCE_WIDTH), mask(9, SOURCE)
+    x, source, padding_mask = random(7), random(9, SOURCE_WIDTH), mask(9, SOURCE)
     states: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for word in x.split(1):
         key, arguments = word, {}
         if pattern == "causal cross":
-            key, arguments = source, {"key_padding_mask": hidden, "static_kv": True, "need_weights": True}
+            key, arguments = source, {"key_padding_mask": padding_mask, "static_kv": True, "need_weights": True}
         (out, weights), (expected, expected_weights) = (
             attention(word, key, key, incremental_state=state, **arguments)
             for attention, state in zip((ours, theirs), states, strict=True)

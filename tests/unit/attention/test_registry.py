@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from dataclasses import field, fields, make_dataclass
+from typing import Any, List, Optional  # noqa: UP035
 
 import pytest
 import torch
@@ -12,8 +13,22 @@ from hypothesis import strategies as st
 from memory import peak_memory
 from torch import Tensor
 
+from amlp_fairseq.attention import registry
 from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS
-from amlp_fairseq.attention.registry import ATTENTIONS, PATTERNS, Place, build_attention, register_attention, supporting
+from amlp_fairseq.attention.multihead import MultiHeadAttention
+from amlp_fairseq.attention.registry import (
+    ATTENTIONS,
+    OPTIONS,
+    PATTERNS,
+    AttentionSpec,
+    attention_options,
+    build_attention,
+    register_attention,
+    supporting,
+)
+from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.state import StepContext
+from amlp_fairseq.decoding.packed_linear import with_packed_linears
 
 WIDTH, CHANNELS, BATCH = 5, 16, 3
 STEPS = [1, 2, 3]
@@ -38,61 +53,41 @@ IN_DECODER = [(name, step) for name in supporting("causal self") for step in STE
 IN_CROSS = [(name, pattern) for pattern in ("noncausal cross", "causal cross") for name in supporting(pattern)]
 
 
-def place(pattern: str, step: int = 1, **options: Any) -> Place:
-    sides = {
-        f"{s}_{name}": value
-        for s in ("encoder", "decoder")
-        for name, value in {
-            "embed_dim": CHANNELS,
-            "ffn_embed_dim": 32,
-            "attention_heads": 4,
-            "layers": 1,
-            "kernel_size_list": [WIDTH],
-            "conv_dim": None,
-            "conv_heads": None,
-            "glu": 1,
-        }.items()
-    }
-    general = {
-        "average_ffn": False,
-        "no_average_gate": False,
+def attention_spec(pattern: str, step: int = 1, **options: Any) -> AttentionSpec:
+    """With every attention's own options as they are by default, on small sizes."""
+    sizes = {"embed_dim": CHANNELS, "ffn_embed_dim": 32, "attention_heads": 4, "layers": 1, "kernel_size_list": [WIDTH]}
+    given = {
+        **{name: value for encoder in (True, False) for name, value in vars(attention_options(encoder)()).items()},
+        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()},
         "activation_dropout": 0.0,
         "attention_dropout": 0.0,
-        "weight_dropout": None,
-        "input_dropout": 0.0,
-        "weight_normalization": "softmax",
-        "attention_window": None,
         "attention_inner_dim": 3,
-        "amlp_activation": "softmax",
-        "amlp_scale": None,
-        "amlp_temperature": 1.0,
         "amlp_ema_beta": 0.5,
-        "amlp_ema_bias_correction": False,
-        "no_amlp_normalize": False,
-        "no_amlp_temperature": False,
-        "no_amlp_output_norm": False,
-        "amlp_published_contraction": False,
         "max_source_positions": 64,
         "max_target_positions": 64,
     }
     side = "encoder" if pattern == "noncausal self" else "decoder"
-    return Place(Namespace(**{**sides, **general, **options}), side, 0, pattern, step)
+    return AttentionSpec(Namespace(**{**given, **options}), side, 0, pattern, step)
 
 
 def build(name: str, pattern: str, step: int = 1, **options: Any) -> Any:
     torch.manual_seed(0)
-    layer = ATTENTIONS[name](place(SELF.get(pattern, pattern), step, **options)).eval()
+    layer = ATTENTIONS[name](attention_spec(SELF.get(pattern, pattern), step, **options)).eval()
     if name == "gmlp":  # at first it hardly looks at other positions
         torch.nn.init.normal_(layer.weight)
     return layer
 
 
+def causal_bias(step: int, start: int, end: int) -> Tensor:
+    """What positions from ``start`` to ``end`` may not see of those before ``end``."""
+    queries, keys = torch.arange(start, end), torch.arange(end)
+    return torch.zeros(end - start, end).masked_fill(keys // step > (queries // step).unsqueeze(1), float("-inf"))
+
+
 def run(layer: Any, x: Tensor, step: int = 0, start: int = 0, **arguments: Any) -> Tensor:
     """The layer on ``x`` (T, B, C); with ``step``, under the decoder's mask for positions from ``start`` on."""
     if step:
-        queries, keys = torch.arange(start, start + len(x)), torch.arange(start + len(x))
-        hidden = keys // step > (queries // step).unsqueeze(1)
-        arguments["attn_mask"] = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        arguments["attn_mask"] = causal_bias(step, start, start + len(x))
     return layer(x, x, x, **arguments)[0]
 
 
@@ -155,36 +150,70 @@ def test_reordering_follows_the_beam(name: str, step: int) -> None:
     torch.testing.assert_close(last, run(layer, x[:, order], step)[3 * step :], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", CONSTANT_STATE)
-def test_state_never_grows(name: str) -> None:
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize(("name", "step"), IN_DECODER)
+@settings(deadline=None, max_examples=8)
+@given(chunks=st.lists(st.integers(1, 5), min_size=2, max_size=5), seed=st.integers(0, 99))
+@torch.no_grad()
+def test_steps_follow_the_beam_whatever_their_size(
+    name: str, step: int, width: int, chunks: list[int], seed: int
+) -> None:
+    """The protocol itself: a state of zeros, steps that update it in place, rows that move between them."""
+    layer, generator = (
+        build(name, "decoder", step, decoder_kernel_size_list=[width]),
+        torch.Generator().manual_seed(seed),
+    )
+    state = layer.init_state(BATCH, step * sum(chunks), random(1))
+    assert all(len(x) == BATCH and not x.any() for x in state.values())
+    places = {key: x.data_ptr() for key, x in state.items()}
+    words, start = torch.empty(0, BATCH, CHANNELS), 0
+    for chunk in chunks:
+        end = start + step * chunk
+        new = torch.randn(end - start, BATCH, CHANNELS, generator=generator)
+        words = torch.cat([words, new])
+        context = StepContext(torch.arange(start, end), end, bias=causal_bias(step, start, end))
+        out, weights = layer.step(new.transpose(0, 1), state, context)
+        torch.testing.assert_close(out.transpose(0, 1), run(layer, words, step)[start:], atol=1e-5, rtol=1e-5)
+        assert weights is None
+        assert {key: x.data_ptr() for key, x in state.items()} == places
+        order = torch.randint(BATCH, (BATCH,), generator=generator)
+        for x in state.values():
+            x.copy_(x[order])
+        words, start = words[:, order], end
+
+
+@pytest.mark.parametrize("name", supporting("causal self"))
+def test_only_what_is_said_to_grow_depends_on_the_slots(name: str) -> None:
+    layer = build(name, "decoder")
+    few, many = (layer.init_state(BATCH, slots, random(1).double()) for slots in (3, 50))
+    assert set(layer.growing) <= few.keys() == many.keys()
+    for key, x in few.items():
+        assert x.dtype in (torch.float32, torch.float64)
+        if key in layer.growing:
+            assert (len(x), x.size(-2)) == (BATCH, 3)
+            assert many[key].shape == (*x.shape[:-2], 50, x.size(-1))
+        else:
+            assert many[key].shape == x.shape
+    if name in CONSTANT_STATE:
+        assert sum(x.numel() for x in few.values()) == BATCH * CONSTANT_STATE[name]
+
+
+@pytest.mark.parametrize("name", supporting("causal self"))
+def test_fairseq_keeps_the_state_and_nothing_else(name: str) -> None:
     layer = build(name, "decoder")
     for first in (1, 40):
         state: dict = {}
         run(layer, random(first), incremental_state=state)
-        for _ in range(3):
+        for n in range(3):
             (saved,) = state.values()
-            tensors = [value for value in saved.values() if isinstance(value, Tensor) and value.dim() > 0]
-            assert all(isinstance(value, (Tensor, int)) for value in saved.values())
-            size = sum(value.numel() for value in tensors)
-            full = BATCH * CONSTANT_STATE[name]
-            assert size == full if first == 40 or name != "local" else size <= full
-            assert all(value.untyped_storage().nbytes() == 4 * value.numel() for value in tensors)
+            assert saved["length"] == first + n
+            tensors = {key: x for key, x in saved.items() if key != "length"}
+            slots = max(x.size(-2) for x in tensors.values()) if layer.growing else 0
+            expected = layer.init_state(BATCH, slots, random(1))
+            assert {key: x.shape for key, x in tensors.items()} == {key: x.shape for key, x in expected.items()}
+            assert slots <= 2 * max(first + n, 8)
+            assert all(x.untyped_storage().nbytes() == 4 * x.numel() for x in tensors.values())
             run(layer, random(1), incremental_state=state)
-
-
-@pytest.mark.parametrize("name", supporting("causal self"))
-def test_a_fixed_state_is_tensors_that_are_zero_before_the_first_word(name: str) -> None:
-    layer = build(name, "decoder")
-    state: dict = {}
-    first = run(layer, random(1), incremental_state=state)
-    (saved,) = state.values()
-    shapes = {key: (value.shape, value.dtype) for key, value in saved.items()}
-    zeros = {next(iter(state)): {key: torch.zeros_like(value) for key, value in saved.items()}}
-    run(layer, random(1), incremental_state=state)
-    (saved,) = state.values()
-    assert layer.fixed_state == ({key: (value.shape, value.dtype) for key, value in saved.items()} == shapes)
-    if layer.fixed_state:
-        torch.testing.assert_close(run(layer, random(1), incremental_state=zeros), first, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in IN_DECODER} - {"softmax"}))
@@ -428,20 +457,42 @@ def test_cross_attention_keeps_the_source_and_follows_the_beam(name: str) -> Non
     torch.testing.assert_close(last, whole[5:, order], atol=1e-5, rtol=1e-5)
 
 
-def test_a_place_refuses_what_cannot_stand_there() -> None:
+@pytest.mark.parametrize(
+    "name", sorted(name for name, cls in ATTENTIONS.items() if issubclass(cls, MultiHeadAttention))
+)
+def test_attentions_have_one_product_for_what_reads_the_same(name: str) -> None:
+    for pattern in ATTENTIONS[name].patterns:
+        side = next((side for side, own in SELF.items() if own == pattern), pattern)
+        layer = build(name, side)
+        packed = with_packed_linears(layer, None)
+        expected = {"q", "kv", "out"} if "cross" in pattern else {"qkv", "out"}
+        assert (packed.packed.keys(), layer.packed) == (expected, {})
+        x, memory = random(6), random(7, seed=4)
+        key = memory if "cross" in pattern else x
+        mask = torch.zeros(BATCH, len(key), dtype=torch.bool)
+        mask[0, 4:] = True
+        with torch.no_grad():
+            for key_padding_mask in (None, mask):
+                found, _ = packed(x, key, key, key_padding_mask)
+                torch.testing.assert_close(found, layer(x, key, key, key_padding_mask)[0], atol=1e-5, rtol=1e-5)
+        layer.dropout_module.apply_during_inference = True  # as --retain-dropout does
+        assert with_packed_linears(layer, None).packed == {}
+
+
+def test_a_pattern_refuses_what_cannot_do_it() -> None:
     for pattern in PATTERNS:
         able = supporting(pattern)
         assert able, pattern
         kind = pattern.split()[1]
         for name in ATTENTIONS:
-            here = place(pattern)
-            setattr(here.options, f"{here.side}_{kind}_attention_type", name)
+            spec = attention_spec(pattern)
+            setattr(spec.options, f"{spec.side}_{kind}_attention_type", name)
             if name in able:
-                build_attention(here)
+                build_attention(spec)
                 continue
-            flag = f"--{here.side}-{kind}-attention-type {name}: it cannot be {pattern} attention"
+            flag = f"--{spec.side}-{kind}-attention-type {name}: it cannot be {pattern} attention"
             with pytest.raises(ValueError, match=f"{flag}; choose one of {', '.join(able)}"):
-                build_attention(here)
+                build_attention(spec)
 
 
 @pytest.mark.parametrize(
@@ -469,3 +520,20 @@ def test_a_gmlp_refuses_sentences_longer_than_its_weights() -> None:
 def test_names_are_registered_once() -> None:
     with pytest.raises(ValueError, match="'dynamic_conv' is taken"):
         register_attention("dynamic_conv")(object)
+
+
+def test_options_are_collected_once_and_shared_through_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "ATTENTIONS", dict(ATTENTIONS))
+    monkeypatch.setattr(registry, "OPTIONS", dict(OPTIONS))
+    widths = field(default=3, metadata={"help": "width of 'mine'"})
+    sizes = field(default_factory=lambda: [1, 2])
+    mine = [("mine_width", Optional[int], widths), ("encoder_mine", List[int], sizes)]  # noqa: UP006, UP045
+    register_attention("mine", options=make_dataclass("Mine", mine, bases=(InnerDimOptions,)))(object)
+    clash = make_dataclass("Clash", [("attention_inner_dim", int, field(default=8))])
+    with pytest.raises(ValueError, match="the attention option 'attention_inner_dim' is taken"):
+        register_attention("other", options=clash)(object)
+    decoder, encoder = attention_options(encoder=False), attention_options(encoder=True)
+    found = {option.name: option for option in fields(decoder)}
+    assert (found["mine_width"].type, found["mine_width"].metadata) == (Optional[int], widths.metadata)  # noqa: UP045
+    assert (decoder().mine_width, decoder().attention_inner_dim, encoder().encoder_mine) == (3, 16, [1, 2])
+    assert not {"encoder_mine", "encoder_glu"} & found.keys()

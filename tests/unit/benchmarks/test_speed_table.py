@@ -6,12 +6,14 @@ import json
 
 import commands
 
+from benchmarks.speed_table import ceilings, speed_table
+
 RESULT = commands.ROOT / "docs/results/benchmark_decoding.json"
 
 
 def test_readme_has_the_committed_numbers() -> None:
     result = json.loads(RESULT.read_text(encoding="utf-8"))
-    table = commands.load_script("speed_table").speed_table(result)
+    table = speed_table(result)
     readme = (commands.ROOT / "README.md").read_text(encoding="utf-8")
     assert table in readme
     assert result["clean"], "measured with changes that are not committed"
@@ -29,7 +31,6 @@ def test_how_much_faster_fewer_calls_could_be() -> None:
         "bound": {"steps": [{"decoding": "beam 4", "start_ms": 100.0}]},
     }
     limits = ["1.82 (ibdecoder, beam 4)", "3.57 (ibdecoder-sa, beam 4)"]  # 1 / 0.55, 1 / 0.28
-    ceilings = commands.load_script("speed_table").ceilings
     assert ceilings(result) == limits
     # Of what was not measured there is none: a system, batch size 1, the bound.
     assert ceilings({**result, "decoding": result["decoding"][:2]}) == limits[:1]
@@ -39,5 +40,5 @@ def test_how_much_faster_fewer_calls_could_be() -> None:
 
 def test_a_result_without_the_bound_has_a_table() -> None:
     result = json.loads(RESULT.read_text(encoding="utf-8"))
-    table = commands.load_script("speed_table").speed_table({**result, "bound": None})
+    table = speed_table({**result, "bound": None})
     assert table.splitlines()[-1].startswith("- ")  # the last verdict

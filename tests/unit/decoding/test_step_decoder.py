@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import graph_emulator
 import pytest
 import torch
 import toy
@@ -17,6 +18,7 @@ from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTrans
 from amlp_fairseq.models.light_conv import DynamicConvConfig, DynamicConvModel, LightConvConfig, LightConvModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, PluginTransformerModel
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.search.options import SearchOptions
 
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 EOS = 2
@@ -105,6 +107,38 @@ def test_steps_are_the_full_forward_whatever_rows_go_on(name: str) -> None:
 
 
 @of_every_model
+@torch.no_grad()
+def test_fast_sessions_captured_ones_and_the_models_own_steps_are_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One protocol with three users. Rows branch, sentences end, and the buffers of all grow."""
+    graph_emulator.install(monkeypatch)
+    task, model = build(name)
+    z, beam, generator = task.order.words_per_step, 2, torch.Generator().manual_seed(5)
+    net_input = sources(task, 3)
+    sessions = {
+        "fast": ReadyModel(model, None).begin(**net_input, beam=beam),
+        "captured": ReadyModel(model, None, cuda_graphs=True).begin(**net_input, beam=beam),
+    }
+    with monkeypatch.context() as patches:
+        patches.setattr(StepDecoder, "supports", lambda decoder: False)
+        sessions["own"] = ReadyModel(model, None).begin(**net_input, beam=beam)
+    assert len({type(session) for session in sessions.values()}) == 3
+    words = torch.full((3 * beam, z), EOS)
+    for step in range(36 // z):
+        logits = {key: session.step(words)[0].clone() for key, session in sessions.items()}
+        for key in ("captured", "own"):
+            torch.testing.assert_close(logits[key], logits["fast"], atol=1e-4, rtol=1e-4)
+        left = torch.arange(len(words) // beam)
+        if step == 4:
+            left = left[[2, 0]]
+        rows = (left.unsqueeze(1) * beam + torch.randint(beam, (len(left), beam), generator=generator)).flatten()
+        for session in sessions.values():
+            session.reorder(rows)
+        words = torch.randint(4, 16, (len(rows), z), generator=generator)
+
+
+@of_every_model
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_search_finds_what_it_finds_over_the_models_own_steps(
     name: str, beam: int, monkeypatch: pytest.MonkeyPatch
@@ -114,9 +148,8 @@ def test_the_search_finds_what_it_finds_over_the_models_own_steps(
 
     def found() -> list[list[dict[str, Any]]]:
         alignment = None if name.startswith("cross") else "hard"
-        search = MultiwordBeamSearch(
-            [model], task.tgt_dict, task.order, beam_size=beam, max_len_b=20, alignment=alignment
-        )
+        options = SearchOptions(beam_size=beam, max_len_b=20, alignment=alignment)
+        search = MultiwordBeamSearch([model], task.tgt_dict, task.order, options)
         return search.generate([model], sample)
 
     assert StepDecoder.supports(model.decoder)
@@ -132,13 +165,13 @@ def test_the_search_finds_what_it_finds_over_the_models_own_steps(
 
 def test_a_model_in_training_is_searched_with_its_weights_of_now() -> None:
     task, model = build("ibdecoder 2-1")
-    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, beam_size=2, max_len_b=9)
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, SearchOptions(beam_size=2, max_len_b=9))
     sample = {"net_input": sources(task, 2)}
     scores = []
     for final in (False, False, True):
         model._is_generation_fast = final
         scores.append(float(search.generate([model], sample)[0][0]["score"]))
-        fresh = MultiwordBeamSearch([model], task.tgt_dict, task.order, beam_size=2, max_len_b=9)
+        fresh = MultiwordBeamSearch([model], task.tgt_dict, task.order, SearchOptions(beam_size=2, max_len_b=9))
         assert scores[-1] == float(fresh.generate([model], sample)[0][0]["score"])
         for parameter in model.parameters():
             parameter.data.mul_(1.5)  # not counted by autograd, like an optimizer's step
@@ -150,7 +183,8 @@ def test_gradients_pass_after_a_search(final: bool) -> None:
     """As with --eval-bleu: nothing that a search has made and that is kept is in the way."""
     task, model = build("ibdecoder 2-1")
     model._is_generation_fast = final
-    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, beam_size=2, max_len_b=60, min_len=17)
+    options = SearchOptions(beam_size=2, max_len_b=60, min_len=17)
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, options)
     length = len(search.generate([model], {"net_input": sources(task, 1)})[0][0]["tokens"])
     logits, _ = model.train()(**sources(task, 1), prev_output_tokens=torch.full((1, length + length % 2), 5))
     task.order.recover(logits[0, : length - 1]).square().sum().backward()
@@ -159,7 +193,7 @@ def test_gradients_pass_after_a_search(final: bool) -> None:
 
 def test_alignments_need_weights() -> None:
     task, model = build("cross linear")
-    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, alignment="hard")
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, SearchOptions(alignment="hard"))
     with pytest.raises(ValueError, match="--print-alignment: the cross-attention of InterleavedDecoder has no weights"):
         search.generate([model], {"net_input": sources(task, 1)})
 
@@ -201,7 +235,8 @@ def test_int8_sentences_do_not_depend_on_the_batch(name: str) -> None:
     task, model = build(name)
 
     def found(rows: list[list[int]]) -> list[list[dict[str, Any]]]:
-        search = MultiwordBeamSearch([model], task.tgt_dict, task.order, beam_size=3, max_len_b=12, decode_dtype="int8")
+        options = SearchOptions(beam_size=3, max_len_b=12, decode_dtype="int8")
+        search = MultiwordBeamSearch([model], task.tgt_dict, task.order, options)
         return search.generate([model], toy.batch(rows, task.src_dict))
 
     several = toy.random_sources(7, 12, seed=5)

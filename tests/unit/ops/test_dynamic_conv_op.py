@@ -23,7 +23,8 @@ from torch import Tensor
 from amlp_fairseq.ops import backend as backends
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, kernels, light_conv, op
 from amlp_fairseq.ops.dynamic_conv.cases import CASES, TOLERANCES, Case, errors
-from amlp_fairseq.ops.dynamic_conv.naive import drop_threshold, dynamic_conv_naive, keep_mask, light_conv_naive
+from amlp_fairseq.ops.dynamic_conv.drop_connect import drop_threshold, keep_mask
+from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
 from amlp_fairseq.ops.dynamic_conv.shared import new_output
 
 # Backend and device. Without a GPU, Triton's kernels run in its interpreter: see conftest.py.
@@ -752,3 +753,15 @@ def test_a_backend_that_is_asked_for_is_not_logged(log: pytest.LogCaptureFixture
 def test_both_operators_take_the_same_options() -> None:
     options = [set(inspect.signature(operator).parameters) for operator in (dynamic_conv, light_conv)]
     assert options[0] | {"length"} == options[1]
+
+
+def test_the_environment_says_what_auto_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("AMLP_FAIRSEQ_BACKEND", "triton")
+    assert backends.choose_backend("auto", torch.device("cpu"), "dynamic_conv") == "triton"
+    assert backends.choose_backend("torch", torch.device("cpu"), "dynamic_conv") == "torch"
+    with pytest.raises(RuntimeError, match="dynamic_conv: AMLP_FAIRSEQ_BACKEND 'triton' cannot run: the kernel width"):
+        call(weight=random(5, 2, 2, 98))
+    monkeypatch.setenv("AMLP_FAIRSEQ_BACKEND", "cuda")
+    with pytest.raises(ValueError, match="AMLP_FAIRSEQ_BACKEND 'cuda' is unknown; choose one of auto, torch, triton"):
+        call()

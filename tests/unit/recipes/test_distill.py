@@ -1,4 +1,4 @@
-"""scripts/distill.sh: the teacher's translations become the training targets, sentence by sentence."""
+"""amlp-fairseq distill: the teacher's translations become the training targets, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ import commands
 import pytest
 from fairseq.data import data_utils
 
+from amlp_fairseq.recipes import distill
+
+pytestmark = pytest.mark.xdist_group("distill")  # one process trains the teacher
+
 WORDS = [f"w{i}" for i in range(9)]
-SCRIPT = commands.ROOT / "scripts/distill.sh"
 #: Targets of up to three words, so that long sources are beyond a small ratio; several batches.
 OPTIONS = ["--cpu", "--max-len-a", "0", "--max-len-b", "3", "--max-tokens", "60"]
 TRAINING = [f"train.src-tgt.{language}.{end}" for language in ("src", "tgt") for end in ("bin", "idx")]
-distill = commands.load_script("distill")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def distilled(teacher: Path) -> Path:
     """What one uninterrupted run makes in a single shard."""
     words = [teacher / "checkpoint_last.pt", teacher / "data", teacher / "out"]
-    commands.fresh("bash", SCRIPT, *words, "--max-ratio", "1", "--shards", "1", *OPTIONS)
+    commands.run("amlp_fairseq.recipes.distill", *words, "--max-ratio", "1", "--shards", "1", *OPTIONS)
     return teacher / "out"
 
 
@@ -127,9 +130,9 @@ def test_manifest(teacher: Path, distilled: Path) -> None:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """What the script says when it ends with status 2."""
+    """What the command says when it ends with status 2."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["distill.py", *map(str, words)])
+        patch.setattr("sys.argv", ["amlp-fairseq distill", *map(str, words)])
         with pytest.raises(SystemExit) as stopped:
             distill.main()
     assert stopped.value.code == 2
@@ -141,7 +144,8 @@ def test_killed_and_resumed_gives_the_same_bytes(
 ) -> None:
     out, work = tmp_path / "out", tmp_path / "out.unfinished"
     words = [teacher / "checkpoint_last.pt", teacher / "data", out, "--max-ratio", "1", "--shards", "3", *OPTIONS]
-    with subprocess.Popen(["bash", SCRIPT, *words], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-m", "amlp_fairseq", "distill", *map(str, words)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
         while not (work / "shard-1.log").exists():
             assert process.poll() is None
             time.sleep(0.05)
@@ -155,7 +159,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
         fcntl.flock(lock, fcntl.LOCK_EX)  # until all that were killed are gone
     (work / "shard-1.txt.part").write_text("H-0\t-0.1\twhat was written so far\n")
     assert f"{work} was begun with other options" in refusal(capsys, *words, "--lenpen", "0.5")
-    printed = commands.fresh("bash", SCRIPT, *words, "--jobs", "2").stdout
+    printed = commands.run("amlp_fairseq.recipes.distill", *words, "--jobs", "2")
     assert "2 of 3 shards to decode" in printed
     assert files(out) == files(distilled)
     assert not work.exists()

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-PATH = Path(__file__).parents[3] / "examples" / "embedded_corpus" / "generate.py"
-spec = importlib.util.spec_from_file_location("embedded_corpus_generate", PATH)
-assert spec is not None
-assert spec.loader is not None
-corpus = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = corpus  # dataclasses look their module up
-spec.loader.exec_module(corpus)
+from amlp_fairseq.recipes import embedded_corpus as corpus
 
 NP, Phrase, Clause, Sentence = corpus.NP, corpus.Phrase, corpus.Clause, corpus.Sentence
 HE, SHE, THEY, ME, YOU = (NP(pron=pron) for pron in ("he", "she", "they", "i", "you"))
@@ -208,9 +200,8 @@ def read(folder: Path) -> dict[str, list[str]]:
 
 def test_files(tmp_path: Path) -> None:
     sizes = {"train": 5000, "valid": 150, "test": 120}
-    options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    for name, seed in (("one", "1"), ("again", "1"), ("two", "2")):
-        corpus.main([str(tmp_path / name), "--seed", seed, *options])
+    for name, seed in (("one", 1), ("again", 1), ("two", 2)):
+        corpus.write(tmp_path / name, corpus.generate(seed, **sizes))
     files, other = read(tmp_path / "one"), read(tmp_path / "two")
     assert files == read(tmp_path / "again")
     assert all(files[name] != other[name] for name in files)

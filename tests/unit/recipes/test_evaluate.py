@@ -1,9 +1,12 @@
-"""scripts/evaluate.sh: averages, tunes, decodes and scores as the same commands by hand."""
+"""amlp-fairseq evaluate: averages, tunes, decodes and scores as the same commands by hand."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,17 @@ import sacrebleu
 import torch
 import yaml
 
-SCRIPT = commands.ROOT / "scripts/evaluate.sh"
+from amlp_fairseq.recipes import evaluate as module
+from amlp_fairseq.recipes.results import append_results
+
+pytestmark = pytest.mark.xdist_group("evaluate")  # one process trains the model
+
 WORDS = "Haus Baum See Weg Berg".split()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A configuration, its data as scripts/prepare_*.sh leave them, and the checkpoints of its training."""
+    """A configuration, its data as amlp-fairseq prepare leaves them, and the checkpoints of its training."""
     folder = tmp_path_factory.mktemp("evaluate")
     raw, data = folder / "data/raw", folder / "data"
     raw.mkdir(parents=True)
@@ -28,29 +35,39 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (raw / f"{split}.en").write_text("".join(" ".join(row).lower() + "\n" for row in rows), encoding="utf-8")
         (raw / f"{split}.de").write_text("".join(" ".join(row) + "\n" for row in rows), encoding="utf-8")
     commands.preprocess(raw, data)
-    text = {"languages": ["en", "de"], "post_process": None, "tokenizer": "moses", "valid_set": "v", "test_set": "toy"}
+    text: dict[str, Any] = {"languages": ["en", "de"]}
+    text |= {
+        "name": "words",
+        "corpus": "",
+        "post_process": None,
+        "tokenizer": "moses",
+        "valid_set": "v",
+        "test_set": "toy",
+    }
     (data / "text.json").write_text(json.dumps(text), encoding="utf-8")
-    config = {
+    content = {
         "task": {"task": "translation_interleaved"},
         "train": {
             **{"arch": "ibdecoder_tiny", "criterion": "label_smoothed_cross_entropy", "optimizer": "adam", "lr": 0.005},
             **{"batch-size": 20, "max-epoch": 60, "share-all-embeddings": True, "seed": 3, "no-progress-bar": True},
             **{"required-batch-size-multiple": 1, "keep-last-epochs": 2, "disable-validation": True},
         },
-        "average": {"last-epochs": 2},
+        "average": {"checkpoints": "last-epochs", "count": 2},
         "generate": {"beam 2": {"beam": 2, "print-step": True}},
         "tune-lenpen": [-5.0, 1.0],
     }
-    (folder / "row.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    words = ["--user-dir", commands.PLUGIN, "--cpu", "--save-dir", folder / "checkpoints"]
-    words += commands.load_script("recipe").flags(config["task"] | config["train"], folder)
-    commands.run("fairseq_cli.train", data, *words)
+    (folder / "row.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    (folder / "tiny.yaml").write_text("{}", encoding="utf-8")
+    words = ["--row", folder / "row.yaml", "--scale", folder / "tiny.yaml", "--save-dir", folder / "checkpoints"]
+    commands.run("amlp_fairseq.recipes.train", data, *words, "--cpu")
     return folder
 
 
-def evaluate(folder: Path, *words: object, config: str = "row.yaml", check: bool = True) -> str:
-    arguments = [folder / config, folder / "checkpoints", folder / "data", "--cpu"]
-    return commands.fresh("bash", SCRIPT, *arguments, *words, check=check).stdout
+def evaluate(folder: Path, *words: object, config: str = "", check: bool = True) -> str:
+    """What the command prints; of another configuration than the training's where one is named."""
+    named = ["--row", folder / config, "--scale", folder / "tiny.yaml"] if config else []
+    arguments = [folder / "checkpoints", folder / "data", *named, "--cpu"]
+    return commands.run("amlp_fairseq.recipes.evaluate", *arguments, *words, check=check)
 
 
 def test_results_are_those_of_the_commands_by_hand(trained: Path, tmp_path: Path) -> None:
@@ -94,11 +111,12 @@ def test_results_are_those_of_the_commands_by_hand(trained: Path, tmp_path: Path
     assert result["milliseconds_per_sentence"] > 0
     facts = {"system": "row", "distilled": False, "subset": "toy", "decoding": "beam 2", "seed": 3, "updates": 180}
     assert (facts | {"split": "test", "average": {"last-epochs": 2}}).items() <= result.items()
-    assert {"dataset", "parameters", "training_seconds", "chrf", "tokenised_bleu", "device", "commit"} <= result.keys()
+    assert (result["data"], result["scale"]) == ("words", "tiny")
+    assert {"parameters", "training_seconds", "chrf", "tokenised_bleu", "device", "commit"} <= result.keys()
 
 
 def test_number_of_checkpoints_is_tuned_with_the_length_penalty(trained: Path, tmp_path: Path) -> None:
-    config = {"base": "row.yaml", "average": {"tune": [1, 2]}, "tune-lenpen": [-5.0, 1.0]}
+    config = {"base": "row", "average": {"count": [1, 2]}}
     (trained / "tuned.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     printed = evaluate(trained, "--results", tmp_path / "results.jsonl", config="tuned.yaml")
     tried = re.findall(r"^beam 2, last-epochs (\d), lenpen (\S+): (\S+) BLEU on the", printed, flags=re.MULTILINE)
@@ -114,43 +132,125 @@ def test_number_of_checkpoints_is_tuned_with_the_length_penalty(trained: Path, t
     torch.testing.assert_close(average[weight], torch.stack([state[weight] for state in states]).mean(0))
 
 
-def test_checkpoints_that_are_missing_are_named(trained: Path, tmp_path: Path) -> None:
-    config = {"base": "row.yaml", "average": {"tune": [1, 3]}}
-    (trained / "missing.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    printed = evaluate(trained, "--results", tmp_path / "none.jsonl", config="missing.yaml", check=False)
-    assert "--last-epochs 3:" in printed
-    assert "has 2 such checkpoint(s)" in printed
-    assert "evaluate: amlp-average-checkpoints: status 2" in printed
-    assert "BLEU on the validation set" not in printed
-    assert not (tmp_path / "none.jsonl").exists()
+def test_fewer_checkpoints_than_wanted(trained: Path, tmp_path: Path) -> None:
+    """All that there are, and the result says how many; without any it is an error."""
+    (trained / "more.yaml").write_text("{base: row, average: {count: 3}, tune-lenpen: null}", encoding="utf-8")
+    printed = evaluate(trained, "--results", tmp_path / "results.jsonl", config="more.yaml")
+    assert f"evaluate: {trained / 'checkpoints'} has 2 checkpoints to average, not 3" in printed
+    (line,) = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["average"] == {"last-epochs": 2}
+    paths = [trained / f"checkpoints/{name}.pt" for name in ("average", "checkpoint59", "checkpoint60")]
+    average, *states = [torch.load(path, weights_only=True)["model"]["decoder.layers.1.fc1.weight"] for path in paths]
+    torch.testing.assert_close(average, torch.stack(states).mean(0))
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "recipe.yaml").write_bytes((trained / "checkpoints/recipe.yaml").read_bytes())
+    printed = commands.run("amlp_fairseq.recipes.evaluate", empty, trained / "data", "--cpu", check=False)
+    assert f"evaluate: CHECKPOINTS {empty} has none to average: its configuration wants last-epochs 2" in printed
+    assert not (empty / "results.jsonl").exists()
 
 
 def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> None:
+    """And results beside the checkpoints, where no file is named."""
     (trained / "data/manifest.json").write_text("{}", encoding="utf-8")
-    config = yaml.safe_load((trained / "row.yaml").read_text(encoding="utf-8")) | {"tune-lenpen": None}
-    (trained / "row.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    evaluate(trained, "--results", tmp_path / "results.jsonl", "--subset", "valid", "--batch-size", "4")
-    result = json.loads((tmp_path / "results.jsonl").read_text(encoding="utf-8"))
+    (trained / "untuned.yaml").write_text("{base: row, tune-lenpen: null}", encoding="utf-8")
+    printed = evaluate(trained, "--subset", "valid", "--batch-size", "4", config="untuned.yaml")
+    (line,) = (trained / "checkpoints/results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert line in printed.splitlines()
+    result = json.loads(line)
     assert (result["distilled"], result["split"], result["subset"], result["sentences"]) == (True, "valid", "v", 12)
     assert result["options"] == "--beam 2 --print-step --cpu --batch-size 4"
+    assert result["system"] == "untuned"
     assert "milliseconds_per_sentence" not in result
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
+    ("change", "words", "message"),
     [
-        ("data/text.json", "has no text.json, which scripts/prepare_*.sh write"),
-        ("checkpoints", "CHECKPOINTS checkpoints: there is no such folder"),
-        ("row.yaml", "No such file or directory: .*row.yaml"),
+        ("", "nowhere data", "CHECKPOINTS nowhere: there is no such folder"),
+        (
+            "data/text.json",
+            "checkpoints data",
+            "has no text.json, which amlp-fairseq prepare writes; name its --corpus",
+        ),
+        ("data/text.json", "checkpoints data --corpus embedded", "has no text.json, which amlp-fairseq prepare writes"),
+        ("", "checkpoints data", "CHECKPOINTS checkpoints has no recipe.yaml: name its --row and --scale"),
+        ("", "checkpoints data --row ibdecoder", "--row and --scale go together"),
+        ("", "checkpoints data --scale embedded", "--row and --scale go together"),
+        ("", "checkpoints data --row ibdecodr --scale embedded", "'ibdecodr' is unknown; did you mean 'ibdecoder'?"),
+        ("row.yaml", "checkpoints data --row row.yaml --scale embedded", "row.yaml: [Errno 2] No such file"),
     ],
 )
-def test_what_is_missing_is_named(missing: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(
+    change: str, words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "data/text.json").write_text("{}")
-    (tmp_path / "row.yaml").write_text("average: {best: 1}")
-    (tmp_path / missing).rename(tmp_path / "away")
+    (tmp_path / "data/text.json").write_text('{"name": "embedded", "corpus": "embedded", "post_process": null}')
+    (tmp_path / "row.yaml").write_text("average: {checkpoints: best, count: 1}")
+    if change:
+        (tmp_path / change).rename(tmp_path / "away")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["evaluate", "row.yaml", "checkpoints", "data"])
-    with pytest.raises(SystemExit, match=message.replace("*", r"\*").replace(r".\*", ".*")):
-        commands.load_script("evaluate").main()
+    with pytest.raises(SystemExit, match=re.escape(message)) as error:
+        commands.call(module, monkeypatch, *words.split())
+    assert str(error.value.code).startswith("evaluate: ")
+
+
+class InPieces:
+    """A file to append to that writes piece after piece, as a disk or a network may, and lets others run in between."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def __enter__(self) -> InPieces:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def write(self, text: str) -> None:
+        for i in range(0, len(text), 500):
+            os.write(self.descriptor, text[i : i + 500].encode())
+            time.sleep(0)
+
+
+def open_in_pieces(path: Path, *_: object, **__: object) -> InPieces:
+    """In place of ``Path.open``."""
+    return InPieces(path)
+
+
+def append_many(path: Path, name: int, start: Any) -> None:
+    start.wait()
+    for number in range(20):
+        append_results(path, [{"name": name, "number": number, "part": part, "x": "x" * 900} for part in range(9)])
+
+
+def append_many_in_a_process(path: Path, name: int, start: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", open_in_pieces)
+        append_many(path, name, start)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_results_of_several_at_once_are_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of one call stand together."""
+    path = tmp_path / "new/results.jsonl"
+    with monkeypatch.context() as patch:
+        if kind == "threads":
+            patch.setattr(Path, "open", open_in_pieces)
+            barrier = threading.Barrier(3)
+            writers: list[Any] = [threading.Thread(target=append_many, args=(path, name, barrier)) for name in range(3)]
+        else:
+            start = commands.forks.Barrier(3)
+            target = append_many_in_a_process
+            writers = [commands.forks.Process(target=target, args=(path, name, start)) for name in range(3)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+    found = [(line["name"], line["number"], line["part"]) for line in map(json.loads, path.open(encoding="utf-8"))]
+    assert sorted(found) == [(name, number, part) for name in range(3) for number in range(20) for part in range(9)]
+    assert [part for _, _, part in found] == [*range(9)] * 60
+    for name in range(3):
+        assert [number for other, number, part in found if (other, part) == (name, 0)] == [*range(20)]

@@ -1,4 +1,4 @@
-"""scripts/prepare_*.sh end to end on a stand-in for the downloads: archives named and laid out like the real ones.
+"""amlp-fairseq prepare on a stand-in for the downloads: archives named and laid out like the real ones.
 
 They hold a few hundred sentences of Multi30k (the folder MULTI30K, where it is set) or of the embedded corpus.
 """
@@ -16,6 +16,7 @@ import sys
 import tarfile
 import time
 import zipfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
@@ -23,10 +24,14 @@ from xml.sax.saxutils import escape
 import commands
 import pytest
 import sacremoses
+import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import load_indexed_dataset, post_process
+from sacrebleu.dataset import DATASETS as SACREBLEU
 
-prepare_text = commands.load_script("prepare_text")
+from amlp_fairseq.recipes import embedded_corpus, prepare
+from amlp_fairseq.recipes.text import moses
+
 Pairs = list[tuple[str, str]]
 
 STATMT, STATMT_DATA = "www.statmt.org", "data.statmt.org"
@@ -37,7 +42,7 @@ BAD: Pairs = [("one two three four .", "eins ."), ("word " * 300, "Wort " * 300)
 
 
 class Dataset(NamedTuple):
-    """How a script is run and what it makes.
+    """How a corpus is prepared and what comes out.
 
     Args:
         languages: of the result, source first.
@@ -58,7 +63,7 @@ class Dataset(NamedTuple):
     test: int
 
 
-UNITS, PIECES = ["--bpe-size", "100"], ["--vocab-size", "300"]
+UNITS, PIECES = ["--vocab-size", "100"], ["--vocab-size", "300"]
 DATASETS = {
     "wmt14_en_de": Dataset(
         ("en", "de"), UNITS, ("subword_nmt", "moses", "wmt13", "wmt14"),
@@ -67,6 +72,10 @@ DATASETS = {
     "wmt14_en_fr": Dataset(
         ("en", "fr"), [*UNITS, "--workers", "2"], ("subword_nmt", "moses", "wmt12+wmt13", "wmt14"),
         {"wmt12": "en-fr", "wmt13": "en-fr", "wmt14": "en-fr"}, 202, 40, 20,
+    ),
+    "wmt14_de_en": Dataset(
+        ("de", "en"), UNITS, ("subword_nmt", "moses", "wmt13", "wmt14"),
+        {"wmt13": "de-en", "wmt14": "de-en"}, 122, 20, 20,
     ),
     "wmt16_ro_en": Dataset(
         ("en", "ro"), [*UNITS, "--reverse"], ("subword_nmt", "moses", "wmt16/dev", "wmt16"),
@@ -94,14 +103,12 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
             gzip.decompress(Path(folder, f"train.{language}.gz").read_bytes()).decode() for language in ("en", "de")
         ]
     else:
-        made = tmp_path_factory.mktemp("embedded")
-        commands.fresh(sys.executable, commands.ROOT / "examples/embedded_corpus/generate.py", made, "--train", "400")
-        sides = [(made / f"train.{language}").read_text(encoding="utf-8") for language in ("en", "de")]
+        return embedded_corpus.generate(train=400)["train"]
     return list(zip(*(side.split("\n")[:400] for side in sides), strict=True))
 
 
 class StandIn:
-    """A mirror of the sites that the scripts download from, and sacreBLEU's folder of test sets.
+    """A mirror of the sites that corpora are downloaded from, and sacreBLEU's folder of test sets.
 
     Pairs are cut from the sentences one after the other; French and Romanian are German here, and Chinese is German
     with a character for each letter and no spaces.
@@ -228,18 +235,28 @@ class StandIn:
         )
         (self.mirror / "SUMS").write_text("".join(sums), encoding="utf-8")
 
-    def command(self, name: str, out: Path, *options: str, sums: bool = True) -> list[str]:
-        words = ["bash", str(commands.ROOT / f"scripts/prepare_{name}.sh"), str(out), "--workers", "1", *options]
+    def words(self, name: str, out: Path, *options: object, sums: bool = True) -> list[str]:
+        """The command line."""
+        words = [name, out, *(() if "--workers" in options else ("--workers", "1")), *options]
         if name != "embedded":
-            words += ["--mirror", f"file://{self.mirror}"]
-            words += ["--checksums", str(self.mirror / "SUMS")] if sums else []
-        return words
+            words += ["--mirror", f"file://{self.mirror}", *(("--checksums", self.mirror / "SUMS") if sums else ())]
+        return [str(word) for word in words]
 
-    def prepare(self, name: str, out: Path, *options: str, sums: bool = True, check: bool = True) -> str:
-        environment = {"SACREBLEU": str(self.sacrebleu)}
-        result = commands.fresh(*self.command(name, out, *options, sums=sums), check=False, env=environment)
-        assert (result.returncode == 0) == check, result.stdout[-4000:]
-        return result.stdout
+    def prepare(self, name: str, out: Path, *options: object, sums: bool = True, check: bool = True) -> str:
+        """Run the command in this process, with sacreBLEU's sets where this object has them."""
+        printed = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stderr(printed), redirect_stdout(printed):
+            for each, dataset in SACREBLEU.items():
+                patch.setattr(dataset, "_outdir", str(self.sacrebleu / each))
+            patch.setattr("sys.argv", ["amlp-fairseq prepare", *self.words(name, out, *options, sums=sums)])
+            try:
+                prepare.main()
+            except SystemExit as error:
+                print(error.code)  # noqa: T201
+                assert not check, printed.getvalue()
+            else:
+                assert check
+        return printed.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +288,7 @@ def binarised(folder: Path, split: str, languages: tuple[str, str], language: st
 def comparable(line: str, language: str, dataset: Dataset) -> str:
     """What a raw line has in common with the words made of it: no spaces, punctuation and case of the script."""
     if dataset.evaluation and dataset.text[1]:
-        line = prepare_text.moses(language)[0].normalize(line)
+        line = moses(language)[0].normalize(line)
     elif dataset.text[1]:
         line = line.lower()
     return "".join(line.split())
@@ -282,7 +299,7 @@ def detokenized(line: str, language: str, dataset: Dataset) -> str:
     return "".join(line.split())
 
 
-ONE_PROCESS = pytest.mark.xdist_group("prepare-wmt14")  # for tests of one run of the script
+ONE_PROCESS = pytest.mark.xdist_group("prepare-wmt14")  # for tests of one run of the command
 
 
 @pytest.mark.parametrize(
@@ -294,11 +311,20 @@ def test_end_to_end(name: str, stand_in: StandIn, tmp_path: Path, request: pytes
         out = request.getfixturevalue("wmt14")
     else:
         out = tmp_path / "out"
-        stand_in.prepare(name, out, *dataset.options, sums=name != "iwslt14_de_en")
+        if name == "wmt14_en_fr":  # as a user does, with two processes
+            words = stand_in.words(name, out, *dataset.options)
+            commands.fresh("amlp_fairseq", "prepare", *words, env={"SACREBLEU": str(stand_in.sacrebleu)})
+        else:
+            stand_in.prepare(name, out, *dataset.options, sums=name != "iwslt14_de_en")
     folder = out / "data-bin"
     description = json.loads((folder / "text.json").read_text(encoding="utf-8"))
     keys = ("post_process", "tokenizer", "valid_set", "test_set")
-    assert description == {"languages": [*dataset.languages], **dict(zip(keys, dataset.text, strict=True))}
+    assert description == {
+        "name": name,
+        "corpus": name,
+        "languages": [*dataset.languages],
+        **dict(zip(keys, dataset.text, strict=True)),
+    }
     model = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model", None: "text.json"}[dataset.text[0]]
     assert (folder / model).stat().st_size > 0
     dictionaries = [(folder / f"dict.{language}.txt").read_bytes() for language in dataset.languages]
@@ -352,7 +378,8 @@ def test_a_killed_run_continues_to_the_same_bytes(stand_in: StandIn, wmt14: Path
     archive = "training-parallel-europarl-v7.tgz"
     begun = (stand_in.mirror / STATMT / "wmt13" / archive).read_bytes()[:700]
     (out / "downloads" / f"{archive}.part").write_bytes(begun)
-    command = stand_in.command("wmt14_en_de", out, *DATASETS["wmt14_en_de"].options)
+    words = stand_in.words("wmt14_en_de", out, *DATASETS["wmt14_en_de"].options)
+    command = [sys.executable, "-m", "amlp_fairseq", "prepare", *words]
     with open(tmp_path / "log", "w", encoding="utf-8") as log:
         run = subprocess.Popen(
             command, stdout=log, stderr=log, start_new_session=True,
@@ -375,7 +402,7 @@ def test_a_killed_run_continues_to_the_same_bytes(stand_in: StandIn, wmt14: Path
 
 @ONE_PROCESS
 def test_other_options_in_the_same_folder_are_refused(stand_in: StandIn, wmt14: Path) -> None:
-    printed = stand_in.prepare("wmt14_en_de", wmt14, "--bpe-size", "99", check=False)
+    printed = stand_in.prepare("wmt14_en_de", wmt14, "--vocab-size", "99", check=False)
     assert "was begun with size 100, not 99" in printed
 
 
@@ -395,117 +422,90 @@ def test_corrupt_downloads_are_refused(stand_in: StandIn, tmp_path: Path) -> Non
     assert "the recorded one is 000000000000" in printed
 
 
-CASES = [
-    ("wmt14_en_de", [], "a folder to write to is needed"),
-    ("wmt14_en_de", ["a", "b"], "one folder is needed, not 'a' and 'b'"),
-    (
-        "wmt14_en_de",
-        ["a", "--vocab-size", "9"],
-        "unknown argument '--vocab-size'; known: --mirror --checksums --workers",
-    ),
-    ("wmt14_en_de", ["a", "--news-commentary", "10"], "--news-commentary '10': choose 9, 11 or 12"),
-    ("wmt14_en_de", ["a", "--mirror"], "--mirror needs a value"),
-    ("wmt14_en_de", ["a", "--bpe-size", "x"], "'x' units: a number from 1 is needed"),
-    ("wmt14_en_fr", ["a", "--workers", "0"], "--workers '0': a number from 1 is needed"),
-    ("wmt17_zh_en", ["a", "--checksums", "none"], "--checksums none does not exist"),
-    ("wmt16_ro_en", ["a", "--mirror", "file:///none"], "file:///none/data.statmt.org/wmt16/translation-task/training"),
-    ("iwslt14_de_en", ["a", "--test-set", "wmt14"], "unknown argument '--test-set'"),
-    ("multi30k", ["a", "--data", "none"], "--data none does not exist"),
-    ("embedded", ["a", "--mirror", "file:///none"], "unknown argument '--mirror'; known: --reverse --workers"),
-]
-
-
-@pytest.mark.parametrize(("name", "arguments", "message"), CASES)
-def test_bad_arguments_are_named(name: str, arguments: list[str], message: str, tmp_path: Path) -> None:
-    script = commands.ROOT / f"scripts/prepare_{name}.sh"
-    result = commands.fresh("bash", script, *arguments, check=False, cwd=tmp_path)
-    assert result.returncode == 2
-    assert message in result.stdout
-
-
-def rows(stand_in: StandIn, tmp_path: Path, *files: dict[str, bytes]) -> Pairs:
-    stand_in.tar("test.tgz", *files)
-    return list(prepare_text.archive_rows(stand_in.mirror / "test.tgz", "x/text.{}", ("en", "de"), tmp_path))
-
-
-def test_archives_are_read_by_lines_and_pairs(stand_in: StandIn, tmp_path: Path) -> None:
-    english = "one\ttwo\r\n three\u2028four  \n\nfive\x0csix\n".encode()
-    german = b"eins zwei\r\ndrei vier\nohne\nf\rs"
-    made = rows(stand_in, tmp_path, {"x/text.en": english, "x/text.de": german, "y/text.de": b"no"})
-    assert made == [("one two", "eins zwei"), ("three four", "drei vier"), ("five six", "f s")]
-
-
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("words", "message"),
     [
-        ({"x/text.en": b"a\nb\n", "x/text.de": b"a\nb\nc\n"}, r"test\.tgz: text\.en has 2 sentences, text\.de has 3"),
+        ("wmt14_en_de", "the following arguments are required: OUT"),
+        ("wmt14_en_de a b", "unrecognized arguments: b"),
+        ("wmt14_en_de a --bpe-size 9", "unrecognized arguments: --bpe-size 9"),
+        ("wmt14_en_ed a", "configs/data: 'wmt14_en_ed' is unknown; did you mean 'wmt14_en_de'?"),
         (
-            {"x/text.en": b"a\n"},
-            r"test\.tgz: 0 of its files match 'x/text\.de', 1 match 'x/text\.en'; it holds x/text",
+            "wmt14_en_de a --variant news-commentary-10",
+            "--variant: 'news-commentary-10' is unknown; did you mean 'news-",
         ),
-        ({}, r"test\.tgz: 0 of its files match 'x/text\.en'"),
+        ("wmt14_en_fr a --variant b", "--variant: 'b' is unknown"),
+        ("wmt14_en_de a --mirror", "--mirror: expected one argument"),
+        ("wmt14_en_de a --vocab-size x", "'x': a number from 1 is needed"),
+        ("wmt14_en_fr a --workers 0", "'0': a number from 1 is needed"),
+        ("wmt17_zh_en a --checksums none", "--checksums none does not exist"),
+        ("wmt16_ro_en a --mirror file:///none", "file:///none/data.statmt.org/wmt16/translation-task/training-paral"),
+        ("wmt14_en_de a --mirror file:///none --data .", "--data .: the files of wmt14_en_de are downloaded"),
+        ("iwslt14_de_en a --test-set wmt14", "--test-set wmt14: that of iwslt14_de_en is in its files"),
+        ("iwslt14_de_en a --valid-set wmt13", "--valid-set wmt13: that of iwslt14_de_en is in its files"),
+        ("multi30k a --valid-set wmt13", "--valid-set wmt13: that of multi30k is in its files"),
+        ("multi30k a --data none", "--data none does not exist"),
+        ("multi30k a --data .", "0 of its files match 'train.en'"),
+        ("multi30k a --train b.en b.de", "--train is not for multi30k"),
+        ("embedded a --mirror file:///none", "--mirror file:///none: nothing is downloaded for embedded"),
+        ("embedded a --vocab-size 9", "--vocab-size 9: the words of embedded stay as they are"),
+        ("wat17_en_ja a", "data wat17_en_ja: its text cannot be had by a program; docs/data.md says how"),
     ],
 )
-def test_sides_that_do_not_fit_are_refused(
-    files: dict[str, bytes], message: str, stand_in: StandIn, tmp_path: Path
+def test_bad_arguments_are_named(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        rows(stand_in, tmp_path, files)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq prepare", *words.split()])
+    with pytest.raises(SystemExit) as error:
+        prepare.main()
+    assert message in capsys.readouterr().err + str(error.value.code)
+    assert error.value.code != 0
+    assert not list(tmp_path.rglob("data-bin"))
 
 
-def test_a_file_that_is_not_whole_has_not_its_name(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), prepare_text.writing(tmp_path / "a", tmp_path / "b"):
-        raise ZeroDivisionError
-    assert not (tmp_path / "a").exists()
+@pytest.mark.parametrize("name", ["valid", "test"])
+def test_other_evaluation_sets(name: str, stand_in: StandIn, tmp_path: Path) -> None:
+    """Of sacreBLEU; an unknown one is named."""
+    out = tmp_path / "out"
+    printed = stand_in.prepare("wmt14_en_de", out, *UNITS, f"--{name}-set", "wmt99", check=False)
+    assert "evaluation set 'wmt99': choose one of" in printed
+    assert not (out / f"text/raw/{name}.en").exists()
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "good"),
-    [("a b c", "a b", True), ("a b c d", "a b", False), ("a b", "a b c d", False), ("", "a", False), ("", "", False),
-     ("a b c d e f", "a b c d", False), ("a b c d e", "a b c d", True)],
-)  # fmt: skip
-def test_filter(first: str, second: str, good: bool) -> None:
-    assert prepare_text.is_good(first, second, 5, 1.5) is good
-
-
-def test_only_words_can_be_held_out(tmp_path: Path) -> None:
-    script = commands.ROOT / "scripts/prepare_text.py"
-    arguments = "--name x --languages en de --valid-set x --test-set x --segmentation none".split()
-    arguments += ["--filter-by", "pieces", "--hold-out", "23"]
-    printed = commands.fresh(sys.executable, script, "text", tmp_path, *arguments, check=False).stdout
-    assert printed == "prepare_text: --hold-out 23 needs --filter-by words, not 'pieces'\n"
-
-
-def test_evaluation_sets_are_named() -> None:
-    with pytest.raises(ValueError, match=r"evaluation set 'wmt99': choose one of .*wmt14"):
-        list(prepare_text.evaluation_rows("wmt99", "en", "de", ("en", "de")))
-    with pytest.raises(ValueError, match="evaluation set 'wmt14' has no en-ro; it has cs-en, de-en"):
-        list(prepare_text.evaluation_rows("wmt14", "en", "ro", ("en", "ro")))
-
-
-def test_multi30k_from_a_folder_is_what_the_recipe_makes(stand_in: StandIn, tmp_path: Path) -> None:
-    """Its pieces are those of scripts/encode_text.py."""
+def test_multi30k_from_a_folder_is_what_the_mirror_has(stand_in: StandIn, tmp_path: Path) -> None:
+    """Its pieces are those of sentencepiece on the training text of both languages."""
     raw = tmp_path / "raw"
     raw.mkdir()
-    arguments: list[object] = []
-    for ours, theirs in {"train": "train", "val": "valid", "test_2016_flickr": "test"}.items():
+    for name in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
-            content = gzip.decompress((stand_in.mirror / MULTI30K / f"{ours}.{language}.gz").read_bytes())
-            (raw / f"{ours}.{language}").write_bytes(content)
-            (raw / f"{theirs}.{language}").write_bytes(content)
-    for role, name in {"train": "train", "valid": "val", "test": "test_2016_flickr"}.items():
-        arguments += [f"--{role}", raw, f"{name}.{{}}"]
-    arguments += ["--valid-set", "val", "--test-set", "test_2016_flickr", "--name", "multi30k", "--filter-by", "none"]
-    scripts = commands.ROOT / "scripts"
-    commands.fresh(
-        *(sys.executable, scripts / "prepare_text.py", "text", tmp_path / "out", "--languages", "en", "de"),
-        *("--segmentation", "sentencepiece", "--size", "300", *arguments),
-    )
-    commands.fresh(
-        *(sys.executable, scripts / "encode_text.py", raw, tmp_path / "pieces", "--languages", "en", "de"),
-        *("--vocab-size", "300"),
-    )
-    for split in ("train", "valid", "test"):
+            content = (stand_in.mirror / MULTI30K / f"{name}.{language}.gz").read_bytes()
+            path, content = (raw / f"{name}.{language}.gz", content) if language == "en" else (
+                raw / f"{name}.{language}", gzip.decompress(content)
+            )  # fmt: skip
+            path.write_bytes(content)
+    stand_in.prepare("multi30k", tmp_path / "mirror", *PIECES)
+    words = ["multi30k", tmp_path / "folder", "--data", raw, "--workers", "1", *PIECES]
+    commands.run("amlp_fairseq.recipes.prepare", *words)
+    assert not (tmp_path / "folder/downloads").exists()
+    made, other = whole(tmp_path / "folder/data-bin"), whole(tmp_path / "mirror/data-bin")
+    names = ("sentencepiece.bpe.model",)  # it names the files that it was learnt from
+    assert made.keys() == other.keys() > {*names}
+    assert {**made, **dict.fromkeys(names, b"")} == {**other, **dict.fromkeys(names, b"")}
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "folder/data-bin/sentencepiece.bpe.model"))
+    assert model.get_piece_size() == 300
+    english, german = (tmp_path / f"own.{language}" for language in ("en", "de"))
+    for path in (english, german):
+        source = stand_in.mirror / MULTI30K / f"train{path.suffix}.gz"
+        path.write_bytes(gzip.decompress(source.read_bytes()))
+    sentencepiece.set_random_generator_seed(1)
+    sentencepiece.SentencePieceTrainer.train(
+        input=[str(english), str(german)], model_prefix=str(tmp_path / "own"), vocab_size=300, model_type="bpe",
+        character_coverage=1.0, minloglevel=2,
+    )  # fmt: skip
+    own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
+    for split, name in {"train": "train", "valid": "val", "test": "test_2016_flickr"}.items():
         for language in ("en", "de"):
-            made = tmp_path / f"out/text/pieces/{split}.{language}"
-            assert made.read_bytes() == (tmp_path / f"pieces/{split}.{language}").read_bytes()
+            content = gzip.decompress((stand_in.mirror / MULTI30K / f"{name}.{language}.gz").read_bytes())
+            expected = [" ".join(own.encode(line, out_type=str)) for line in content.decode().split("\n")[:-1]]
+            assert texts(tmp_path / f"folder/text/pieces/{split}.{language}") == expected

@@ -1,34 +1,35 @@
-"""scripts/reproduce.sh: which experiments it runs, on which data, and what it leaves alone."""
+"""amlp-fairseq reproduce: which experiments it runs, on which data, and what it leaves alone."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import commands
 import pytest
 
-reproduce = commands.load_script("reproduce")
+from amlp_fairseq.recipes import reproduce
+
+#: Corpora at the scales that are for them.
+SCALES = [("embedded", "embedded"), ("multi30k", "multi30k"), ("multi30k", "multi30k_base")]
 
 
-class Recorded(reproduce.Reproduction):  # type: ignore[misc, name-defined]
-    """Its scripts leave what the real ones would, and a note of what they were called with."""
+class Recorded(reproduce.Reproduction):
+    """Its commands leave what the real ones would, and a note of what they were called with."""
 
-    def __init__(self, dataset: str, folder: Path) -> None:
+    def __init__(self, corpus: str, scale: str, folder: Path) -> None:
         super().__init__(
-            dataset, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"], ["--batch-size", "50"]
+            corpus, scale, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"], ["--batch-size", "50"]
         )
         self.calls: list[list[str]] = []
 
-    def script(self, name: str, *words: object) -> None:
-        words = tuple(str(word).replace(f"{self.work}/", "").replace(f"{self.configs}/", "") for word in words)
-        self.calls.append([name.split()[0], *words])  # type: ignore[list-item]
-        if name.startswith("prepare"):
+    def command(self, name: str, *words: object, log: str = "") -> None:
+        self.calls.append([name, *(str(word).replace(f"{self.work}/", "") for word in words)])
+        if name == "prepare":
             (self.work / "data/data-bin").mkdir(parents=True)
-        elif name.startswith("distill"):
+        elif name == "distill":
             (self.work / "distilled").mkdir()
-        elif name.startswith("train"):
-            folder = self.work / str(words[3])
+        elif name == "train":
+            folder = self.work / str(words[words.index("--save-dir") + 1])
             folder.mkdir(exist_ok=True)
             (folder / "average.pt").touch()
 
@@ -43,37 +44,37 @@ class Recorded(reproduce.Reproduction):  # type: ignore[misc, name-defined]
         ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 12),
     ],
 )
-@pytest.mark.parametrize("dataset", reproduce.DATASETS)
-def test_rows_of_a_table(dataset: str, table: str, some: set[str], count: int, tmp_path: Path) -> None:
-    rows = Recorded(dataset, tmp_path).rows(table)
+@pytest.mark.parametrize(("corpus", "scale"), SCALES)
+def test_rows_of_a_table(corpus: str, scale: str, table: str, some: set[str], count: int, tmp_path: Path) -> None:
+    rows = Recorded(corpus, scale, tmp_path).rows(table)
     assert some <= set(rows)
     assert len(rows) == count
 
 
 def test_distilled_data_come_from_the_transformer(tmp_path: Path) -> None:
-    reproduction = Recorded("multi30k_base", tmp_path)
+    reproduction = Recorded("multi30k", "multi30k_base", tmp_path)
     reproduction.run(reproduce.Experiment("ibdecoder", distilled=True, seed=2))
+    named = ["--scale", "multi30k_base", "--corpus", "multi30k", "--save-dir"]
+    decoding = ["--results", "results.jsonl", "--cpu", "--batch-size", "50"]
     assert reproduction.calls == [
-        ["prepare_multi30k.sh", "data", "--vocab-size", "8000", "--data", "text"],
-        ["train.sh", "transformer.yaml", "data/data-bin", "--save-dir", "transformer-1", "--seed", "1", "--cpu"],
-        [
-            *("evaluate.sh", "transformer.yaml", "transformer-1", "data/data-bin", "--results", "results.jsonl"),
-            *("--cpu", "--batch-size", "50"),
-        ],
-        ["distill.sh", "transformer-1/average.pt", "data/data-bin", "distilled", "--cpu"],
-        [
-            *("train.sh", "ibdecoder.yaml", "distilled", "--save-dir", "ibdecoder-distilled-2", "--seed", "2"),
-            "--cpu",
-        ],
-        [
-            *("evaluate.sh", "ibdecoder.yaml", "ibdecoder-distilled-2", "distilled", "--results", "results.jsonl"),
-            *("--cpu", "--batch-size", "50"),
-        ],
+        ["prepare", "multi30k", "data", "--vocab-size", "8000", "--data", "text"],
+        ["train", "data/data-bin", "--row", "transformer", *named, "transformer-1", "--seed", "1", "--cpu"],
+        ["evaluate", "transformer-1", "data/data-bin", *decoding],
+        ["distill", "transformer-1/average.pt", "data/data-bin", "distilled", "--cpu"],
+        ["train", "distilled", "--row", "ibdecoder", *named, "ibdecoder-distilled-2", "--seed", "2", "--cpu"],
+        ["evaluate", "ibdecoder-distilled-2", "distilled", *decoding],
     ]
 
 
+def test_the_corpus_has_its_own_number_of_subwords(tmp_path: Path) -> None:
+    """Where the scale does not say one."""
+    reproduction = Recorded("multi30k", "multi30k", tmp_path)
+    reproduction.data(distilled=False)
+    assert reproduction.calls == [["prepare", "multi30k", "data", "--data", "text"]]
+
+
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
-    reproduction = Recorded("embedded", tmp_path)
+    reproduction = Recorded("embedded", "embedded", tmp_path)
     reproduction.data(distilled=True)
     before = len(reproduction.calls)
     reproduction.data(distilled=True)
@@ -88,25 +89,64 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     assert reproduction.done() == {reproduce.Experiment("ibdecoder", False, 1)}
 
 
-def test_a_script_that_fails_ends_it(tmp_path: Path) -> None:
-    reproduction = reproduce.Reproduction("embedded", tmp_path, tmp_path / "results.jsonl", [], ["--cpu"], [])
-    with pytest.raises(RuntimeError, match=r"train.sh nowhere.yaml .*status 2, see .*logs/x.log"):
-        reproduction.script("train.sh x", "nowhere.yaml", tmp_path)
-    assert "No such file" in (tmp_path / "logs/x.log").read_text(encoding="utf-8")
+def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    reproduction = reproduce.Reproduction("embedded", "embedded", tmp_path, results, [], ["--cpu"], [])
+    with pytest.raises(RuntimeError, match=r"amlp-fairseq train nowhere .*status 2, see .*logs/x.log"):
+        reproduction.command("train", "nowhere", "--row", "ibdecoder", "--scale", "embedded", log="x")
+    assert "DATA nowhere: there is no such folder" in (tmp_path / "logs/x.log").read_text(encoding="utf-8")
+
+
+def test_all_rows_on_both_kinds_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what fails ends it with the command that has failed."""
+    calls: list[str] = []
+
+    def command(self: reproduce.Reproduction, name: str, *words: object, log: str = "") -> None:
+        calls.append(" ".join(map(str, (name, *words))))
+        if name in ("prepare", "distill"):
+            (self.work / {"prepare": "data/data-bin", "distill": "distilled"}[name]).mkdir(parents=True)
+        if len(calls) == 12:  # the last
+            raise RuntimeError("it broke")
+
+    monkeypatch.setattr(reproduce.Reproduction, "command", command)
+    monkeypatch.chdir(tmp_path)
+    words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "transformer"]
+    monkeypatch.setattr("sys.argv", ["reproduce", *words, "--seeds", "7"])
+    with pytest.raises(SystemExit, match="reproduce: it broke"):
+        reproduce.main()
+    assert [call.split(" --", 1)[0] for call in calls[:4]] == [
+        "prepare embedded work/embedded/data",
+        "train work/embedded/data/data-bin",
+        "evaluate work/embedded/transformer-1 work/embedded/data/data-bin",
+        "distill work/embedded/transformer-1/average.pt work/embedded/data/data-bin work/embedded/distilled",
+    ]
+    assert f"--results {tmp_path}/work/embedded/results.jsonl --cpu" in calls[2]
+    assert "--row transformer --scale embedded --corpus embedded" in calls[1]
+    rows = ["aan-7", "transformer-7", "aan-distilled-7", "transformer-distilled-7"]
+    trained = [call.split("--save-dir ")[1] for call in calls[4:] if call.startswith("train")]
+    assert [call.split(" --seed")[0] for call in trained] == [f"work/embedded/{row}" for row in rows]
+    assert [call.split()[1] for call in calls if call.startswith("train")][-2:] == ["work/embedded/distilled"] * 2
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--dataset", "wmt", "--table", "aan"], "invalid choice: 'wmt'"),
-        (["--dataset", "embedded", "--table", "7"], "invalid choice: '7'"),
-        (["--dataset", "embedded", "--table", "aan", "--rows", "cnn"], "--rows cnn: choose from aan aan_no_ffn"),
+        (["--corpus", "wmt", "--scale", "paper", "--table", "aan"], "invalid choice: 'wmt'"),
+        (["--corpus", "embedded", "--scale", "tiny", "--table", "aan"], "invalid choice: 'tiny'"),
+        (["--corpus", "embedded", "--scale", "embedded", "--table", "7"], "invalid choice: '7'"),
+        (["--corpus", "embedded", "--table", "aan"], "required: --scale"),
+        (
+            ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "cnn"],
+            "--rows cnn: choose from aan aan_no_ffn",
+        ),
     ],
 )
 def test_wrong_arguments(
     words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["reproduce", *words])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         reproduce.main()
     assert message in capsys.readouterr().err

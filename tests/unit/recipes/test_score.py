@@ -1,4 +1,4 @@
-"""scripts/score.py: every sentence once, in input order, with sacreBLEU's numbers."""
+"""amlp-fairseq score: every sentence once, in input order, with sacreBLEU's numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 import sacrebleu
+
+from amlp_fairseq.recipes import score as module
 
 REFERENCES = [
     "The cat sat on the mat .",
@@ -24,9 +25,6 @@ HYPOTHESES = [
     "A man in a red shirt climbs a wall .",
     "No one is here .",
 ]
-
-
-SCRIPT = commands.load_script("score")
 
 
 def generated(hypotheses: list[str], order: list[int] | None = None, steps: list[int] | None = None) -> str:
@@ -43,7 +41,7 @@ def generated(hypotheses: list[str], order: list[int] | None = None, steps: list
 
 
 def score(output: str, references: list[str] = REFERENCES) -> dict[str, Any]:
-    return SCRIPT.score(output, references)
+    return module.score(output, references)
 
 
 def test_numbers_are_sacrebleus() -> None:
@@ -163,9 +161,9 @@ def test_no_time_where_none_is_logged() -> None:
 def run_main(folder: Path, output: str, references: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     (folder / "generated.txt").write_bytes(output.encode())
     (folder / "reference.txt").write_bytes(references.encode())
-    words = ["score.py", str(folder / "generated.txt"), str(folder / "reference.txt"), *arguments]
+    words = ["score", str(folder / "generated.txt"), str(folder / "reference.txt"), *arguments]
     monkeypatch.setattr(sys, "argv", words)
-    SCRIPT.main()
+    module.main()
 
 
 @pytest.mark.parametrize("ending", ["\n", ""], ids=["newline at the end", "no newline at the end"])

@@ -12,6 +12,7 @@ import toy
 from fairseq.sequence_generator import SequenceGenerator
 
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.search.options import SearchOptions
 
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 EOS = 2
@@ -27,8 +28,8 @@ of_every_kind = pytest.mark.parametrize("options", [{}, CONVOLUTION], ids=["soft
 
 
 def search(task: Any, models: list[Any], sample: dict, **options: Any) -> list[list[dict]]:
-    options = {"beam_size": 4, "max_len_b": 12, **options}
-    return MultiwordBeamSearch(models, task.tgt_dict, task.order, **options).generate(models, sample)
+    chosen = SearchOptions(**{"beam_size": 4, "max_len_b": 12, **options})
+    return MultiwordBeamSearch(models, task.tgt_dict, task.order, chosen).generate(models, sample)
 
 
 def sources(task: Any, count: int = 5, seed: int = 0) -> dict:

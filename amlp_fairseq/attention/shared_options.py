@@ -1,0 +1,27 @@
+"""Options that several attentions share."""
+
+from dataclasses import dataclass, field
+from typing import List  # noqa: UP035  (fairseq knows List[X], not list[X])
+
+
+@dataclass
+class InnerDimOptions:
+    """Options of the attentions with c slots, inner dimensions or features."""
+
+    attention_inner_dim: int = field(
+        default=16, metadata={"help": "c: slots of 'abc', inner width of AMLP, random features of 'performer'"}
+    )
+
+
+@dataclass
+class KernelSizeOptions:
+    """Options of the attentions that see k positions, see ``AttentionSpec.kernel_size``."""
+
+    encoder_kernel_size_list: List[int] = field(  # noqa: UP006
+        default_factory=lambda: [3, 7, 15, 31, 31, 31, 31],
+        metadata={"help": "widths of the encoder's convolutions or local windows; one number is for all layers"},
+    )
+    decoder_kernel_size_list: List[int] = field(  # noqa: UP006
+        default_factory=lambda: [3, 7, 15, 31, 31, 31],
+        metadata={"help": "widths of the decoder's convolutions or local windows; one number is for all layers"},
+    )

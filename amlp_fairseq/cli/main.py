@@ -1,0 +1,62 @@
+"""amlp-fairseq: fast-decoding machine translation for fairseq, from a corpus to results.
+
+usage: amlp-fairseq COMMAND …     (amlp-fairseq COMMAND --help says more, with an example)
+
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from amlp_fairseq.recipes.config import PLUGIN, refuse_unknown
+
+#: A recipe for each command, and what it does.
+RECIPES = {
+    "prepare": "make the data folder of a corpus, or of text of your own",
+    "train": "train a row of a paper's table at a scale, or whatever fairseq-train trains",
+    "distill": "make a data folder again, with a teacher's translations as targets",
+    "evaluate": "average checkpoints, decode, score, and store the results",
+    "reproduce": "train and evaluate all rows of a paper's tables, raw and distilled",
+    "tables": "print results beside what the papers publish",
+    "average": "average the weights of checkpoints",
+    "score": "score what fairseq-generate has printed",
+    "parameters": "compare numbers of parameters with the published ones",
+    "pmi": "estimate how much words that are predicted together depend on each other",
+}
+#: Commands of fairseq, with --user-dir set.
+FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
+WITHOUT_USER_DIR = ("preprocess",)
+
+
+def main() -> None:
+    name, *words = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage(), end="")
+        return
+    if name == "path":
+        print(PLUGIN)
+        return
+    try:
+        refuse_unknown([name], [*RECIPES, *FAIRSEQ, "path"], "amlp-fairseq")
+    except ValueError as error:
+        sys.exit(str(error))
+    sys.argv = [f"amlp-fairseq {name}", *words]
+    if name in RECIPES:
+        import_module(f"amlp_fairseq.recipes.{name}").main()
+        return
+    if name not in WITHOUT_USER_DIR:
+        sys.argv[1:1] = ["--user-dir", str(PLUGIN)]
+    import_module(f"fairseq_cli.{name.replace('-', '_')}").cli_main()
+
+
+def usage() -> str:
+    """The text of ``--help``."""
+    commands = [*RECIPES.items(), ("path", "print the folder of the plugin, for --user-dir")]
+    lines = [f"  {name:<12}{text}" for name, text in commands]
+    lines.append(f"  {', '.join(FAIRSEQ)}: fairseq's commands, with --user-dir set")
+    return f"{__doc__}" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

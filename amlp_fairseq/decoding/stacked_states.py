@@ -1,0 +1,81 @@
+"""The decoding states of all layers, stacked so that what is done to all of them is done at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from amlp_fairseq.attention.base import Attention
+from amlp_fairseq.attention.state import State, with_slots
+
+
+class StateLayout:
+    """Which tensors of the states of a decoder's self-attentions have one shape, and so stand in one stack.
+
+    Args:
+        attentions: of all layers.
+        like: a tensor of the type and on the device of their inputs.
+    """
+
+    def __init__(self, attentions: Sequence[Attention], like: Tensor) -> None:
+        groups: dict[Any, list[tuple[int, str]]] = defaultdict(list)
+        for layer, attention in enumerate(attentions):
+            for name, tensor in attention.init_state(1, 1, like).items():
+                groups[tensor.shape[1:], tensor.dtype, name in attention.growing].append((layer, name))
+        self.layers = len(attentions)
+        #: For each stack: the layers and names of its members; their shape, but for rows; their type; whether they are
+        #: growing.
+        self.members = list(groups.values())
+        self.shapes, self.dtypes, self.growing = zip(*groups, strict=True)
+
+
+class StackedStates:
+    """The states of a batch; all zeros, but where a slot is not yet written anything.
+
+    Attributes:
+        layers: the state of each layer, views of the stacks.
+        stacks: (members, R, …).
+        slots: the room in those that are growing, (members, R, …, slots, width).
+    """
+
+    def __init__(self, layout: StateLayout, rows: int, slots: int, like: Tensor) -> None:
+        self.layout, self.slots = layout, slots
+        self.stacks: list[Tensor] = []
+        for members, shape, dtype, growing in zip(
+            layout.members, layout.shapes, layout.dtypes, layout.growing, strict=True
+        ):
+            shape = (*shape[:-2], slots, shape[-1]) if growing else shape
+            new = like.new_empty if growing else like.new_zeros
+            self.stacks.append(new((len(members), rows, *shape), dtype=dtype))
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        self.layers: list[State] = [{} for _ in range(self.layout.layers)]
+        for stack, members in zip(self.stacks, self.layout.members, strict=True):
+            for (layer, name), tensor in zip(members, stack.unbind(), strict=True):
+                self.layers[layer][name] = tensor
+
+    def written(self, slots: int) -> list[Tensor]:
+        """The stacks up to so many slots, views."""
+        stacks = zip(self.stacks, self.layout.growing, strict=True)
+        return [stack.narrow(-2, 0, slots) if growing else stack for stack, growing in stacks]
+
+    def grow(self) -> None:
+        """Double the slots."""
+        self.slots *= 2
+        stacks = zip(self.stacks, self.layout.growing, strict=True)
+        self.stacks = [with_slots(stack, self.slots) if growing else stack for stack, growing in stacks]
+        self._hand_out()
+
+    def keep_rows(self, rows: int) -> None:
+        """Go on with the first rows alone."""
+        self.stacks = [stack[:, :rows] for stack in self.stacks]
+        self._hand_out()
+
+
+def fill(buffer: Tensor, content: Tensor) -> None:
+    """Put something smaller into the corner of a buffer; zeros are behind it."""
+    buffer.zero_()[tuple(slice(size) for size in content.shape)].copy_(content)

@@ -1,0 +1,295 @@
+"""Configurations: an experiment is a row of a paper's table on a corpus at a scale.
+
+    configs/rows/<row>.yaml       what makes the row, and where it stands in the papers, with its numbers there
+    configs/rows/_<family>.yaml   what its rows share: the paper's training
+    configs/data/<corpus>.yaml    languages, how the text is prepared, what the papers do differently on this corpus
+    configs/scale/<scale>.yaml    sizes and training: ``paper``, or one that a CPU or a single GPU carries
+
+Each is one file, or builds on another (``base``). Later ones win: the families, the corpus, the scale, the row; of the
+corpus and the scale ``families`` has what holds for the rows of a family, of the corpus ``rows`` what holds for one row
+and wins over it. The sections:
+
+    task: {task: translation}         flags of fairseq-train and fairseq-generate
+    train: {arch: transformer}        flags of fairseq-train
+    tokens-per-update: 25000          target tokens of one update, whatever the hardware
+    generate: {beam 4: {beam: 4}}     ways of decoding: a name, and flags of fairseq-generate
+    tune-lenpen: [0.0, 0.6, 1.0]      length penalties of which the best on the validation set is taken
+    average: {checkpoints: last-epochs, count: 5}   what is averaged; of several counts the best on the validation set
+    dictionary: 32768                 entries of the dictionary, for counting parameters
+    sizes: {channels: 1024}           what rows refer to as ${sizes.channels}
+    vocab-size: 8000                  how many subword units the scale takes, where they are not the corpus' own
+    published: [{data: …, table: …}]  where the row stands in a paper, and its numbers there
+
+Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` take away what is
+there. Files are merged by OmegaConf.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+#: What --user-dir must be.
+PLUGIN = Path(__file__).parent.parent
+#: In an installed package inside it, in a checkout beside it.
+CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs") if path.is_dir()), PLUGIN / "configs")
+
+EXPERIMENT = ("task", "train", "tokens-per-update", "generate", "tune-lenpen", "average", "dictionary")
+SECTIONS = {
+    "rows": ("base", *EXPERIMENT, "published"),
+    "data": ("base", *EXPERIMENT, "sizes", "families", "rows", "prepare", "variants"),
+    "scale": ("base", *EXPERIMENT, "sizes", "families", "vocab-size"),
+}
+PUBLISHED = (
+    *("data", "table", "row", "decoding", "kind", "split", "bleu", "distilled", "speedup", "sentences-per-second"),
+    *("parameters", "over", "note"),
+)
+#: What may be averaged, by the names of the options of ``amlp-fairseq average``.
+AVERAGES = ("last-epochs", "last-updates", "best")
+#: The kinds of BLEU that papers report; scores of two kinds are not comparable. ``kytea``: tokenised by that program.
+KINDS = ("detokenised", "tokenised", "compound-split", "kytea", "unstated")
+#: The parts of the data that are decoded; published numbers are of the test set where they do not say ``valid``.
+SPLITS = ("valid", "test")
+PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment: its configuration merged; the sections are described at the top of this file.
+
+    Attributes:
+        row: the name of the row.
+        data: the name of the corpus; ``""`` for one that has no configuration.
+        scale: the name of the scale.
+        averages: kind and number of the checkpoints to average, to choose from; most checkpoints first, so that
+            missing ones show early.
+        published: the row's numbers on this corpus, or on the first one that has any.
+        changes: what the user's own options of the training change.
+    """
+
+    row: str
+    data: str
+    scale: str
+    task: dict[str, Any]
+    train: dict[str, Any]
+    tokens_per_update: int | None
+    generate: dict[str, dict[str, Any]]
+    tune_lenpen: list[float]
+    averages: list[tuple[str, int]]
+    dictionary: int | None
+    vocab_size: int | None
+    published: list[dict[str, Any]]
+    changes: str = ""
+
+    @property
+    def as_published(self) -> bool:
+        """Whether it is what a paper has trained, as far as the paper says."""
+        return self.scale == PAPER
+
+
+def names(kind: str) -> list[str]:
+    """The names of all files of ``rows``, ``data`` or ``scale``."""
+    return sorted(path.stem for path in (CONFIGS / kind).glob("[!_]*.yaml"))
+
+
+def row_corpora(row: str) -> list[str]:
+    """The corpora of which the papers have this row."""
+    _, own = _chain("rows", row)[-1]
+    return list(dict.fromkeys(str(entry["data"]) for entry in own.get("published") or []))
+
+
+def load(row: str | Path, data: str, scale: str, languages: tuple[str, str] | None = None) -> Recipe:
+    """Merge the files of an experiment.
+
+    Args:
+        row: a name of ``configs/rows``, or a file of the same form.
+        data: a name of ``configs/data``, or ``""`` for a corpus that has none.
+        scale: a name of ``configs/scale``, or a file of the same form.
+        languages: source and target, where they are not the corpus' own: it has no configuration, or is reversed.
+
+    Raises:
+        ValueError: for unknown names, sections and keys, naming the file and the nearest known name; for values that
+            cannot be a flag's.
+    """
+    chain, scales = _chain("rows", row), _chain("scale", scale)
+    corpus = _chain("data", data) if data else []
+    families = [name for name, _ in chain if name.startswith("_")]
+    own = [part for name, part in chain if not name.startswith("_")] or [chain[-1][1]]
+    paper = [part for _, part in _chain("scale", PAPER)]
+    layers = paper + [part for name, part in chain if name in families]
+    for _, part in corpus:
+        layers += [part, *_of(part, "families", families)]
+    for _, part in scales if scales[-1][0] != PAPER else ():
+        layers += [part, *_of(part, "families", families)]
+    layers += own
+    for _, part in corpus:
+        layers += _of(part, "rows", [chain[-1][0]])
+    if languages:
+        layers.append(OmegaConf.create({"task": {"source-lang": languages[0], "target-lang": languages[1]}}))
+    where = f"row {row}, data {data or '-'}, scale {scale}"
+    try:
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(*layers), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{where}: {error}") from None
+    # The numbers of the row itself: those of its base are another row's.
+    published = [] if own[-1].get("published") is None else OmegaConf.to_container(own[-1].published)
+    return _recipe(merged, chain[-1][0], data, scales[-1][0], published, where)
+
+
+def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: Any, where: str) -> Recipe:
+    recipe = Recipe(
+        row=row,
+        data=data,
+        scale=scale,
+        task=merged.get("task") or {},
+        train=merged.get("train") or {},
+        tokens_per_update=merged.get("tokens-per-update"),
+        generate={name: values for name, values in (merged.get("generate") or {}).items() if values is not None},
+        tune_lenpen=merged.get("tune-lenpen") or [],
+        averages=_averages(merged.get("average"), where),
+        dictionary=merged.get("dictionary"),
+        vocab_size=merged.get("vocab-size"),
+        published=_of_corpus(published, data) or _of_corpus(published, published[0].get("data") if published else ""),
+    )
+    for values in (recipe.task, recipe.train, *recipe.generate.values()):
+        flags(values, where)
+    for entry in published:
+        refuse_unknown(entry, PUBLISHED, f"{where}: published")
+        for name, choices in (("kind", KINDS), ("split", SPLITS)):
+            if name in entry:
+                refuse_unknown([entry[name]], choices, f"{where}: published, {name}")
+    return recipe
+
+
+def _of_corpus(published: list[dict[str, Any]], data: str) -> list[dict[str, Any]]:
+    return [entry for entry in published if entry.get("data") == data]
+
+
+def save(recipe: Recipe, path: Path) -> None:
+    """Write what ``read`` takes."""
+    content = {name: value for name, value in vars(recipe).items() if name != "averages"}
+    content["averages"] = [list(average) for average in recipe.averages]
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def read(path: Path) -> Recipe:
+    """The recipe that ``save`` has written."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["averages"] = [(kind, count) for kind, count in content["averages"]]
+    return Recipe(**content)
+
+
+def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
+    """How the text of a corpus is prepared: the section ``prepare``, see ``recipes/prepare.py``.
+
+    Raises:
+        ValueError: for unknown names, and corpora that cannot be prepared.
+    """
+    merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
+    variants = merged.get("variants") or {}
+    if variant is not None:
+        refuse_unknown([variant], list(variants), f"data {data}: --variant")
+    if "prepare" not in merged:
+        raise ValueError(f"data {data}: its text cannot be had by a program; docs/data.md says how to make its folder")
+    settings: Any = OmegaConf.to_container(OmegaConf.merge(merged.prepare, variants[variant] if variant else {}))
+    return dict(settings)
+
+
+def flags(values: dict[str, Any], where: str) -> list[str]:
+    """A section as words of a command line.
+
+    Raises:
+        ValueError: for a value that is no text, number, truth value or null.
+    """
+    words = []
+    for name, value in values.items():
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"{where}: {name} must be a text or number as on the command line, not {value}")
+        if value is not None and value is not False:
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
+
+
+def quoted(words: Iterable[object]) -> str:
+    """A command that can be pasted into a shell."""
+    return shlex.join(str(word) for word in words)
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise ValueError that names what is not known, and the nearest that is."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"{where}: {name!r} is unknown; {hint}")
+
+
+def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
+    """A file's name and content behind those of its bases."""
+    path = Path(name)
+    if path.suffix != ".yaml":
+        refuse_unknown([str(name)], names(kind), f"configs/{kind}")
+        path = CONFIGS / kind / f"{name}.yaml"
+    found: list[tuple[str, DictConfig]] = []
+    while True:
+        content = _load(path)
+        refuse_unknown(map(str, content), SECTIONS[kind], str(path))
+        _check_parts(content, path)
+        found.insert(0, (path.stem, content))
+        base = content.pop("base", None)
+        if base is None:
+            return found
+        beside, referrer = path.parent / f"{base}.yaml", path
+        path = beside if beside.is_file() else CONFIGS / kind / f"{base}.yaml"
+        if not path.is_file():
+            refuse_unknown([str(base)], [*names(kind), *(_families() if kind == "rows" else ())], f"{referrer}: base")
+        if path.stem in [name for name, _ in found]:
+            raise ValueError(f"{path}: its base is itself, through {' <- '.join(name for name, _ in found)}")
+
+
+def _load(path: Path) -> DictConfig:
+    try:
+        content = OmegaConf.load(path)
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(content, DictConfig):
+        raise ValueError(f"{path}: sections are needed ({', '.join(SECTIONS['rows'])}), not {content!r}")
+    return content
+
+
+def _families() -> list[str]:
+    return sorted(path.stem for path in (CONFIGS / "rows").glob("_*.yaml"))
+
+
+def _check_parts(content: DictConfig, path: Path) -> None:
+    """Refuse unknown families, rows and sections in what a corpus or scale has for some of them."""
+    beside = [other.stem for other in path.parent.glob("*.yaml")]
+    for section, known in (("families", _families()), ("rows", names("rows"))):
+        for name, part in (content.get(section) or {}).items():
+            refuse_unknown([name], [*known, *beside], f"{path}: {section}")
+            refuse_unknown(map(str, part or ()), EXPERIMENT, f"{path}: {section}, {name}")
+
+
+def _of(part: DictConfig, section: str, wanted: list[str]) -> list[DictConfig]:
+    """What a corpus or scale has for these families or this row."""
+    return [part[section][name] for name in wanted if name in (part.get(section) or {})]
+
+
+def _averages(section: Any, where: str) -> list[tuple[str, int]]:
+    if isinstance(section, dict) and section.keys() == {"checkpoints", "count"}:
+        counts = section["count"] if isinstance(section["count"], list) else [section["count"]]
+        if section["checkpoints"] in AVERAGES and counts and all(type(count) is int and count > 0 for count in counts):
+            return [(section["checkpoints"], count) for count in sorted(counts, reverse=True)]
+    raise ValueError(
+        f"{where}: average must have checkpoints, one of {', '.join(AVERAGES)}, and count, a positive number or a list "
+        f"of them, not {section}"
+    )

@@ -1,0 +1,43 @@
+"""What recipes read of a data folder, and the options that name a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from amlp_fairseq.recipes.config import names
+
+
+def recipe_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """``--row``, ``--scale`` and ``--corpus``."""
+    rows = ", ".join(names("rows"))
+    parser.add_argument("--row", metavar="ROW", required=required, help=f"a file of its form, or one of {rows}")
+    scales = ", ".join(names("scale"))
+    parser.add_argument("--scale", metavar="SCALE", required=required, help=f"a file of its form, or one of {scales}")
+    parser.add_argument("--corpus", metavar="NAME", help="of configs/data (default: what DATA/text.json says)")
+
+
+def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
+    """``text.json`` of a data folder: ``name``, ``corpus`` (of configs/data, or ""), ``languages``, ``post_process``,
+    ``tokenizer``, names of the evaluation sets.
+
+    Where the user names a corpus, ``languages`` is None: they are those of its configuration.
+
+    Args:
+        data: the folder; one of fairseq-preprocess has no text.json.
+        corpus: the name that the user gives, which wins.
+
+    Raises:
+        ValueError: if the folder has none, and no name is given.
+    """
+    path = data / "text.json"
+    found: dict[str, Any] = {"name": data.resolve().name, "corpus": "", "languages": None}
+    if path.is_file():
+        found |= json.loads(path.read_text(encoding="utf-8"))
+    elif corpus is None:
+        raise ValueError(f"DATA {data} has no text.json, which amlp-fairseq prepare writes; name its --corpus")
+    if corpus is not None:
+        found |= {"name": corpus, "corpus": corpus, "languages": None}
+    return found

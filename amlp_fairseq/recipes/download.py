@@ -1,0 +1,97 @@
+"""Downloads that are continued where they stopped, and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Download(NamedTuple):
+    """A file that is there and has the right checksum.
+
+    Attributes:
+        kind: whose checksum it is: ``published``, ``given`` by the user, or ``recorded`` by the first download.
+    """
+
+    path: Path
+    url: str
+    sha256: str
+    kind: str
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Checksums by name, as ``sha256sum`` writes them; none where there is no file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {name.lstrip("*"): checksum for checksum, name in (line.split(maxsplit=1) for line in lines)}
+
+
+def sha256(path: Path) -> str:
+    """Of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def download(
+    url: str, folder: Path, expected: str | None, mirror: str | None = None, given: Mapping[str, str] | None = None
+) -> Download:
+    """Fetch a file into a folder unless it is there; its checksum is compared in both cases.
+
+    Args:
+        url: where it is.
+        folder: where it goes, beside a file SHA256SUMS of what has been fetched.
+        expected: the published checksum; None where nobody has published one: then the first download's is recorded.
+        mirror: ``http://host/path`` is fetched from ``<mirror>/host/path``.
+        given: checksums that replace the published ones, by name.
+
+    Raises:
+        ValueError: if the download fails, or the checksum is another.
+    """
+    name = url.rsplit("/", 1)[1]
+    path, sums = folder / name, folder / "SHA256SUMS"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        _fetch(f"{mirror.rstrip('/')}/{url.split('://', 1)[1]}" if mirror else url, path)
+    actual, recorded, kind = sha256(path), read_checksums(sums), "published"
+    if given is not None:
+        if name not in given:
+            raise ValueError(f"--checksums has no line for {name}")
+        kind, expected = "given", given[name]
+    elif expected is None:
+        kind, expected = "recorded", recorded.get(name, actual)
+        if name not in recorded:
+            print(f"{name}: nobody has published a checksum; recorded in {sums} for later runs", file=sys.stderr)
+    if actual != expected:
+        raise ValueError(
+            f"{path} has the SHA-256 {actual}, the {kind} one is {expected}: it is corrupt, or another file than this "
+            "recipe was written for; remove it and run again"
+        )
+    lines = "".join(f"{checksum}  {each}\n" for each, checksum in {**recorded, name: actual}.items())
+    part = sums.with_suffix(".part")
+    part.write_text(lines, encoding="utf-8")
+    part.replace(sums)
+    return Download(path, url, actual, kind)
+
+
+def _fetch(url: str, path: Path) -> None:
+    """Let curl continue where it stopped; from the start where the server cannot or there is nothing left."""
+    print(f"+ {url}", file=sys.stderr, flush=True)
+    part = path.with_name(path.name + ".part")
+    words = ["curl", "--fail", "--location", "--retry", "3", "--output", str(part), url]
+    words += [] if sys.stderr.isatty() else ["--no-progress-meter"]
+    try:
+        status = subprocess.run([*words, "--continue-at", "-"]).returncode
+        if status in (22, 33, 36) and part.exists():
+            part.unlink()
+            status = subprocess.run(words).returncode
+    except FileNotFoundError:
+        raise ValueError(f"{url}: curl is needed to download it") from None
+    if status:
+        raise ValueError(f"{url}: download failed; what has arrived is kept, run again to continue")
+    part.replace(path)

@@ -1,0 +1,174 @@
+"""Average the checkpoints of a training, decode a test set in each of its ways, and store what comes out.
+
+    amlp-fairseq evaluate CHECKPOINTS DATA [--subset S] [--results FILE] [options of fairseq-generate]
+
+CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (of one that fairseq-train wrote, name --row and
+--scale), DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. A line of JSON
+is appended to the results file for each way of decoding; outputs stay in CHECKPOINTS, those named .hyp in the order of
+the set. Where the configuration has several length penalties (``tune-lenpen``) or numbers of checkpoints to average,
+the pair with the highest BLEU on the validation set is taken. Sentences are decoded one at a time, so that times are
+latencies; with ``--batch-size 32`` and the like no times are stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from amlp_fairseq.recipes.average import CHOICES, average_checkpoints
+from amlp_fairseq.recipes.config import PLUGIN, SPLITS, Recipe, flags, load, quoted, read
+from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
+from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.results import append_results
+from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
+from amlp_fairseq.recipes.train import RECIPE
+
+
+class Evaluation:
+    """One training on one data folder.
+
+    Args:
+        recipe: its configuration.
+        folder: its checkpoints; averages and outputs are written there.
+        data: the data folder.
+        text: its text.json.
+        rest: options of fairseq-generate that win over the configuration's.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str]) -> None:
+        self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
+        self.averaged: tuple[str, int] | None = None
+        self.source, self.target = recipe.task["source-lang"], recipe.task["target-lang"]
+
+    def average(self, kind: str, count: int) -> tuple[str, int]:
+        """Make ``average.pt`` the average of these checkpoints, or of all that there are; says which."""
+        found = CHOICES[kind.replace("-", "_")][0](self.folder)
+        if not found:
+            raise ValueError(f"CHECKPOINTS {self.folder} has none to average: its configuration wants {kind} {count}")
+        chosen = kind, min(count, len(found))
+        if chosen[1] < count:
+            print(f"evaluate: {self.folder} has {chosen[1]} checkpoints to average, not {count}", file=sys.stderr)
+        if self.averaged != chosen:
+            torch.save(average_checkpoints(found[-chosen[1] :]), self.folder / "average.pt")
+            self.averaged = chosen
+        return chosen
+
+    def generate(self, subset: str, values: dict[str, Any], output: Path, *more: str) -> str:
+        """What fairseq-generate prints for a subset; also written to a file."""
+        words = [
+            *(sys.executable, "-m", "fairseq_cli.generate"),
+            str(self.data),
+            "--user-dir",
+            str(PLUGIN),
+            *flags(self.recipe.task, self.recipe.row),
+        ]
+        words += ["--path", str(self.folder / "average.pt"), "--gen-subset", subset, *flags(values, self.recipe.row)]
+        words += ["--required-batch-size-multiple", "1", *more]
+        if self.text["post_process"]:
+            words += ["--post-process", self.text["post_process"]]
+        if self.text["tokenizer"]:
+            words += ["--tokenizer", self.text["tokenizer"], "-s", self.source, "-t", self.target]
+        words += self.rest
+        print("+", quoted(words), file=sys.stderr, flush=True)
+        with output.open("w", encoding="utf-8") as file:
+            done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT)
+        printed = output.read_bytes().decode("utf-8")
+        if done.returncode:
+            raise RuntimeError(f"fairseq-generate: status {done.returncode}, see {output}\n{printed[-1000:]}")
+        return printed
+
+    def scored(self, subset: str, printed: str) -> dict[str, Any]:
+        references = read_references(self.data / "raw" / f"{subset}.{self.target}")
+        return score(printed, references, self.target)
+
+    def tuned(self, name: str, options: dict[str, Any]) -> tuple[tuple[str, int], dict[str, Any]]:
+        """The average and the options of a way of decoding; of several pairs the best on the validation set."""
+        tuned = [options | {"lenpen": penalty} for penalty in self.recipe.tune_lenpen]
+        candidates = list(product(self.recipe.averages, tuned or [options]))
+        if len(candidates) == 1:
+            return candidates[0]
+        scores = []
+        for (kind, count), values in candidates:
+            self.average(kind, count)
+            tried = f"{name}, {kind} {count}" + (f", lenpen {values['lenpen']}" if tuned else "")
+            output = self.folder / f"generated.valid.{tried}.txt".replace(", ", ".").replace(" ", "-")
+            printed = self.generate("valid", values, output, "--max-tokens", "4000")
+            scores.append(self.scored("valid", printed)["bleu"])
+            print(f"{tried}: {scores[-1]} BLEU on the validation set", file=sys.stderr)
+        return candidates[scores.index(max(scores))]
+
+    def results(self, subset: str) -> list[dict[str, Any]]:
+        """A result for each way of decoding."""
+        found = []
+        for name, options in self.recipe.generate.items():
+            average, values = self.tuned(name, options)
+            averaged = self.average(*average)
+            output = self.folder / f"generated.{subset}.{name}.txt".replace(" ", "-")
+            printed = self.generate(subset, values, output, "--batch-size", "1")
+            scores = self.scored(subset, printed)
+            hypotheses = hypotheses_of(printed, scores["sentences"])
+            output.with_suffix(".hyp").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
+            facts = {
+                "data": self.text["name"],
+                "scale": self.recipe.scale,
+                "system": self.recipe.row,
+                **({"training_options": self.recipe.changes} if self.recipe.changes else {}),
+                "distilled": (self.data / "manifest.json").is_file(),
+                "split": subset,
+                "subset": self.text[f"{subset}_set"],
+                "decoding": name,
+                "average": dict([averaged]),
+                "options": quoted([*flags(values, self.recipe.row), *self.rest]),
+            }
+            if {word.split("=")[0] for word in self.rest} & {"--batch-size", "--max-sentences", "--max-tokens"}:
+                scores.pop("milliseconds_per_sentence", None)  # not a latency
+            found.append(facts | scores | environment())
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("checkpoints", metavar="CHECKPOINTS", type=Path, help="the folder of the checkpoints")
+    parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
+    recipe_arguments(parser, required=False)
+    parser.add_argument("--subset", choices=SPLITS, default="test", help="what to decode")
+    parser.add_argument("--results", type=Path, help="by default CHECKPOINTS/results.jsonl")
+    args, rest = parser.parse_known_args()
+    try:
+        if not args.checkpoints.is_dir():
+            raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
+        text = text_settings(args.data, args.corpus)
+        if "post_process" not in text:
+            raise ValueError(f"DATA {args.data} has no text.json, which amlp-fairseq prepare writes")
+        if bool(args.row) != bool(args.scale):
+            raise ValueError("--row and --scale go together")
+        if args.row:
+            recipe = load(args.row, text["corpus"], args.scale, text["languages"])
+        elif (args.checkpoints / RECIPE).is_file():
+            recipe = read(args.checkpoints / RECIPE)
+        else:
+            raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: name its --row and --scale")
+        results = Evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
+        model = describe(args.checkpoints / "checkpoint_last.pt")
+    except (OSError, ValueError, RuntimeError) as error:
+        sys.exit(f"evaluate: {error}")
+    lines = [result | model for result in results]
+    append_results(args.results or args.checkpoints / "results.jsonl", lines)
+    for line in lines:
+        print(json.dumps(line, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Estimate how much words that are predicted together depend on each other (Zhang et al. 2020, Appendix B, Table 3).
+
+    amlp-fairseq pmi DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [AUTOREGRESSIVE OTHER …]
+        [--results FILE.jsonl] [options of fairseq-validate]
+
+Both of a pair are of the task translation_interleaved and of one order of generation: for vanilla SA an autoregressive
+model (h = 1, c = 1), for IBDecoder a bidirectional one that writes a word per step (h = 2, c = 0). Prints for each pair
+the perplexities on DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; the paper's Table 3 has it
+to base 10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from amlp_fairseq.recipes.config import PLUGIN
+from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.results import append_results
+
+
+def log10_perplexity(log: str) -> float:
+    """The last validation's log10 perplexity; fairseq prints the loss per word to base 2.
+
+    Raises:
+        ValueError: if the log has no validation loss.
+    """
+    losses = re.findall(r"\| valid.*? \| nll_loss ([\d.]+)", log)
+    if not losses:
+        raise ValueError("the log has no validation line with an nll_loss")
+    return float(losses[-1]) * math.log10(2)
+
+
+def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
+    """log10 perplexity of a checkpoint on the test set, or on the ``--valid-subset`` of ``rest``.
+
+    Raises:
+        RuntimeError: if fairseq-validate fails.
+    """
+    words = ["fairseq-validate", str(data), "--user-dir", str(PLUGIN), "--task", "translation_interleaved"]
+    words += ["--path", str(checkpoint), "--valid-subset", "test", "--max-tokens", "4000", *rest]
+    words += ["--required-batch-size-multiple", "1"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-1000:]}")
+    return log10_perplexity(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("data", type=Path, help="a folder of fairseq-preprocess")
+    parser.add_argument(
+        "checkpoints",
+        type=Path,
+        nargs="+",
+        metavar="AUTOREGRESSIVE OTHER",
+        help="of a model that writes a word per step, and of one that writes several",
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="a file that a line is added to per pair")
+    args, rest = parser.parse_known_args()
+    if len(args.checkpoints) % 2:
+        parser.error(f"{len(args.checkpoints)} checkpoints are no pairs")
+    for autoregressive, other in zip(args.checkpoints[::2], args.checkpoints[1::2], strict=True):
+        try:
+            logs = [validate(args.data, path, rest) for path in (autoregressive, other)]
+        except (RuntimeError, ValueError) as error:
+            sys.exit(f"pmi: {error}")
+        perplexities, pmi = [10**log for log in logs], logs[1] - logs[0]
+        print(f"perplexity {perplexities[0]:.2f} and {perplexities[1]:.2f}, estimated PMI {pmi:.3f}", flush=True)
+        if args.results is not None:
+            paths = {"data": str(args.data), "autoregressive": str(autoregressive), "other": str(other)}
+            append_results(args.results, [{**paths, "perplexities": perplexities, "pmi": pmi, **environment()}])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Make the data folder of a corpus: download it, check it, cut it up, binarise it.
+
+    amlp-fairseq prepare CORPUS OUT [--vocab-size N] [--variant NAME] [--reverse] …
+    amlp-fairseq prepare text OUT --train a.en a.de --valid b.en b.de --test c.en c.de [--vocab-size N]
+
+CORPUS is one of configs/data; ``text`` stands for text of your own, a sentence a line, in two files for each part,
+whose suffixes are the languages. The result is OUT/data-bin: what fairseq-train reads, the raw evaluation sets, the
+subword model and text.json, which says how text was cut up. OUT/manifest.json says what was done. A run that was
+stopped can be started again: what is whole is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from amlp_fairseq.recipes import embedded_corpus
+from amlp_fairseq.recipes.config import names, prepare_settings
+from amlp_fairseq.recipes.download import Download, download, read_checksums
+from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, lines, writing
+
+OWN = "text"
+
+
+def named_languages(files: Sequence[Path]) -> list[str]:
+    """The suffixes of files, without that of a compression; ``""`` where there is none."""
+    return [Path(file.name.removesuffix(".gz")).suffix[1:] for file in files]
+
+
+def own_settings(args: argparse.Namespace) -> Settings:
+    """The settings for files that the user names.
+
+    Raises:
+        ValueError: naming what is missing or does not fit.
+    """
+    for role in ("train", *EVALUATION):
+        files = getattr(args, role)
+        if not files:
+            raise ValueError(f"{OWN}: --{role} SOURCE TARGET is needed")
+        for file in files:
+            if not file.is_file():
+                raise ValueError(f"--{role} {file}: there is no such file")
+    languages = args.languages or named_languages(args.train)
+    for role in ("train", *EVALUATION):
+        first, second = getattr(args, role)
+        named = languages if args.languages else named_languages([first, second])
+        if len(set(named) - {""}) != 2:
+            raise ValueError(f"--{role} {first} {second}: the suffixes do not name two languages; give --languages")
+        if named != languages:
+            raise ValueError(f"--{role} {first} {second}: not the languages of --train, {' and '.join(languages)}")
+    texts: dict[str, Any] = {
+        role: [tuple(str(file.resolve()) for file in getattr(args, role))] for role in ("train", *EVALUATION)
+    }
+    return Settings(
+        name=args.out.resolve().name,
+        languages=(languages[0], languages[1]),
+        valid_set=args.valid[0].name.removesuffix(".gz").rsplit(".", 1)[0],
+        test_set=args.test[0].name.removesuffix(".gz").rsplit(".", 1)[0],
+        segmentation="sentencepiece",
+        size=args.vocab_size or 8000,
+        filter_by="none",
+        **texts,
+    )
+
+
+def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
+    """Raise ValueError for options that a corpus does not have, before anything is downloaded."""
+    archives, files = given.get("archives", {}), given.get("files", {})
+    if not archives and "base-url" not in given:
+        for name in ("mirror", "checksums"):
+            if value := getattr(args, name):
+                raise ValueError(f"--{name} {value}: nothing is downloaded for {args.corpus}")
+    if args.data is not None and not files:
+        raise ValueError(f"--data {args.data}: the files of {args.corpus} are downloaded")
+    in_files = {role for part in archives.values() for role in part} | set(files)
+    in_files |= {"valid"} if given.get("hold-out") else set()
+    for role in EVALUATION:
+        if (value := getattr(args, f"{role}_set")) and role in in_files:
+            raise ValueError(f"--{role}-set {value}: that of {args.corpus} is in its files")
+    if args.vocab_size is not None and given["segmentation"] == "none":
+        raise ValueError(f"--vocab-size {args.vocab_size}: the words of {args.corpus} stay as they are")
+
+
+def corpus_settings(args: argparse.Namespace, downloads: list[Download]) -> Settings:
+    """The settings of a corpus of configs/data, whose files are there afterwards.
+
+    Raises:
+        ValueError: for options that do not fit, and downloads that fail.
+    """
+    given: dict[str, Any] = prepare_settings(args.corpus, args.variant)
+    refuse_options(args, given)
+    archives, files, base = given.pop("archives", {}), given.pop("files", {}), given.pop("base-url", None)
+    folder = args.out / "downloads"
+    sums = read_checksums(args.checksums) if args.checksums else None
+    texts: dict[str, Any] = {role: [] for role in ("train", *EVALUATION)}
+    for archive in archives.values():
+        found = download(archive["url"], folder, archive.get("sha256"), args.mirror, sums)
+        downloads.append(found)
+        for role, patterns in archive.items():
+            if role in texts:
+                texts[role] += [(str(found.path), pattern) for pattern in patterns]
+    if given.pop("generate", False) and args.data is None:
+        folder = args.out / "generated"
+        if not folder.exists():
+            part = folder.with_name("generated.part")
+            shutil.rmtree(part, ignore_errors=True)
+            embedded_corpus.write(part, embedded_corpus.generate())
+            part.rename(folder)
+    for role, part in files.items():
+        for name, checksum in part.get("sha256", {}).items() if args.data is None else ():
+            downloads.append(download(f"{base}/{name}", folder, checksum, args.mirror, sums))
+        texts[role].append((str(args.data or folder), part["name"]))
+    options = {name.replace("-", "_"): value for name, value in given.items()}
+    options["languages"] = (given["languages"][0], given["languages"][1])
+    for name in ("valid_set", "test_set"):
+        options[name] = getattr(args, name) or options[name]
+    options["size"] = args.vocab_size or options.get("size", 0)
+    options["reverse"] = bool(options.get("reverse")) != args.reverse
+    return Settings(name=args.corpus, **options, **texts)
+
+
+def same_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a run, or check that they are those of the run that began in this folder."""
+    if not path.exists():
+        with writing(path) as (file,):
+            json.dump(settings, file, indent=1)
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in json.loads(json.dumps(settings)).items():
+        if before.get(name) != value:
+            raise ValueError(
+                f"{path.parent} was begun with {name} {before.get(name)!r}, not {value!r}: give the same option or "
+                "choose another folder"
+            )
+
+
+def binarise(texts: Texts, out: Path, workers: int) -> Path:
+    """Run fairseq-preprocess on the pieces, into a folder of its own."""
+    folder, log = out / "data-bin.unfinished", out / "preprocess.log"
+    shutil.rmtree(folder, ignore_errors=True)
+    words = ["--source-lang", texts.source, "--target-lang", texts.target, "--joined-dictionary"]
+    words += ["--workers", str(workers), "--destdir", folder.name]
+    for role in ("train", *EVALUATION):
+        words += [
+            f"--{role}pref",
+            f"text/pieces/{role}",
+        ]  # from OUT: fairseq splits names at commas
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
+        done = subprocess.run(command, stdout=file, stderr=file, cwd=out)
+    if done.returncode:
+        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
+        raise ValueError(f"fairseq-preprocess: status {done.returncode}, see {log}\n{last}")
+    (folder / "preprocess.log").unlink(missing_ok=True)
+    return folder
+
+
+def binarised_sentences(index: Path) -> int:
+    """How many sentences a .idx file of fairseq-preprocess has: magic (9 bytes), version (8), type (1), count (8)."""
+    with index.open("rb") as file:
+        (count,) = struct.unpack("<Q", file.read(26)[18:])
+    return int(count)
+
+
+def settings_to_store(settings: Settings) -> dict[str, Any]:
+    """The settings with the names of files, wherever they are."""
+    stored = asdict(settings)
+    for role in ("train", *EVALUATION):
+        stored[role] = [
+            [Path(archive).name, Path(pattern).name if Path(pattern).is_absolute() else pattern]
+            for archive, pattern in stored[role]
+        ]
+    return stored
+
+
+def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequence[Download]) -> None:
+    """Check and complete the folder of fairseq-preprocess, write the manifest and rename the folder to OUT/data-bin."""
+    settings = texts.settings
+    pairs = texts.manifest()
+    for name, count in pairs["binarised"].items():
+        for language in settings.languages:
+            found = binarised_sentences(binary / f"{name}.{texts.source}-{texts.target}.{language}.idx")
+            if found != count:
+                raise ValueError(f"{binary}: {found} sentences of {name}.{language}, there are {count} in the text")
+    (binary / "raw").mkdir(exist_ok=True)
+    for name in EVALUATION:
+        for path in texts.pair("raw", name):
+            with writing(binary / "raw" / path.name) as (file,):
+                file.writelines((line.lower() if settings.lowercase else line) + "\n" for line in lines(path))
+    if texts.model is not None:
+        shutil.copy(texts.model, binary)
+    description = {
+        "name": settings.name,
+        "corpus": corpus,
+        "languages": [texts.source, texts.target],
+        "post_process": None if texts.model is None else settings.segmentation,
+        "tokenizer": settings.tokenizer,
+        "valid_set": settings.valid_set,
+        "test_set": settings.test_set,
+    }
+    packages = ("sacrebleu", "sacremoses", "sentencepiece", "subword-nmt")
+    manifest = {
+        "settings": settings_to_store(settings),
+        "downloads": [
+            {"name": found.path.name, "url": found.url, "sha256": found.sha256, "checksum is": found.kind,
+             "bytes": found.path.stat().st_size}
+            for found in downloads
+        ],
+        "pairs": pairs,
+        "versions": {name: version(name) for name in packages},
+    }  # fmt: skip
+    for path, content in ((binary / "text.json", description), (out / "manifest.json", manifest)):
+        with writing(path) as (file,):
+            json.dump(content, file, indent=1)
+            file.write("\n")
+    binary.replace(out / "data-bin")
+    print(f"{pairs['collected in all']} pairs, {pairs['binarised']} after the filter; see {out}/manifest.json")
+    if "published" in pairs and pairs["published"] != pairs["collected in all"]:
+        message = f"prepare: {pairs['collected in all']} pairs collected, {pairs['published']} are published"
+        print(message, file=sys.stderr)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 is needed")
+    return int(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq prepare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("corpus", metavar="CORPUS", help=f"{OWN}, or one of {', '.join(names('data'))}")
+    add("out", metavar="OUT", type=Path, help="the folder to write to")
+    add("--vocab-size", type=positive, metavar="N", help="BPE merges or sentencepieces, both languages together")
+    add("--workers", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
+    own = parser.add_argument_group("text of your own")
+    for role in ("train", *EVALUATION):
+        own.add_argument(f"--{role}", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="a sentence a line")
+    own.add_argument("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help="default: the suffixes of the files")
+    group = parser.add_argument_group("a corpus of configs/data")
+    group.add_argument("--reverse", action="store_true", help="the other direction")
+    group.add_argument("--variant", metavar="NAME", help="one of its configuration, such as news-commentary-11")
+    for role in EVALUATION:
+        group.add_argument(f"--{role}-set", metavar="NAME", help="other sets of sacreBLEU, '+' between several")
+    group.add_argument("--data", type=Path, metavar="DIR", help="take its files from here, download nothing")
+    group.add_argument("--mirror", metavar="URL", help="http://host/path is fetched from URL/host/path")
+    group.add_argument("--checksums", type=Path, metavar="FILE", help="of sha256sum, for a mirror with other files")
+    args = parser.parse_args()
+    others = {
+        OWN: ("reverse", "variant", "valid_set", "test_set", "data", "mirror", "checksums"),
+    }.get(args.corpus, ("train", "valid", "test", "languages"))
+    for name in others:
+        if getattr(args, name):
+            parser.error(f"--{name.replace('_', '-')} is not for {args.corpus}")
+    for name in ("data", "checksums"):
+        path = getattr(args, name)
+        if path is not None and not path.exists():
+            parser.error(f"--{name} {path} does not exist")
+    try:
+        downloads: list[Download] = []
+        settings = own_settings(args) if args.corpus == OWN else corpus_settings(args, downloads)
+        args.out.mkdir(parents=True, exist_ok=True)
+        same_settings(args.out / "settings.json", settings_to_store(settings))
+        texts = Texts(args.out, settings, args.workers)
+        texts.run()
+        if not (args.out / "data-bin").exists():
+            corpus = "" if args.corpus == OWN else args.corpus
+            finish(texts, corpus, args.out, binarise(texts, args.out, args.workers), downloads)
+    except (ValueError, OSError, UnicodeDecodeError) as error:
+        sys.exit(f"prepare: {error}")
+
+
+if __name__ == "__main__":
+    main()

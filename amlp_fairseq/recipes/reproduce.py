@@ -1,0 +1,178 @@
+"""Train and evaluate every row of a paper's tables at reduced scale, raw and distilled.
+
+    amlp-fairseq reproduce --corpus embedded --scale embedded --table ibdecoder [--seeds 1 2 3] [--rows ROW …]
+
+Rows are those of configs/rows that name the table. Distilled rows learn from what the row ``transformer`` makes of the
+training set (amlp-fairseq distill). Results go to WORK/results.jsonl, tables of them to a .md beside it (amlp-fairseq
+tables). What is in the results is not run again, and a stopped training continues. On a CPU, jobs should have one
+thread each: OMP_NUM_THREADS=1. With several jobs sentences are decoded in batches and no latencies are stored, for the
+jobs disturb each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from amlp_fairseq.recipes.config import load, names, quoted
+from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.recipes.tables import report
+
+TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
+TEACHER = "transformer"
+
+
+class Experiment(NamedTuple):
+    """A row with the data that it is trained on and its seed."""
+
+    row: str
+    distilled: bool
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}{'-distilled' * self.distilled}-{self.seed}"
+
+
+class Reproduction:
+    """All experiments on one corpus at one scale.
+
+    Args:
+        corpus: a name of configs/data.
+        scale: a name of configs/scale.
+        work: the folder for data and checkpoints.
+        results: the file of results.
+        rest: options for preparing the data (``--data DIR``).
+        options: options for all of fairseq's programs, such as ``--cpu``.
+        decoding: options for evaluating alone.
+    """
+
+    def __init__(
+        self,
+        corpus: str,
+        scale: str,
+        work: Path,
+        results: Path,
+        rest: Sequence[str],
+        options: Sequence[str],
+        decoding: Sequence[str],
+    ) -> None:
+        self.corpus, self.scale, self.work, self.results = corpus, scale, work, results
+        self.rest, self.options, self.decoding = rest, options, decoding
+
+    def rows(self, table: str) -> list[str]:
+        """The rows of a paper's tables."""
+        recipes = [load(row, self.corpus, self.scale) for row in names("rows")]
+        return [
+            recipe.row for recipe in recipes if any(entry["table"].split()[0] == table for entry in recipe.published)
+        ]
+
+    def done(self) -> set[Experiment]:
+        """What the file of results has of the test set, in all ways of decoding."""
+        if not self.results.exists():
+            return set()
+        found: dict[Experiment, set[str]] = {}
+        for line in read_results(self.results):
+            if line["split"] == "test":
+                experiment = Experiment(line["system"], line["distilled"], line["seed"])
+                found.setdefault(experiment, set()).add(line["decoding"])
+        return {
+            experiment
+            for experiment, decodings in found.items()
+            if decodings >= load(experiment.row, self.corpus, self.scale).generate.keys()
+        }
+
+    def command(self, name: str, *words: object, log: str = "") -> None:
+        """Run a command of amlp-fairseq; what it prints goes to the work folder.
+
+        Raises:
+            RuntimeError: if it fails.
+        """
+        path = self.work / "logs" / f"{log or name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        words = (name, *words)
+        print("+ amlp-fairseq", quoted(words), file=sys.stderr, flush=True)
+        with path.open("a", encoding="utf-8") as file:
+            command = [sys.executable, "-m", "amlp_fairseq", *map(str, words)]
+            status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+        if status:
+            raise RuntimeError(f"amlp-fairseq {quoted(words)}: status {status}, see {path}")
+
+    def data(self, distilled: bool) -> Path:
+        """The folder of the data, made where it is missing."""
+        raw, out = self.work / "data/data-bin", self.work / "distilled"
+        if not raw.exists():
+            size = load(TEACHER, self.corpus, self.scale).vocab_size
+            words = ["--vocab-size", size] if size else []
+            self.command("prepare", self.corpus, self.work / "data", *words, *self.rest)
+        if distilled and not out.exists():
+            teacher = Experiment(TEACHER, distilled=False, seed=1)
+            if not (self.work / teacher.name / "average.pt").exists():
+                self.run(teacher)
+            self.command("distill", self.work / teacher.name / "average.pt", raw, out, *self.options)
+        return out if distilled else raw
+
+    def run(self, experiment: Experiment) -> None:
+        """Train and evaluate."""
+        folder, data, log = self.work / experiment.name, self.data(experiment.distilled), experiment.name
+        names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
+        training = [*names, "--save-dir", folder, "--seed", experiment.seed, *self.options]
+        self.command("train", data, *training, log=log)
+        self.command("evaluate", folder, data, "--results", self.results, *self.options, *self.decoding, log=log)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq reproduce",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--corpus", choices=names("data"), required=True)
+    parser.add_argument("--scale", choices=names("scale"), required=True)
+    parser.add_argument("--table", choices=TABLES, required=True)
+    parser.add_argument("--rows", nargs="+", help="only these rows")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
+    parser.add_argument("--work", type=Path, help="for data and checkpoints (default: work/SCALE)")
+    parser.add_argument("--results", type=Path, help="by default WORK/results.jsonl")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    args = parser.parse_args()
+    work = args.work or Path("work", args.scale)
+    results = args.results or work / "results.jsonl"
+    reproduction = Reproduction(
+        args.corpus,
+        args.scale,
+        work,
+        results.resolve(),
+        ["--data", str(args.data)] if args.data else [],
+        ["--cpu"] if args.device == "cpu" else ["--fp16"],
+        ["--batch-size", "50"] if args.jobs > 1 else [],
+    )
+    rows = reproduction.rows(args.table)
+    if unknown := set(args.rows or ()) - set(rows):
+        parser.error(f"--rows {' '.join(sorted(unknown))}: choose from {' '.join(rows)}")
+    experiments = [
+        Experiment(row, distilled, seed)
+        for seed in args.seeds
+        for distilled in (False, True)
+        for row in (args.rows or rows)
+    ]
+    try:
+        reproduction.data(distilled=True)
+        done = reproduction.done()
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(reproduction.run, [each for each in experiments if each not in done]))
+    except (RuntimeError, OSError, ValueError) as error:
+        sys.exit(f"reproduce: {error}")
+    results.with_suffix(".md").write_text(report(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Score the output of fairseq-generate against raw references, as one JSON object.
+
+    amlp-fairseq score GENERATED REFERENCE [--language de]
+
+GENERATED is what ``fairseq-generate`` printed (its D- lines are put back into input order, and each sentence must be
+there once), REFERENCE the raw text. ``amlp-fairseq evaluate`` does this and more.
+"""
+
+import argparse
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import sacrebleu
+import sacremoses
+from fairseq import checkpoint_utils
+
+from amlp_fairseq.recipes.environment import environment
+
+
+def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
+    """The fields of the lines ``PREFIX-<sentence>\\t…``; of several (``--nbest``) the first."""
+    found: dict[int, list[str]] = {}
+    for number, rest in re.findall(rf"^{prefix}-(\d+)\t(.*)$", generated, flags=re.MULTILINE):
+        found.setdefault(int(number), rest.split("\t"))
+    return found
+
+
+def read_references(path: Path) -> list[str]:
+    """The raw references of a file, one a line; only a newline ends a line."""
+    return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+
+
+def hypotheses_of(generated: str, sentences: int) -> list[str]:
+    """The detokenised hypotheses of all sentences, in input order.
+
+    Raises:
+        ValueError: if a sentence has no output, or an output no sentence.
+    """
+    outputs = lines_by_sentence(generated, "D")
+    if outputs.keys() != set(range(sentences)):
+        odd = sorted(outputs.keys() ^ set(range(sentences)))
+        raise ValueError(f"{len(outputs)} outputs for {sentences} references; odd sentences: {odd[:10]}")
+    return [outputs[i][1] if len(outputs[i]) > 1 else "" for i in range(sentences)]
+
+
+def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, split_compounds: bool) -> float:
+    """BLEU as multi-bleu.perl computes it, of text as the Moses tokeniser splits it.
+
+    ``split_compounds``: words with hyphens are split as well, as for WMT14 En-De since Vaswani et al. (2017).
+    """
+    tokenise = sacremoses.MosesTokenizer(lang=language).tokenize
+    texts = [[tokenise(line, return_str=True, escape=False) for line in text] for text in (hypotheses, references)]
+    if split_compounds:
+        texts = [[re.sub(r"(\S)-(?=\S)", r"\1 ##AT##-##AT## ", line) for line in text] for text in texts]
+    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    return round(metric.corpus_score(texts[0], [texts[1]]).score, 2)
+
+
+def score(generated: str, references: list[str], language: str = "de") -> dict[str, object]:
+    """The three kinds of BLEU that papers report, chrF, signatures, what is wrong with the outputs, decoder steps and
+    milliseconds per sentence.
+
+    Args:
+        generated: what fairseq-generate printed.
+        references: raw text, a sentence each.
+        language: the target language.
+
+    Returns:
+        ``bleu`` (detokenised, sacreBLEU), ``tokenised_bleu``, ``compound_split_bleu``, ``chrf``, signatures,
+        ``sentences``, ``empty_outputs``, ``repeated_words`` (equal to the word before), and as far as the output has
+        them ``steps_per_sentence`` and ``milliseconds_per_sentence``.
+
+    Raises:
+        ValueError: if a sentence has no output, or an output no sentence.
+    """
+    hypotheses = hypotheses_of(generated, len(references))
+    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    words = [hypothesis.split() for hypothesis in hypotheses]
+    result: dict[str, object] = {
+        "bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2),
+        "bleu_signature": str(bleu.get_signature()),
+        "tokenised_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=False),
+        "compound_split_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=True),
+        "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
+        "chrf_signature": str(chrf.get_signature()),
+        "sentences": len(references),
+        "empty_outputs": sum(not each for each in words),
+        "repeated_words": sum(one == other for each in words for one, other in pairwise(each)),
+    }
+    # An autoregressive decoder of fairseq prints no I- lines: it makes a call for each word and the end symbol.
+    steps = [int(fields[0]) for fields in lines_by_sentence(generated, "I").values()]
+    steps = steps or [len(fields[0].split()) for fields in lines_by_sentence(generated, "P").values()]
+    if steps:
+        result["steps_per_sentence"] = round(sum(steps) / len(steps), 2)
+    if timing := re.search(r"Translated ([\d,]+) sentences .* in ([\d.]+)s", generated):
+        seconds = float(timing.group(2)) / int(timing.group(1).replace(",", ""))
+        result["milliseconds_per_sentence"] = round(1000 * seconds, 2)
+    return result
+
+
+def describe(checkpoint: Path) -> dict[str, object]:
+    """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint."""
+    models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    return {
+        "parameters": sum(p.numel() for p in models[0].parameters()),
+        "updates": state["optimizer_history"][-1]["num_updates"],
+        "seed": cfg.common.seed,
+        "training_seconds": round(state["extra_state"]["previous_training_time"]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("generated", type=Path, help="output of fairseq-generate")
+    parser.add_argument("reference", type=Path, help="raw references, a sentence a line")
+    parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
+    args = parser.parse_args()
+    generated = args.generated.read_bytes().decode("utf-8")
+    result = score(generated, read_references(args.reference), args.language)
+    print(json.dumps(result | environment(), ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Print results beside what papers publish, as Markdown tables.
+
+    amlp-fairseq tables docs/results/embedded.jsonl
+
+The file is one that ``amlp-fairseq evaluate`` appends to. Of several results of one configuration, data, way of
+decoding, split and seed the last counts; several seeds are averaged. Beside a paper, BLEU is of the paper's kind and
+split; at reduced scale, where data are others anyway, of the test set. A difference is given only where data set, split
+and kind are the paper's, with a mark where the paper does not say which kind it has. How fast systems are is for
+benchmarks/decoding.py, which runs them side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import yaml
+
+from amlp_fairseq.recipes.config import CONFIGS, load, names
+from amlp_fairseq.recipes.results import markdown, read_results
+
+#: Where results have the kinds of BLEU.
+KINDS = {
+    "detokenised": "bleu",
+    "tokenised": "tokenised_bleu",
+    "compound-split": "compound_split_bleu",
+    "unstated": "bleu",
+}
+UNSTATED = "?: the paper does not say of which kind its BLEU is; ours is detokenised."
+ORDERINGS = CONFIGS / "orderings.yaml"
+
+
+class Key(NamedTuple):
+    """What results have in common that differ in the seed alone."""
+
+    system: str
+    distilled: bool
+    decoding: str
+    split: str
+    options: str = ""
+
+
+class Results:
+    """The results on one corpus at one scale.
+
+    Args:
+        lines: results as ``amlp-fairseq evaluate`` writes them.
+
+    Raises:
+        ValueError: if they are of several.
+    """
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        found = {(line["data"], line["scale"]) for line in lines}
+        if len(found) != 1:
+            raise ValueError(f"results of one corpus at one scale are needed, not of {sorted(found)}")
+        ((self.data, self.scale),) = found
+        last: dict[tuple[Key, int], dict[str, Any]] = {}
+        for line in lines:
+            options = line.get("training_options", "")
+            key = Key(line["system"], line["distilled"], line["decoding"], line["split"], options)
+            last[key, line["seed"]] = line
+        self.lines = list(last.values())
+        self.groups: dict[Key, list[dict[str, Any]]] = {}
+        for (key, _), line in last.items():
+            self.groups.setdefault(key, []).append(line)
+
+    def mean(self, key: Key, name: str = "bleu") -> float | None:
+        """The mean over seeds, None where there is no result."""
+        return fmean(line[name] for line in self.groups[key]) if key in self.groups else None
+
+    def bleu(self, key: Key, name: str = "bleu") -> str:
+        if key not in self.groups:
+            return ""
+        values = [line[name] for line in self.groups[key]]
+        spread = f" ± {stdev(values):.2f} ({len(values)})" if len(values) > 1 else ""
+        return f"{fmean(values):.2f}{spread}"
+
+    def difference(self, key: Key, published: dict[str, Any]) -> str:
+        """How much higher our BLEU is than a paper's, empty where they cannot be compared."""
+        theirs, kind = published.get("distilled" if key.distilled else "bleu"), published.get("kind")
+        ours = self.mean(key, KINDS[kind]) if kind in KINDS else None
+        if ours is None or not isinstance(theirs, (int, float)):  # a training that diverges has no BLEU
+            return ""
+        return f"{ours - theirs:+.2f}" + " ?" * (kind == "unstated")
+
+    def overview(self) -> str:
+        """All results."""
+        columns = ["configuration", "targets", "decoding", "split", "BLEU", "chrF", "calls", "parameters", "updates"]
+        rows = []
+        for key, lines in sorted(self.groups.items()):
+            line = lines[-1]
+            rows.append(
+                [
+                    f"{key.system} {key.options}".strip(),
+                    "distilled" if key.distilled else "raw",
+                    key.decoding,
+                    key.split,
+                    self.bleu(key),
+                    f"{self.mean(key, 'chrf'):.2f}",
+                    f"{self.mean(key, 'steps_per_sentence'):.2f}",
+                    f"{line['parameters'] / 1e6:.2f}M",
+                    str(line["updates"]),
+                ]
+            )
+        return markdown(columns, rows)
+
+    def comparisons(self) -> dict[str, str]:
+        """For each table of a paper, its rows with our results and the paper's."""
+        columns = ["row", "configuration", "decoding", "BLEU", "distilled", "paper: BLEU", "distilled", "kind"]
+        columns += ["difference", "distilled", "paper: sent/s"]
+        tables: dict[str, list[list[str]]] = {}
+        for row in names("rows"):
+            recipe = load(row, self.data if self.data in names("data") else "", self.scale)
+            for entry in recipe.published:
+                comparable = recipe.as_published and entry["data"] == self.data
+                split = entry.get("split", "test") if comparable else "test"
+                raw, distilled = (Key(recipe.row, kind, entry["decoding"], split) for kind in (False, True))
+                if raw not in self.groups and distilled not in self.groups:
+                    continue
+                kind = KINDS.get(entry.get("kind", ""), "bleu")
+                tables.setdefault(entry["table"], []).append(
+                    [
+                        entry["row"],
+                        recipe.row,
+                        entry["decoding"],
+                        self.bleu(raw, kind),
+                        self.bleu(distilled, kind),
+                        str(entry.get("bleu", "")),
+                        str(entry.get("distilled", "")),
+                        ", ".join(entry[name] for name in ("kind", "split") if name in entry),
+                        self.difference(raw, entry) if comparable else "",
+                        self.difference(distilled, entry) if comparable else "",
+                        str(entry.get("sentences-per-second", "")),
+                    ]
+                )
+        found = {}
+        for table, rows in sorted(tables.items()):
+            width = len(columns) if any(row[-1] for row in rows) else -1
+            found[table] = markdown(columns[:width], [row[:width] for row in rows])
+            if any("?" in row[-3] + row[-2] for row in rows):
+                found[table] += f"\n\n{UNSTATED}"
+        return found
+
+    def orderings(self) -> str:
+        """Whether what configs/orderings.yaml says holds here."""
+        rows = []
+        for claim in yaml.safe_load(ORDERINGS.read_text(encoding="utf-8")):
+            if "gap" in claim:
+                first, second, decoding = claim["gap"]
+                keys = [Key(row, kind, decoding, "test") for kind in (False, True) for row in (first, second)]
+            else:
+                keys = [claimed(claim, side) for side in ("higher", "lower")]
+            values = [self.mean(key) for key in keys]
+            if None in values:
+                continue
+            found = [value for value in values if value is not None]
+            margin = found[0] - found[1] - (found[2] - found[3] if "gap" in claim else 0)
+            seeds = min(len(self.groups[key]) for key in keys)
+            verdict = "reproduced" if margin > 0 else "not reproduced"
+            if abs(margin) < 1 and seeds < 3:
+                verdict += f", close and of {seeds} seed(s)"
+            rows.append([claim["table"], claim["says"], f"{margin:+.2f}", verdict])
+        return markdown(["table", "the paper", "margin here", ""], rows) if rows else ""
+
+    def notes(self) -> str:
+        """What the results have in common."""
+        names = ("subset", "bleu_signature", "chrf_signature", "device", "threads", "torch", "commit", "date")
+        lines = []
+        for name in names:
+            values = sorted({str(line[name]) for line in self.lines if name in line})
+            if values:
+                lines.append(f"- {name.replace('_', ' ')}: {'; '.join(values)}")
+        return "\n".join(lines)
+
+
+def claimed(claim: dict[str, Any], side: str) -> Key:
+    """Whose result a side of an ordering is.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if claim[side][2:] not in ([], ["distilled"]) or len(claim[side]) < 2:
+        raise ValueError(f"{ORDERINGS}: {side}: {claim[side]}: must be [row, decoding] or [row, decoding, distilled]")
+    return Key(claim[side][0], len(claim[side]) == 3, claim[side][1], "test")
+
+
+def report(path: Path) -> str:
+    """All tables of a file of results."""
+    results = Results(read_results(path))
+    name = results.scale if results.data in results.scale else f"{results.data}, scale {results.scale}"
+    parts = [f"# {name}", results.overview(), results.notes()]
+    for table, text in results.comparisons().items():
+        parts += [f"## Beside the paper: {table}", text]
+    if orderings := results.orderings():
+        parts += ["## Orderings", orderings]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq tables", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, help="a file that amlp-fairseq evaluate has written")
+    args = parser.parse_args()
+    try:
+        print(report(args.results), end="")
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,470 @@
+"""The text of a corpus: from archives to the pieces that fairseq-preprocess reads.
+
+Stages of OUT/text: ``raw``, ``words`` (tokenised) and ``pieces``, and the model of the subword units. A file has its
+name only once it is whole; whole files are not made again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import multiprocessing
+import re
+import shutil
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import IO, Any, TextIO
+from xml.etree import ElementTree
+
+import sacremoses
+import sentencepiece
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+Row = tuple[str, str]
+SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
+#: The names that fairseq's ``from_pretrained`` looks for.
+MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
+EVALUATION = ("valid", "test")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+@contextmanager
+def writing(*paths: Path) -> Iterator[list[TextIO]]:
+    """Open text files under temporary names; all get their own when the block has ended without an error."""
+    parts = [path.with_name(path.name + ".part") for path in paths]
+    with ExitStack() as stack:
+        yield [stack.enter_context(open(part, "w", encoding="utf-8", newline="\n")) for part in parts]
+    for part, path in zip(parts, paths, strict=True):
+        part.replace(path)
+
+
+def write_rows(rows: Iterable[Row], paths: Sequence[Path]) -> None:
+    """Write one file for each language."""
+    with writing(*paths) as files:
+        for row in rows:
+            for text, file in zip(row, files, strict=True):
+                file.write(text + "\n")
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, which may be compressed; only a newline ends a line."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+        try:
+            for line in file:
+                yield line.rstrip("\r\n")
+        except (EOFError, OSError, UnicodeDecodeError, zlib.error) as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def count_lines(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def sentences(path: Path) -> Iterator[str]:
+    """The sentences of a file of an archive: plain text, WIT3's tagged training text, or <seg> elements."""
+    if path.suffix in (".xml", ".sgm"):
+        for line in lines(path):
+            for text in re.findall(r"<seg[^>]*>(.*?)</seg>", line):
+                yield text.strip().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    elif path.name.startswith("train.tags."):
+        for line in lines(path):
+            if not re.search("<(url|talkid|keywords)>", line):
+                yield re.sub("</?(title|description)>", "", line)
+    else:
+        yield from lines(path)
+
+
+def aligned(archive: Path, first: Path, second: Path) -> Iterator[Row]:
+    """The sentences of two files side by side; it is an error if one has more of them."""
+    counts = [0, 0]
+    for row in zip_longest(sentences(first), sentences(second)):
+        counts = [count + (text is not None) for count, text in zip(counts, row, strict=True)]
+        if None not in row:
+            yield row
+    if counts[0] != counts[1]:
+        raise ValueError(f"{archive}: {first.name} has {counts[0]} sentences, {second.name} has {counts[1]}")
+
+
+def translation_memory(archive: Path, languages: Sequence[str]) -> Iterator[Row]:
+    """The pairs of a compressed TMX file."""
+    with gzip.open(archive) as file:
+        for _, unit in ElementTree.iterparse(file):
+            if unit.tag == "tu":
+                variants = {variant.get(XML_LANG, variant.get("lang")): variant for variant in unit.iterfind("tuv")}
+                if missing := [language for language in languages if language not in variants]:
+                    raise ValueError(f"{archive}: a pair has no {missing[0]}; it has {sorted(map(str, variants))}")
+                first, second = (variants[language].findtext("seg", "") for language in languages)
+                yield first, second
+                unit.clear()
+
+
+def members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Name and content of every file in a zip or tar archive, in one pass."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as zipped:
+            for name in zipped.namelist():
+                if not name.endswith("/"):
+                    with zipped.open(name) as unzipped:
+                        yield name, unzipped
+    else:
+        with tarfile.open(archive, "r|*") as tar:
+            for member in tar:
+                if member.isfile() and (content := tar.extractfile(member)) is not None:
+                    yield member.name, content
+
+
+def find(archive: Path, patterns: Sequence[str], scratch: Path) -> list[list[Path]]:
+    """The files that match each pattern, sorted by name; those of an archive are written to the scratch folder."""
+    found: list[list[Path]] = [[] for _ in patterns]
+    names = []
+    if archive.is_dir():
+        names = sorted(path.name for path in archive.iterdir())
+        for pattern, files in zip(patterns, found, strict=True):
+            files += [path for path in (archive / pattern, archive / f"{pattern}.gz") if path.is_file()][:1]
+    else:
+        for name, content in members(archive):
+            names.append(name)
+            for i, pattern in enumerate(patterns):
+                if fnmatchcase(name, pattern):
+                    path = scratch / str(i) / Path(name).name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with open(path, "xb") as file:
+                        shutil.copyfileobj(content, file)
+                    found[i].append(path)
+                    break
+    for pattern, files in zip(patterns, found, strict=True):
+        if len(files) != len(found[0]) or not files:
+            raise ValueError(
+                f"{archive}: {len(files)} of its files match '{pattern}', {len(found[0])} match '{patterns[0]}'; "
+                f"it holds {', '.join(names[:20])}"
+            )
+    return [sorted(files) for files in found]
+
+
+def archive_rows(archive: Path, pattern: str, languages: Sequence[str], scratch: Path) -> Iterator[Row]:
+    """All pairs of an archive, white space made single spaces.
+
+    Args:
+        archive: .tmx.gz, .zip, .tar, .tgz, or a folder of text files that may be compressed; or one text file.
+        pattern: which of its files, ``{}`` for the language; where they are not alike, two patterns with ``|`` between;
+            of a text file, the file of the other language.
+        languages: both.
+        scratch: a folder to unpack to.
+    """
+    if archive.name.endswith(".tmx.gz"):
+        rows = translation_memory(archive, languages)
+    elif archive.is_file() and not archive.name.endswith(ARCHIVES):
+        rows = aligned(archive, archive, Path(pattern))
+    else:
+        patterns = pattern.split("|") if "|" in pattern else [pattern.replace("{}", language) for language in languages]
+        pairs = zip(*find(archive, patterns, scratch), strict=True)
+        rows = chain.from_iterable(aligned(archive, *pair) for pair in pairs)
+    for first, second in rows:
+        yield " ".join(first.split()), " ".join(second.split())
+
+
+def evaluation_rows(names: str, source: str, target: str, languages: Sequence[str]) -> Iterator[Row]:
+    """Sources and first references of sacreBLEU's test sets, ``+`` between their names, in the order of languages."""
+    from sacrebleu.dataset import DATASETS
+
+    for name in names.split("+"):
+        if name not in DATASETS:
+            raise ValueError(f"evaluation set '{name}': choose one of {', '.join(sorted(DATASETS))}")
+        dataset, pair = DATASETS[name], f"{source}-{target}"
+        if pair not in dataset.langpairs:
+            raise ValueError(f"evaluation set '{name}' has no {pair}; it has {', '.join(sorted(dataset.langpairs))}")
+        for text, references in zip(dataset.source(pair), dataset.references(pair), strict=True):
+            row = {source: " ".join(text.split()), target: " ".join(references[0].split())}
+            yield row[languages[0]], row[languages[1]]
+
+
+@lru_cache
+def moses(language: str) -> tuple[sacremoses.MosesPunctNormalizer, sacremoses.MosesTokenizer]:
+    normalizer = sacremoses.MosesPunctNormalizer(language, post_remove_control_chars=True, perl_parity=True)
+    return normalizer, sacremoses.MosesTokenizer(language)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Moses' tokenisation of a line.
+
+    Args:
+        language: whose abbreviations and apostrophes.
+        normalize: normalise punctuation and remove control characters first.
+        split_hyphens: ``-`` between letters or digits becomes a word, ``@-@``.
+        lowercase: lower-case the result.
+    """
+
+    language: str
+    normalize: bool
+    split_hyphens: bool
+    lowercase: bool
+
+    def __call__(self, line: str) -> str:
+        normalizer, tokenizer = moses(self.language)
+        text = normalizer.normalize(line) if self.normalize else line
+        text = tokenizer.tokenize(text, aggressive_dash_splits=self.split_hyphens, return_str=True)
+        return text.lower() if self.lowercase else text
+
+
+@lru_cache
+def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
+    if segmentation == "sentencepiece":
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        return lambda line: " ".join(processor.encode(line, out_type=str))
+    with open(model, encoding="utf-8") as codes:
+        process: Callable[[str], str] = BPE(codes).process_line
+    return process
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """Cuts the words of a line into the units of a model."""
+
+    segmentation: str
+    model: Path
+
+    def __call__(self, line: str) -> str:
+        return segmenter(self.segmentation, self.model)(line)
+
+
+def train_sentencepiece(
+    texts: Sequence[Path], model: Path, vocab_size: int, character_coverage: float = 1.0, sentences: int = 0
+) -> None:
+    """Train a BPE model of sentencepiece on all texts together.
+
+    Args:
+        texts: files with a sentence a line.
+        model: where to write; the vocabulary goes to the same name with the suffix ``.vocab``.
+        vocab_size: how many pieces.
+        character_coverage: the share of characters that get a piece of their own.
+        sentences: learn from a random sample of so many, always the same; 0 takes all.
+
+    Raises:
+        ValueError: if there is too little text for so many pieces.
+    """
+    sentencepiece.set_random_generator_seed(1)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=[str(text) for text in texts],
+            model_prefix=str(model.with_suffix("")),
+            vocab_size=vocab_size,
+            model_type="bpe",
+            character_coverage=character_coverage,
+            input_sentence_size=sentences,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"{vocab_size} pieces cannot be learnt from {texts[0].parent}: {error}") from None
+
+
+def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, coverage: float, sample: int) -> None:
+    """Learn subword units from all texts together; see ``train_sentencepiece`` for the arguments."""
+    if segmentation == "subword_nmt":
+        with writing(model) as (codes,):
+            learn_bpe(chain.from_iterable(map(lines, texts)), codes, size)
+    else:
+        folder = model.with_name("learning")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        train_sentencepiece(texts, folder / model.name, size, coverage, sample)
+        (folder / model.name).replace(model)
+        shutil.rmtree(folder)
+
+
+def map_lines(function: Callable[[str], str], source: Path, target: Path, workers: int) -> None:
+    """Write the function's value of every line of a file."""
+    with ExitStack() as stack:
+        (file,) = stack.enter_context(writing(target))
+        if workers > 1:
+            pool = stack.enter_context(multiprocessing.Pool(workers))
+            results: Iterable[str] = pool.imap(function, lines(source), chunksize=500)
+        else:
+            results = map(function, lines(source))
+        for result in results:
+            file.write(result + "\n")
+
+
+def is_good(first: str, second: str, max_length: int, max_ratio: float) -> bool:
+    """Whether both sides have 1 to ``max_length`` words and neither ``max_ratio`` times as many as the other."""
+    lengths = sorted(len(text.split()) for text in (first, second))
+    return lengths[0] >= 1 and lengths[1] <= min(max_length, max_ratio * lengths[0])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a corpus is prepared.
+
+    Attributes:
+        name: of the corpus.
+        languages: both, in the order of patterns with ``|``.
+        reverse: whether the second language is the source.
+        train: archives and patterns, see ``archive_rows``; likewise ``valid`` and ``test``.
+        valid_set: what the validation set is called; without archives for it, names of sacreBLEU's sets; likewise
+            ``test_set``.
+        hold_out: of so many training pairs one is for validation; 0 for none.
+        tokenizer: ``moses`` or None; ``normalize``, ``split_hyphens``, ``lowercase``: see ``Tokenizer``.
+        segmentation: one of ``SEGMENTATIONS``.
+        size: merges of subword_nmt, pieces of sentencepiece.
+        character_coverage: see ``train_sentencepiece``; likewise ``sample``.
+        filter_by: what ``max_length`` and ``max_ratio`` count: ``words``, ``pieces``, or ``none`` for no filter.
+        published_pairs: how many training pairs others have counted; 0 if unknown.
+    """
+
+    name: str
+    languages: tuple[str, str]
+    train: list[tuple[str, str]]
+    valid: list[tuple[str, str]]
+    test: list[tuple[str, str]]
+    valid_set: str
+    test_set: str
+    segmentation: str
+    filter_by: str
+    reverse: bool = False
+    hold_out: int = 0
+    tokenizer: str | None = None
+    normalize: bool = False
+    split_hyphens: bool = False
+    lowercase: bool = False
+    size: int = 0
+    character_coverage: float = 1.0
+    sample: int = 0
+    max_length: int = 0
+    max_ratio: float = 0.0
+    published_pairs: int = 0
+
+
+class Texts:
+    """The files OUT/text/STAGE/NAME.LANGUAGE."""
+
+    def __init__(self, out: Path, settings: Settings, workers: int = 1) -> None:
+        self.folder = out / "text"
+        self.settings, self.workers = settings, workers
+        self.parts = [f"train-{i + 1}" for i in range(len(settings.train))]
+        self.source, self.target = reversed(settings.languages) if settings.reverse else settings.languages
+        self.words = "words" if settings.tokenizer else "raw"
+        self.model = self.folder / MODELS[settings.segmentation] if settings.segmentation != "none" else None
+
+    def pair(self, stage: str, name: str) -> list[Path]:
+        """Both languages, in the order of the settings."""
+        return [self.folder / stage / f"{name}.{language}" for language in self.settings.languages]
+
+    def make(self, stage: str, name: str, rows: Iterable[Row]) -> None:
+        """Write a pair of files unless it is there."""
+        if not all(path.exists() for path in self.pair(stage, name)):
+            print(f"prepare: {stage}/{name}", file=sys.stderr)
+            write_rows(rows, self.pair(stage, name))
+
+    def rows(self, stage: str, name: str) -> Iterator[Row]:
+        yield from zip(*map(lines, self.pair(stage, name)), strict=True)
+
+    def count(self, stage: str, name: str) -> int:
+        counts = [count_lines(path) for path in self.pair(stage, name)]
+        if counts[0] != counts[1]:
+            raise ValueError(f"{self.pair(stage, name)[0]} has {counts[0]} lines, the other side has {counts[1]}")
+        return counts[0]
+
+    def collect(self) -> None:
+        """Archives and evaluation sets to ``raw``."""
+        settings, scratch = self.settings, self.folder / "unpacked"
+        archives = {part: [text] for part, text in zip(self.parts, settings.train, strict=True)}
+        archives |= {name: texts for name in EVALUATION if (texts := getattr(settings, name))}
+        for name, texts in archives.items():
+            shutil.rmtree(scratch, ignore_errors=True)
+            rows = chain.from_iterable(
+                archive_rows(Path(archive), pattern, settings.languages, scratch / str(i))
+                for i, (archive, pattern) in enumerate(texts)
+            )
+            self.make("raw", name, rows if name in EVALUATION else filter(all, rows))
+        shutil.rmtree(scratch, ignore_errors=True)
+        for name in EVALUATION:
+            if name not in archives and not (name == "valid" and settings.hold_out):
+                names = getattr(settings, f"{name}_set")
+                self.make("raw", name, evaluation_rows(names, self.source, self.target, settings.languages))
+
+    def tokenize(self, names: Iterable[str]) -> None:
+        """From ``raw`` to ``words``."""
+        settings = self.settings
+        if settings.tokenizer:
+            for language in settings.languages:
+                tokenizer = Tokenizer(language, settings.normalize, settings.split_hyphens, settings.lowercase)
+                self.map(tokenizer, "raw", "words", names, language)
+
+    def segment(self, names: Sequence[str]) -> None:
+        """From words to ``pieces``, with units learnt from the words of the names that are training text."""
+        settings = self.settings
+        if self.model is None:
+            for name in names:
+                self.make("pieces", name, self.rows(self.words, name))
+            return
+        if not self.model.exists():
+            print(f"prepare: {self.model.name}", file=sys.stderr)
+            texts = [path for name in names if name not in EVALUATION for path in self.pair(self.words, name)]
+            size = (settings.size, settings.character_coverage, settings.sample)
+            learn(settings.segmentation, texts, self.model, *size)
+        for language in settings.languages:
+            self.map(Segmenter(settings.segmentation, self.model), self.words, "pieces", names, language)
+
+    def map(self, function: Callable[[str], str], stage: str, to: str, names: Iterable[str], language: str) -> None:
+        for name in names:
+            source, target = (self.folder / folder / f"{name}.{language}" for folder in (stage, to))
+            if not target.exists():
+                print(f"prepare: {to}/{target.name}", file=sys.stderr)
+                map_lines(function, source, target, self.workers)
+
+    def filter(self, stage: str) -> None:
+        """Joins the training parts of a stage, without what is too long; some pairs are held out for validation."""
+        settings = self.settings
+        outputs = [*self.pair(stage, "train")]
+        if settings.hold_out:
+            outputs += [*self.pair(stage, "valid"), *(self.pair("raw", "valid") if stage != "raw" else ())]
+        if all(path.exists() for path in outputs):
+            return
+        print(f"prepare: {stage}/train", file=sys.stderr)
+        with writing(*outputs) as files:
+            kept = 0
+            for part in self.parts:
+                for row, raw in zip(self.rows(stage, part), self.rows("raw", part), strict=True):
+                    if settings.filter_by == "none" or is_good(*row, settings.max_length, settings.max_ratio):
+                        kept += 1
+                        held_out = settings.hold_out and kept % settings.hold_out == 0
+                        texts, into = ((*row, *raw)[: len(files) - 2], files[2:]) if held_out else (row, files[:2])
+                        for text, file in zip(texts, into, strict=True):
+                            file.write(text + "\n")
+
+    def run(self) -> None:
+        """All steps from archives to pieces."""
+        for stage in ("raw", "words", "pieces"):
+            (self.folder / stage).mkdir(parents=True, exist_ok=True)
+        self.collect()
+        evaluation = ["test"] if self.settings.hold_out else [*EVALUATION]
+        self.tokenize([*self.parts, *evaluation])
+        if self.settings.filter_by == "words":
+            self.filter(self.words)
+            self.segment(["train", *EVALUATION])
+        else:
+            self.segment([*self.parts, *evaluation])
+            self.filter("pieces")
+
+    def manifest(self) -> dict[str, Any]:
+        """Line counts of all steps; sides that do not have the same are an error."""
+        collected = {part: self.count("raw", part) for part in self.parts}
+        binarised = {name: self.count("pieces", name) for name in ("train", *EVALUATION)}
+        for name in EVALUATION:
+            if self.count("raw", name) != binarised[name]:
+                raise ValueError(f"{name}: {self.count('raw', name)} raw lines, {binarised[name]} lines of pieces")
+        pairs = {"collected": collected, "collected in all": sum(collected.values()), "binarised": binarised}
+        if self.settings.published_pairs:
+            pairs["published"] = self.settings.published_pairs
+        return pairs

@@ -1,0 +1,110 @@
+"""Options of the multi-word beam search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+LENGTH_PENALTIES = ("fairseq", "gnmt")
+WORDS_BEHIND_END = ("ignore", "count")
+
+#: Options that fairseq's generation arguments set, and the names of these arguments.
+GENERATION_ARGUMENTS = {
+    "beam_size": "beam",
+    "max_len_a": "max_len_a",
+    "max_len_b": "max_len_b",
+    "min_len": "min_len",
+    "len_penalty": "lenpen",
+    "unk_penalty": "unkpen",
+    "temperature": "temperature",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "alignment": "print_alignment",
+}
+#: Options that the task's config sets, and their names there.
+TASK_OPTIONS = {
+    "length_penalty_kind": "length_penalty",
+    "words_behind_end": "words_behind_end",
+    "deduplicate_ngram_size": "deduplicate_ngrams",
+    "decode_dtype": "decode_dtype",
+    "cuda_graphs": "cuda_graphs",
+}
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a user can choose about the multi-word beam search.
+
+    Attributes:
+        beam_size: B, hypotheses kept per sentence and returned at most.
+        max_len_a: with ``max_len_b``: at most ``a·S + b`` words for a source of S tokens, its end symbol included.
+        max_len_b: see ``max_len_a``.
+        min_len: at least so many words. ``z`` forbids the end symbol in the first step, as the authors' search does.
+        normalize_scores: divide scores by the length penalty.
+        len_penalty: exponent α of the length penalty.
+        length_penalty_kind: ``fairseq`` or ``gnmt``, see :func:`search_steps.length_penalty`.
+        unk_penalty: subtracted from the unknown word's log-probability.
+        temperature: divides the logits.
+        no_repeat_ngram_size: no n-gram of this size twice in an output; 0 for no such rule.
+        words_behind_end: words behind the end symbol, in the same step: ``ignore`` them, or ``count`` them in the score
+            and in the length that divides it.
+        deduplicate_ngram_size: remove immediate repetitions of up to this many words from outputs; 0 for none.
+        alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
+        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+        cuda_graphs: capture the steps of models that are not in training, see ``captured_decoding.py``.
+
+    Raises:
+        ValueError: for a value outside its range, naming the command line option.
+    """
+
+    beam_size: int = 5
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    min_len: int = 1
+    normalize_scores: bool = True
+    len_penalty: float = 1.0
+    length_penalty_kind: str = "fairseq"
+    unk_penalty: float = 0.0
+    temperature: float = 1.0
+    no_repeat_ngram_size: int = 0
+    words_behind_end: str = "ignore"
+    deduplicate_ngram_size: int = 0
+    alignment: str | None = None
+    decode_dtype: str | None = None
+    cuda_graphs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.beam_size < 1:
+            raise ValueError(f"--beam must be at least 1, not {self.beam_size}")
+        if self.temperature <= 0:
+            raise ValueError(f"--temperature must be greater than 0, not {self.temperature}")
+        for flag, value, choices in (
+            ("--length-penalty", self.length_penalty_kind, LENGTH_PENALTIES),
+            ("--words-behind-end", self.words_behind_end, WORDS_BEHIND_END),
+        ):
+            if value not in choices:
+                raise ValueError(f"{flag} must be one of {', '.join(choices)}, not {value!r}")
+
+    @classmethod
+    def from_generation_args(cls, args: Any, cfg: Any) -> SearchOptions:
+        """The options that fairseq's generation arguments and the task's config give.
+
+        Args:
+            args: fairseq's ``GenerationConfig``, or a namespace with some of its fields; the others have defaults.
+            cfg: the config of ``translation_interleaved``.
+
+        Raises:
+            ValueError: as the constructor.
+        """
+        given = {
+            option: _plain(getattr(source, name))
+            for source, names in ((args, GENERATION_ARGUMENTS), (cfg, TASK_OPTIONS))
+            for option, name in names.items()
+            if hasattr(source, name)
+        }
+        return cls(normalize_scores=not getattr(args, "unnormalized", False), **given)
+
+
+def _plain(value: Any) -> Any:
+    """The string of fairseq's ``ChoiceEnum``; any other value as it is."""
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,87 @@
+"""Rules on scores: what a search forbids or penalises in a step, whatever the model says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class Prefixes(NamedTuple):
+    """The hypotheses of a batch before a step: N rows, B for each sentence.
+
+    Attributes:
+        words: the words so far in generation order, without start symbols, (N, T).
+        max_lengths: most words of each sentence's outputs, without the end symbol, (N / B,).
+        shortest_limit: no limit is below it; it is on the host, so that comparing with it needs no host-device sync.
+    """
+
+    words: Tensor
+    max_lengths: Tensor
+    shortest_limit: int
+
+
+class ScoreRule(Protocol):
+    """Forbids words (-inf) or changes their scores."""
+
+    def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
+        """Apply the rule in place.
+
+        Args:
+            lprobs: log-probabilities of the step's slots T … T + z - 1, (N, z, V).
+            prefixes: the rows' words so far.
+        """
+
+
+@dataclass(frozen=True)
+class NoPadding:
+    """Padding is no word."""
+
+    pad: int
+
+    def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
+        lprobs[..., self.pad] = -math.inf
+
+
+@dataclass(frozen=True)
+class UnknownWordPenalty:
+    """The unknown word's log-probability is reduced by ``penalty``."""
+
+    unk: int
+    penalty: float
+
+    def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
+        lprobs[..., self.unk] -= self.penalty
+
+
+@dataclass(frozen=True)
+class LeastWords:
+    """No end symbol before ``least`` words."""
+
+    eos: int
+    least: int
+
+    def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
+        missing = self.least - prefixes.words.size(1)
+        if missing > 0:
+            lprobs[:, :missing, self.eos] = -math.inf
+
+
+@dataclass(frozen=True)
+class MostWords:
+    """Only the end symbol behind as many words as the sentence may have (``Prefixes.max_lengths``)."""
+
+    eos: int
+
+    def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
+        written, z = prefixes.words.size(1), lprobs.size(1)
+        if written + z <= prefixes.shortest_limit:
+            return
+        slots = prefixes.max_lengths.repeat_interleave(len(lprobs) // len(prefixes.max_lengths)) - written
+        rows = ((slots >= 0) & (slots < z)).nonzero().squeeze(1)
+        slots = slots[rows]
+        end_scores = lprobs[rows, slots, self.eos]
+        lprobs[rows, slots] = -math.inf
+        lprobs[rows, slots, self.eos] = end_scores

@@ -1,0 +1,1 @@
+"""Benchmark programs: `python -m benchmarks.NAME --help`, from the root of a checkout."""

@@ -1,0 +1,114 @@
+"""What the attentions of a CMLMC decoder do on the validation set, a line of JSON for each.
+
+    python -m benchmarks.attention_probe DATA CHECKPOINT … [--untrained] [--sentences 64]
+
+DATA is a folder of amlp-fairseq prepare. ``--untrained``: the checkpoint's model with new weights, as before training.
+
+``between_positions``   share of the output's energy that differs between the positions of a sentence: 0 if all words
+                        get the same
+``activation_entropy``  AMLP: entropy of σ₁ (Eq. 8) over that of a uniform one, log c
+``map_entropy``         AMLP-PQuery: the same of the weights that a position gives to the keys, σ₁(QL) softmax(LᵀKᵀ)
+``query_gradient``      norm of the loss's gradient at the projection of the queries
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from torch import Tensor
+
+from amlp_fairseq.attention.amlp import AMLP, AMLPPQuery
+from amlp_fairseq.attention.multihead import MultiHeadAttention
+
+
+def between_positions(x: Tensor, words: Tensor) -> float:
+    """Of vectors (B, H, n, d) at the words (B, n): the share of their squares that is not of their mean over n."""
+    mask = words[:, None, :, None]
+    mean = (x * mask).sum(dim=2, keepdim=True) / mask.sum(dim=2, keepdim=True)
+    return float((((x - mean) * mask) ** 2).sum() / ((x * mask) ** 2).sum())
+
+
+def relative_entropy(weights: Tensor, outcomes: Tensor | int) -> float:
+    """Mean entropy of distributions (…, k) over the most that they could have, the logarithm of ``outcomes``."""
+    entropy = -(weights * weights.clamp(min=1e-12).log()).sum(dim=-1)
+    return float((entropy / torch.as_tensor(outcomes).log()).mean())
+
+
+def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
+    """Have the attention write what it does into ``found`` whenever it is called."""
+    read = attention.read
+
+    def observed(q: Tensor, memory: Any, padding_mask: Tensor | None = None, **options: Any) -> Any:
+        out, weights = read(q, memory, padding_mask, **options)
+        with torch.no_grad():
+            words = q.new_ones(len(q), q.size(2)).bool() if padding_mask is None else ~padding_mask
+            found["between_positions"] = between_positions(out, words)
+            if isinstance(attention, AMLP):
+                k, key_padding_mask = memory["k"], memory.get("padding_mask")
+                l_t, _ = attention.adaptive_weights(q, k, memory["v"], padding_mask, key_padding_mask)
+                activations = attention.activation(q @ (l_t * attention.scaling).mT)
+                at_words = activations.transpose(1, 2)[words]
+                found["activation_entropy"] = relative_entropy(at_words, at_words.size(-1))
+                if isinstance(attention, AMLPPQuery):
+                    keys = k.new_zeros(len(k), k.size(2)).bool() if key_padding_mask is None else key_padding_mask
+                    pooling = (l_t @ k.mT).masked_fill(keys[:, None, None], -math.inf).softmax(dim=-1)
+                    maps = (activations @ pooling).transpose(1, 2)[words]
+                    lengths = (~keys).sum(dim=1)[:, None, None].expand(*words.shape, q.size(1))[words]
+                    found["map_entropy"] = relative_entropy(maps, lengths)
+        return out, weights
+
+    attention.read = observed  # type: ignore[method-assign, assignment]
+
+
+def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list[dict[str, Any]]:
+    """A line for each attention of the decoder that sees everything."""
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
+    task.load_dataset("valid")
+    torch.manual_seed(1)
+    model = (task.build_model(cfg.model) if untrained else models[0]).eval()
+    criterion = task.build_criterion(cfg.criterion)
+    attentions: dict[str, tuple[Any, dict[str, float]]] = {
+        name: (module, {})
+        for name, module in model.decoder.named_modules()
+        if isinstance(module, MultiHeadAttention) and module.spec.pattern != "causal self"
+    }
+    for module, found in attentions.values():
+        observe(module, found)
+    dataset = task.datasets["valid"]
+    sample = task._with_start(dataset.collater([dataset[i] for i in range(sentences)]))
+    sample["prev_target"] = task.inject_noise(sample["target"])
+    # No update has been: the correction loss is left out, so that a checkpoint and a new model are compared alike.
+    model.correction_starts = -1
+    criterion(model, sample)[0].backward()
+    return [
+        {
+            "system": checkpoint.parent.name,
+            "trained": not untrained,
+            "attention": name,
+            **{key: round(value, 4) for key, value in found.items()},
+            "query_gradient": round(float(module.q_proj.weight.grad.norm()), 4),
+        }
+        for name, (module, found) in attentions.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("checkpoints", type=Path, nargs="+")
+    parser.add_argument("--untrained", action="store_true")
+    parser.add_argument("--sentences", type=int, default=64)
+    args = parser.parse_args()
+    for checkpoint in args.checkpoints:
+        for line in probe(args.data, checkpoint, args.untrained, args.sentences):
+            print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,640 @@
+"""Decoding time of whole translation systems, ours and others', in one run.
+
+    python -m benchmarks.decoding [--systems NAME …] [--arch NAME …] [--out FILE.json] [--plot FILE.svg]
+    python -m benchmarks.decoding --data DIR --checkpoint NAME=PATH … [--systems NAME …]
+
+First, in float32, ours with h = c = 1 must find the words of stock fairseq's search with the same weights at beam 1 and
+4, CTranslate2 at beam 1, and every system must write as many words as it is told; else there are no numbers and the
+status is 1. Systems:
+
+- transformer: fairseq's Transformer and search, with its cache; ctranslate2: the same weights in CTranslate2; ar: the
+  same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
+- ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2)
+- cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
+- aan, dynamicconv: ours, from left to right
+- those of --arch, with the sizes of the architecture; all have random weights
+- --checkpoint: trained models on the test set of a folder of amlp-fairseq prepare, with BLEU, also by length of the
+  source; Transformers also as NAME-ctranslate2. Unless --force-length they stop when they like, at 200 words at most;
+  refinement stops when nothing changes and has --length-beam candidates. The length penalty is 1
+
+- Lengths: random weights say nothing about lengths. Each system writes the same number of words, as many as the
+  reference has; in a batch, of sentences of similar length, all as many as the longest reference, for fairseq's limits
+  are of batches; CTranslate2 writes a word for the end symbol, too. Refinement makes as many decoder calls as told.
+  Without --data the lengths of sources are the quantiles of a log-normal distribution with a mean of 28 words, and
+  those of targets differ from them by 15 %.
+- Time: wall clock between synchronisations of the generator's call, encoder included; not: loading, dictionaries,
+  batches. CTranslate2 is in a process of its own (ctranslate2_worker.py says why), its pipe is timed with it; it has
+  one thread or --threads, whatever is faster. For each batch all systems and ways of decoding take turns, in random
+  order, behind a warm-up of each; its time is the median over --repeats. Percentiles (5, 50, 95) are over batches:
+  latencies of sentences at batch size 1.
+- Tokens are words and end symbols, decoder calls those of the warm-up (CTranslate2 does not tell: the length of its
+  longest output), peak memory what PyTorch allocates beyond weights and inputs during the batch with the most words.
+- Bound: what ar's decoder must read for a call in float32, over the bandwidth of the memory: the weights of its layers
+  but for the keys and values of the source, the output projection, the keys and values of the words so far (on average)
+  and, once for all hypotheses, of the source. Bandwidth: a tensor of 512 MiB summed up in the same rounds. A step: what
+  the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. All are
+  medians over rounds, also of how many times the bound a step takes. On a CPU a step is split into its parts by a
+  stopwatch (step_parts.py), in other runs: their sum is near its time.
+- Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences, both with
+  dropout 0.1, of attention weights too.
+"""
+
+import itertools
+import logging
+import math
+import random
+import re
+import statistics
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from fairseq import __version__ as fairseq_version
+from fairseq.data import Dictionary, LanguagePairDataset
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.transformer import TransformerModel
+
+from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
+from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.parameters import dictionary
+from amlp_fairseq.recipes.results import markdown
+from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks.ops import MIB, peak_extra_memory
+from benchmarks.step_parts import stopwatch
+from benchmarks.steps import now
+from benchmarks.systems import (
+    SYSTEMS,
+    Batch,
+    Built,
+    CTranslate,
+    Engine,
+    Run,
+    Stock,
+    System,
+    TestSet,
+    Workshop,
+    engine_of,
+    load,
+)
+
+#: The sizes that the targets are for.
+BASE = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "heads": 8, "words": 32000}
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+#: By which lengths of sources latencies are given, in words.
+BINS = (10, 20, 30, 40, 50)
+#: Sources and words of the sentences that the systems are compared on before anything is measured.
+GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
+#: What is read to measure the bandwidth of the memory, and how often the parts of a step are timed.
+BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 25
+#: What tells the rows apart.
+KEYS = ("batch", "system", "precision", "decoding")
+Row = dict[str, Any]
+
+
+class Comparison(NamedTuple):
+    """Which speed-ups count: in these pairs of precisions, of a system and of what it is compared with."""
+
+    name: str
+    pick: Callable[..., float | None]
+    pairs: list[tuple[str, str]]
+
+
+class Target(NamedTuple):
+    """A system that is to be so many times as fast as another, at the sizes of BASE, batch size 1, on 2 CPU threads."""
+
+    system: str
+    decoding: str
+    base: str
+    base_decoding: str
+    limit: float
+    comparison: Comparison
+    device: str = "cpu"
+
+
+FLOAT32, INT8 = (Comparison(name, min, [(name, name)]) for name in ("float32", "int8"))
+SAME = Comparison("same precision", min, [(precision, precision) for precision in PRECISIONS])
+OVER_FLOAT32, OVER_INT8 = (
+    Comparison(f"best precision over {base}", max, [(precision, base) for precision in PRECISIONS])
+    for base in ("float32", "int8")
+)
+TARGETS = [
+    Target("ar", "beam 4", "transformer", "beam 4", 2.3, FLOAT32),
+    Target("ar", "beam 1", "transformer", "beam 1", 2.3, FLOAT32),
+    Target("ar", "beam 4", "ctranslate2", "beam 4", 0.8, INT8),
+    Target("ar", "beam 1", "ctranslate2", "beam 1", 0.8, INT8),
+    Target("ibdecoder", "beam 4", "ar", "beam 4", 1.9, SAME),
+    Target("ibdecoder", "beam 1", "ar", "beam 1", 2.2, SAME),
+    Target("ibdecoder-sa", "beam 4", "ar", "beam 4", 3.3, SAME),
+    Target("ibdecoder-sa", "beam 1", "ar", "beam 1", 4.0, SAME),
+    Target("ibdecoder-student", "beam 1", "transformer", "beam 4", 16, OVER_FLOAT32),
+    Target("ibdecoder-student", "beam 1", "ctranslate2", "beam 4", 3, OVER_INT8),
+    Target("cmlmc-amlp", "10 iterations", "cmlm", "10 iterations", 1.3, FLOAT32),
+    Target("cmlmc-amlp", "4 iterations", "cmlm", "4 iterations", 1.3, FLOAT32),
+    Target("ar", "beam 4", "transformer", "beam 4", 5, SAME, "cuda"),
+    Target("ar", "beam 1", "transformer", "beam 1", 5, SAME, "cuda"),
+    Target("ibdecoder-sa-student", "beam 1", "transformer", "beam 4", 30, SAME, "cuda"),
+]
+#: The targets for a step over what memory sets, and for the words per second of training over the Transformer's.
+OVER_BOUND, TRAINING = 1.5, 0.97
+
+
+class Variant(NamedTuple):
+    """A system in one precision and one way of decoding."""
+
+    system: str
+    precision: str
+    decoding: str
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+def variant(row: Row) -> Variant:
+    return Variant(*(row[name] for name in Variant._fields))
+
+
+def engines(
+    workshop: Workshop, systems: Iterable[str], checkpoints: dict[str, Built], args: Namespace
+) -> tuple[dict[tuple[str, str], Engine], list[Row]]:
+    """What decodes each system in each precision that it has, and what is skipped."""
+    plans: list[tuple[str, type[Engine], Built, bool]] = []
+    for name in systems:
+        plans.append((name, workshop.systems[name].engine, workshop.built(name), True))
+    for name, built in checkpoints.items():
+        plans.append((name, engine_of(type(built.model)), built, args.force_length))
+        if type(built.model) is TransformerModel:
+            plans.append((f"{name}-ctranslate2", CTranslate, built, args.force_length))
+    found: dict[tuple[str, str], Engine] = {}
+    skipped = []
+    for name, engine, built, forced in plans:
+        for precision in args.precisions:
+            if precision not in engine.PRECISIONS[args.device]:
+                continue
+            if reason := engine.lacks(precision, args.device):
+                skipped.append({"system": name, "precision": precision, "reason": reason})
+            else:
+                found[name, precision] = engine(built.model, built.task, precision, args, forced)
+    return found, skipped
+
+
+def ways(found: dict[tuple[str, str], Engine], args: Namespace) -> dict[Variant, tuple[Engine, int]]:
+    """Every engine with each of its beams or numbers of iterations."""
+    return {
+        Variant(name, precision, f"{number} iterations" if engine.iterative else f"beam {number}"): (engine, number)
+        for (name, precision), engine in found.items()
+        for number in (args.iterations if engine.iterative else args.beams)
+    }
+
+
+def sentence_lengths(count: int) -> list[tuple[int, int]]:
+    """Words of sources and targets."""
+    distribution, generator = statistics.NormalDist(math.log(24), 0.55), random.Random(1)
+    sources = [max(3, round(math.exp(distribution.inv_cdf((i + 0.5) / count)))) for i in range(count)]
+    return [(source, max(3, round(source * math.exp(generator.gauss(0, 0.15))))) for source in sources]
+
+
+def random_words(count: int, words: Dictionary) -> list[int]:
+    return torch.randint(words.nspecial, len(words), (count,)).tolist()
+
+
+def in_batches(sources: list[list[int]], lengths: list[int], size: int) -> list[Batch]:
+    """Sentences of similar length together."""
+    order = sorted(range(len(sources)), key=lambda i: (lengths[i], len(sources[i])))
+    chunks = [order[i : i + size] for i in range(0, len(order), size)]
+    return [Batch(chunk, [sources[i] for i in chunk], max(lengths[i] for i in chunk)) for chunk in chunks]
+
+
+def written(engine: Engine, batch: Batch, result: Any) -> list[list[int]]:
+    """What a run has written.
+
+    Raises:
+        ValueError: if a sentence has another length than it should.
+    """
+    outputs = engine.read(result)
+    if engine.forced and {len(tokens) for tokens in outputs} != {batch.length + 1}:
+        raise ValueError(f"{[len(tokens) - 1 for tokens in outputs]} words instead of {batch.length}")
+    return outputs
+
+
+def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Namespace) -> list[str]:
+    """What decodes something else than it should."""
+    sources = [random_words(count, workshop.source) for count in GATE_SOURCES]
+    batch, problems = Batch(list(range(len(sources))), sources, GATE_LENGTH), []
+
+    def words(engine: Engine, number: int) -> list[list[int]]:
+        outputs = written(engine, batch, engine.prepare(batch, number)())
+        return [tokens[:GATE_LENGTH] for tokens in outputs]  # CTranslate2 has no end symbol
+
+    for (name, precision), engine in found.items():
+        system = workshop.systems.get(name)
+        for number in args.iterations if engine.iterative else (1, 4):
+            try:
+                output = words(engine, number)
+            except ValueError as error:
+                problems.append(f"{name} {precision}: writes {error}")
+                continue
+            if system and system.like and precision == "float32" and number in engine.EXACT_BEAMS:
+                stock = Stock(*workshop.built(system.like)[:2], precision, args, forced=True)
+                if output != words(stock, number):
+                    problems.append(f"{name}: other words than stock fairseq's with the same weights at beam {number}")
+    return problems
+
+
+def timed(run: Run, device: str) -> tuple[float, Any]:
+    start = now(device)
+    result = run()
+    return now(device) - start, result
+
+
+def longest_source(batch: Batch) -> int:
+    return max(map(len, batch.sources))
+
+
+def length_bin(length: int) -> str:
+    """The name of the bin that a length is in."""
+    below = [edge for edge in BINS if edge <= length]
+    if not below:
+        return f"<{BINS[0]}"
+    return f"{below[-1]}-{BINS[len(below)] - 1}" if len(below) < len(BINS) else f"{BINS[-1]}+"
+
+
+def by_length(sources: list[list[int]]) -> dict[str, list[int]]:
+    """Which sentences each bin has."""
+    bins: dict[str, list[int]] = {}
+    for i in sorted(range(len(sources)), key=lambda i: len(sources[i])):
+        bins.setdefault(length_bin(len(sources[i])), []).append(i)
+    return bins
+
+
+def measure(
+    variants: dict[Variant, tuple[Engine, int]], batches: list[Batch], args: Namespace
+) -> list[tuple[Row, dict[int, list[int]]]]:
+    """Of each variant the numbers, and the outputs by sentence."""
+    totals = {key: {"tokens": 0, "decoder_calls": 0} for key in variants}
+    ms: dict[Variant, list[float]] = {key: [] for key in variants}
+    outputs: dict[Variant, dict[int, list[int]]] = {key: {} for key in variants}
+    for i, batch in enumerate(batches):
+        calls = {}
+        for key, (engine, number) in variants.items():
+            run = engine.prepare(batch, number)
+            result, decoder_calls = engine.watch(run)
+            tokens = written(engine, batch, result)
+            outputs[key].update(zip(batch.indices, tokens, strict=True))
+            totals[key]["tokens"] += sum(map(len, tokens))
+            totals[key]["decoder_calls"] += decoder_calls
+            calls[key] = partial(timed, run, args.device)
+        for key, runs in rounds(calls, args.repeats, seed=i).items():
+            for _, result in runs:
+                written(variants[key][0], batch, result)
+            ms[key].append(1000 * statistics.median(duration for duration, _ in runs))
+    largest = max(batches, key=lambda batch: len(batch.sources) * batch.length)
+    results = []
+    for key, (engine, number) in variants.items():
+        row = key._asdict() | totals[key] | summary(ms[key], batches)
+        if order := getattr(engine.task, "order", None):
+            row |= {"directions": order.num_directions, "words_per_direction": order.words_per_direction}
+        row["threads"] = engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
+        row["tokens_per_second"] = row["tokens"] / row["seconds"]
+        if not isinstance(engine, CTranslate):
+            row["peak_mib"] = peak_extra_memory(engine.prepare(largest, number), args.device) / MIB
+        results.append((row, outputs[key]))
+    return results
+
+
+def summary(ms: list[float], batches: list[Batch]) -> Row:
+    """Of the times of all batches."""
+    bins: dict[str, list[float]] = {}
+    for batch, duration in sorted(zip(batches, ms, strict=True), key=lambda pair: longest_source(pair[0])):
+        bins.setdefault(length_bin(longest_source(batch)), []).append(duration)
+    sentences, total = sum(len(batch.sources) for batch in batches), sum(ms) / 1000
+    return {
+        "sentences": sentences,
+        "seconds": total,
+        "sentences_per_second": sentences / total,
+        "ms_percentiles": np.percentile(ms, [5, 50, 95]).tolist(),
+        "ms_by_source_length": {name: statistics.median(values) for name, values in bins.items()},
+        "ms": ms,
+    }
+
+
+def add_speedups(rows: list[Row], baseline: str) -> None:
+    """Over the baseline at the same batch size."""
+    base = {row["batch"]: row["seconds"] for row in rows if str(variant(row)) == baseline}
+    for row in rows:
+        row["speedup"] = base[row["batch"]] / row["seconds"]
+
+
+def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dict[str, float]:
+    """What a call of a float32 decoder must read at least, by part, with so many words written and being written."""
+    layers = decoder.layers
+    weights = sum(
+        parameter.numel()
+        for name, parameter in layers.named_parameters()
+        if not re.search(r"encoder_attn\.[kv]_proj", name)
+    )
+    return {
+        "layers": 4 * weights,
+        "output projection": 4 * decoder.output_projection.weight.numel(),
+        "keys and values": 4 * 2 * (beam * words + source_length) * decoder.embed_dim * len(layers),
+    }
+
+
+def parts_ms(engine: Engine, batch: Batch, beam: int, args: Namespace) -> dict[str, float]:
+    """Time of a run, by part."""
+    found = []
+    with stopwatch() as spent:
+        run = type(engine)(engine.model, engine.task, engine.precision, args, forced=True).prepare(batch, beam)
+        run()
+        for _ in range(BOUND_REPEATS):
+            before = dict(spent)
+            total, _ = timed(run, args.device)
+            parts = {part: spent[part] - before[part] for part in spent}
+            found.append(parts | {"all else": 1000 * total - sum(parts.values())})
+    return {part: statistics.median(row[part] for row in found) for part in found[0]}
+
+
+def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, Any]:
+    """Time of a decoder call, and what it would be if only memory took time."""
+    memory, one_word = torch.ones(BANDWIDTH_BYTES // 4, device=args.device), replace(batch, length=1)
+    runs: dict[Any, Run] = {
+        (beam, part.length): engine.prepare(part, beam) for beam in args.beams for part in (one_word, batch)
+    }
+    steps = {key: engine.watch(run)[1] for key, run in runs.items()}
+    calls = {key: partial(timed, run, args.device) for key, run in (runs | {"read": memory.sum}).items()}
+    found = rounds(calls, 1 + BOUND_REPEATS)
+    # The first are warm-ups.
+    ms = {key: np.array([1000 * duration for duration, _ in results[1:]]) for key, results in found.items()}
+    rows = []
+    for beam in args.beams:
+        first, last = steps[beam, 1], steps[beam, batch.length]
+        step = (ms[beam, batch.length] - ms[beam, 1]) / (last - first)
+        size = step_bytes(engine.model.decoder, len(batch.sources[0]) + 1, (first + 1 + last) / 2, beam)
+        bound = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
+        whole = np.sum(list(bound.values()), axis=0)
+        row: Row = {
+            "decoding": f"beam {beam}",
+            "bytes": size,
+            "bound_ms_by_part": {part: statistics.median(values) for part, values in bound.items()},
+            "bound_ms": statistics.median(whole),
+            "start_ms": statistics.median(ms[beam, 1] - first * step),
+            "step_ms": statistics.median(step),
+            "over_bound": statistics.median(step / whole),
+        }
+        if args.device == "cpu":
+            long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
+            row["step_ms_by_part"] = {part: (long[part] - short[part]) / (last - first) for part in long}
+        rows.append(row)
+    return {"gb_per_second": BANDWIDTH_BYTES / statistics.median(ms["read"]) / 1e6, "steps": rows}
+
+
+def measure_training(workshop: Workshop, args: Namespace) -> list[Row]:
+    """Words per second of training, of a Transformer and an IBDecoder."""
+    lengths = sentence_lengths(args.training)
+    random.Random(1).shuffle(lengths)
+    totals = itertools.accumulate(target + 1 for _, target in lengths)
+    lengths = lengths[: max(1, sum(total <= args.training for total in totals))]
+
+    def sentences(counts: Iterable[int], words: Dictionary) -> tuple[list[torch.Tensor], list[int], Dictionary]:
+        tokens = [torch.tensor([*random_words(count, words), words.eos()]) for count in counts]
+        return tokens, [len(x) for x in tokens], words
+
+    source = sentences((count for count, _ in lengths), workshop.source)
+    target = sentences((count for _, count in lengths), workshop.target)
+    pairs = LanguagePairDataset(*source, *target)
+    calls = {}
+    for name in ("transformer", "ibdecoder"):
+        model, task, cfg = workshop.new(name)
+        model.to(args.device)
+        data = InterleavedPairDataset(pairs, task.order) if name == "ibdecoder" else pairs
+        batch = data.collater([data[i] for i in range(len(data))])
+        batch["net_input"] = {key: value.to(args.device) for key, value in batch["net_input"].items()}
+        batch |= {key: value.to(args.device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+        update = partial(train, model, task.build_criterion(cfg.criterion), optimizer, batch)
+        calls[name] = partial(timed, update, args.device)
+    rows: list[Row] = []
+    words = sum(target[1])
+    for name, found in rounds(calls, 1 + args.repeats).items():
+        seconds = statistics.median(duration for duration, _ in found[1:])
+        rows.append({"system": name, "words": words, "seconds": seconds, "words_per_second": words / seconds})
+    for row in rows:
+        row["over_transformer"] = row["words_per_second"] / rows[0]["words_per_second"]
+    return rows
+
+
+def train(model: Any, criterion: Any, optimizer: torch.optim.Optimizer, batch: dict[str, Any]) -> None:
+    """An update."""
+    loss, _, _ = criterion(model, batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def targets(rows: list[Row], bound: dict[str, Any] | None, training: list[Row] | None, args: Namespace) -> list[Row]:
+    """Whether TARGETS and the others are reached; ``passed`` is None where this run cannot say."""
+    comparable = args.data is None and all(getattr(args, name) == size for name, size in BASE.items())
+    comparable = comparable and (args.device == "cuda" or args.threads == 2)
+    seconds = {(row["system"], row["precision"], row["decoding"]): row["seconds"] for row in rows if row["batch"] == 1}
+
+    def verdict(text: str, device: str, value: float | None, limit: float, at_most: bool = False) -> Row:
+        if not comparable or device != args.device or value is None:
+            return {"target": text, "value": None, "passed": None}
+        return {"target": text, "value": value, "passed": value <= limit if at_most else value >= limit}
+
+    results = []
+    for target in TARGETS:
+        system, decoding, base, base_decoding, limit, (kind, pick, pairs), device = target
+        times = [(seconds.get((base, q, base_decoding)), seconds.get((system, p, decoding))) for p, q in pairs]
+        speedups = [slow / fast for slow, fast in times if slow is not None and fast is not None]
+        text = f"{device}: {system}, {decoding}, is {limit} times as fast as {base}, {base_decoding}; {kind}"
+        results.append(verdict(text, device, pick(speedups, default=None), limit))
+    over_bound = max(row["over_bound"] for row in bound["steps"]) if bound else None
+    text = f"cpu: a step of ar float32 takes at most {OVER_BOUND} times as long as reading its memory"
+    results.append(verdict(text, "cpu", over_bound, OVER_BOUND, at_most=True))
+    speed = training[1]["over_transformer"] if training else None
+    text = f"ibdecoder trains {TRAINING} times as many words a second as transformer"
+    return [*results, verdict(text, args.device, speed, TRAINING)]
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The numbers in Markdown."""
+    rows = result["decoding"]
+    columns = ["ms", "5 %", "95 %", "sentences/s", "tokens/s", "decoder calls", "speed-up"]
+    rest = {"peak_mib": "peak MiB"} | ({"bleu": "BLEU"} if any("bleu" in row for row in rows) else {})
+    lines = []
+    for row in rows:
+        low, middle, high = row["ms_percentiles"]
+        values = [middle, low, high, row["sentences_per_second"], row["tokens_per_second"], row["decoder_calls"]]
+        cells = [f"{value:.4g}" for value in [*values, row["speedup"]]]
+        cells += [f"{row[key]:.2f}" if key in row else "not measured" for key in rest]
+        lines.append([str(row[key]) for key in KEYS] + cells)
+    found = [markdown([*KEYS, *columns, *rest.values()], lines)]
+
+    bins = list(rows[0]["ms_by_source_length"])
+    lines = [
+        [str(row[key]) for key in KEYS] + [f"{duration:.4g}" for duration in row["ms_by_source_length"].values()]
+        for row in rows
+        if row["batch"] == rows[0]["batch"]
+    ]
+    found.append(markdown([*KEYS, *(f"ms, source {name}" for name in bins)], lines))
+
+    if bound := result["bound"]:
+        parts = list(bound["steps"][0]["bound_ms_by_part"])
+        lines = [
+            [row["decoding"], *(f"{row['bound_ms_by_part'][part]:.3f}" for part in parts)]
+            + [f"{row[key]:.3f}" for key in ("bound_ms", "step_ms", "over_bound", "start_ms")]
+            for row in bound["steps"]
+        ]
+        columns = ["ar float32", *(f"{part} ms" for part in parts), "bound ms", "step ms", "over bound", "start ms"]
+        found.append(f"Memory: {bound['gb_per_second']:.1f} GB/s\n\n{markdown(columns, lines)}")
+        if parts := bound["steps"][0].get("step_ms_by_part"):
+            lines = [
+                [row["decoding"], *(f"{row['step_ms_by_part'][part]:.3f}" for part in parts)] for row in bound["steps"]
+            ]
+            found.append(markdown(["ar float32", *(f"{part} ms" for part in parts)], lines))
+    if result["training"]:
+        keys = ["words", "seconds", "words_per_second", "over_transformer"]
+        lines = [[row["system"], *(f"{row[key]:.4g}" for key in keys)] for row in result["training"]]
+        found.append(markdown(["training", *keys], lines))
+    found += [f"skipped: {row['system']} {row['precision']}: {row['reason']}" for row in result["skipped"]]
+    return "\n\n".join(found)
+
+
+def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of (ms, BLEU) those that nothing is both faster and better than."""
+    found: list[tuple[float, float]] = []
+    for ms, bleu in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not found or bleu > found[-1][1]:
+            found.append((ms, bleu))
+    return found
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """BLEU over latency where there is BLEU, else speed-ups, both at the first batch size."""
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
+    from matplotlib.figure import Figure  # of the extra "bench"
+
+    size = result["options"]["batches"][0]
+    rows = [row for row in result["decoding"] if row["batch"] == size]
+    scored = [row for row in rows if "bleu" in row]
+    figure = Figure(figsize=(8, 6 if scored else 1.5 + 0.2 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    if scored:
+        points = [(row["ms_percentiles"][1], row["bleu"]) for row in scored]
+        for row, point in zip(scored, points, strict=True):
+            axes.annotate(str(variant(row)), point, xytext=(4, 4), textcoords="offset points", fontsize=7)
+        axes.plot(*zip(*points, strict=True), "o")
+        axes.plot(*zip(*frontier(points), strict=True), drawstyle="steps-post", label="frontier")
+        axes.margins(x=0.3)
+        axes.set(xscale="log", xlabel=f"ms, median, batch {size}", ylabel="BLEU")
+        axes.legend()
+    else:
+        axes.barh([str(variant(row)) for row in rows], [row["speedup"] for row in rows])
+        axes.invert_yaxis()
+        axes.set(xlabel=f"speed-up over {result['baseline']}, batch {size}")
+        axes.tick_params(axis="y", labelsize=7)
+    figure.suptitle(f"{result['device']}, {result['threads']} threads")
+    figure.savefig(path)
+
+
+def parsed() -> tuple[Namespace, dict[str, Any]]:
+    """The options, and as they go into the numbers."""
+    parser = options_parser(__doc__, repeats=3, dtype=False)
+    add = parser.add_argument
+    add("--systems", nargs="+", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)} (default: all)")
+    add("--arch", nargs="+", choices=ARCH_MODEL_REGISTRY, default=[], metavar="NAME", help="other architectures")
+    add("--precisions", nargs="+", choices=PRECISIONS, help="(default: float32 and int8, on CUDA float32 and float16)")
+    for name, default in BASE.items():
+        add(f"--{name.replace('_', '-')}", type=int, default=default)
+    add("--sentences", type=int, help="(default: 24; with --data the whole test set)")
+    add("--batches", type=int, nargs="+", default=[1], help="sentences in a batch")
+    add("--beams", type=int, nargs="+", default=[4, 1])
+    add("--iterations", type=int, nargs="+", default=[10, 4], help="decoder calls of iterative refinement")
+    add("--baseline", metavar="'SYSTEM PRECISION DECODING'", help="what speed-ups are over (default: the first row)")
+    add("--training", type=int, metavar="TOKENS", help="time the training, too, with that many words in a batch")
+    add("--data", metavar="DIR", help="translate its test set")
+    add("--checkpoint", nargs="+", default=[], metavar="NAME=PATH", help="trained models, for --data")
+    add("--length-beam", type=int, default=1, help="candidates of different lengths, where lengths are not forced")
+    add("--force-length", action="store_true", help="the references' lengths for trained models, too")
+    add("--cuda-graphs", action="store_true", help="ours: capture what can be")
+    args, given = parse(parser)
+    args.precisions = args.precisions or ["float32", "int8" if args.device == "cpu" else "float16"]
+    if args.systems is None:
+        args.systems = [] if args.data or args.arch else list(SYSTEMS)
+    given |= {"precisions": args.precisions, "systems": args.systems}
+    if args.checkpoint and args.data is None:
+        parser.error("--checkpoint needs --data")
+    if any("=" not in checkpoint for checkpoint in args.checkpoint):
+        parser.error("--checkpoint takes NAME=PATH")
+    if args.embed_dim % args.heads:
+        parser.error("the heads must divide the dimension")
+    if args.words < 2 * max(args.beams):
+        parser.error("a beam needs twice as many words")
+    return args, given
+
+
+def main() -> None:
+    args, given = parsed()
+    checkpoints = {}
+    for checkpoint in args.checkpoint:
+        name, _, path = checkpoint.partition("=")
+        checkpoints[name] = load(path, args.data, args.device)
+    test = None
+    if args.data is not None:
+        test = TestSet(args.data, [built.task for built in checkpoints.values()], args.sentences)
+        source, target, sources, lengths = test.source, test.target, test.sources, test.lengths
+    else:
+        source = target = dictionary(4 + args.words)
+        pairs = sentence_lengths(args.sentences or 24)
+        sources, lengths = [random_words(count, source) for count, _ in pairs], [count for _, count in pairs]
+    systems = {name: SYSTEMS[name] for name in args.systems}
+    systems |= {name: System(engine_of(ARCH_MODEL_REGISTRY[name]), name, sized=False) for name in args.arch}
+    workshop = Workshop(args, source, target, systems)
+    found, skipped = engines(workshop, systems, checkpoints, args)
+    variants = ways(found, args)
+    if not variants:
+        sys.exit(f"there is nothing to measure; skipped: {skipped}")
+    baseline = args.baseline or str(next(iter(variants)))
+    if baseline not in map(str, variants):
+        sys.exit(f"--baseline {baseline!r} is not one of: {', '.join(map(str, variants))}")
+    if problems := failures(found, workshop, args):
+        sys.exit("Decoding is wrong, nothing is measured:\n" + "\n".join(problems))
+
+    rows = []
+    for size in args.batches:
+        batches = in_batches(sources, lengths, size)
+        for (row, outputs), (engine, _) in zip(measure(variants, batches, args), variants.values(), strict=True):
+            scores = {} if test is None or engine.forced else test.bleu(outputs, by_length(sources))
+            rows.append({"batch": size, **row, **scores})
+    add_speedups(rows, baseline)
+    ar = found.get(("ar", "float32"))
+    middle = in_batches(sources, lengths, 1)[len(sources) // 2]
+    bound = measure_bound(ar, middle, args) if ar else None
+    training = measure_training(workshop, args) if args.training else None
+    result = {
+        **environment(args.device),
+        "fairseq": fairseq_version,
+        "ctranslate2": version("ctranslate2") if find_spec("ctranslate2") else "not installed",
+        "options": given,
+        "baseline": baseline,
+        "lengths": [[len(words), length] for words, length in zip(sources, lengths, strict=True)],
+        "decoding": rows,
+        "skipped": skipped,
+        "bound": bound,
+        "training": training,
+        "targets": targets(rows, bound, training, args),
+    }
+    print(tables(result), "\n")
+    finish(result, args, plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What the benchmarks share: their options, the environment, taking turns, tables and files."""
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def options_parser(description: str | None, repeats: int, dtype: bool = True) -> argparse.ArgumentParser:
+    """With the options of every benchmark; ``dtype``: whether ``--dtype`` is one."""
+    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    if dtype:
+        result.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
+    result.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
+    result.add_argument("--repeats", type=int, default=repeats, help="timed calls of every system, after a warm-up")
+    result.add_argument("--out", type=Path, metavar="FILE.json", help="where all numbers go")
+    result.add_argument("--plot", type=Path, metavar="FILE", help="where a plot goes, png or svg")
+    return result
+
+
+def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The options, applied to PyTorch, and again as they go into the numbers."""
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no CUDA device")
+    options = {name: value for name, value in vars(args).items() if name not in ("out", "plot")}
+    if "dtype" in args:
+        args.dtype = getattr(torch, args.dtype)
+    torch.set_num_threads(args.threads)
+    torch.backends.cudnn.allow_tf32 = False  # float32 is to mean the same for all systems
+    torch.manual_seed(1)
+    return args, options
+
+
+def rounds(
+    functions: Mapping[Key, Callable[[], Value]], count: int, seconds: float = math.inf, seed: int = 1
+) -> dict[Key, list[Value]]:
+    """Results of ``count`` calls of each; in each round all, in random order, for what ran before is in the caches.
+
+    What has taken ``seconds`` by then is called no more, but each once.
+    """
+    order, generator = list(functions), random.Random(seed)
+    found: dict[Key, list[Value]] = {key: [] for key in functions}
+    spent = dict.fromkeys(functions, 0.0)
+    for _ in range(count):
+        generator.shuffle(order)
+        for key in order:
+            if not found[key] or spent[key] < seconds:
+                start = time.perf_counter()
+                found[key].append(functions[key]())
+                spent[key] += time.perf_counter() - start
+    return found
+
+
+def verdict(target: Mapping[str, Any]) -> str:
+    """A line on one of ``result["targets"]``."""
+    word = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]
+    return f"{word}: {target['target']}" + (f" ({target['value']:.4g})" if target["value"] else "")
+
+
+def finish(result: dict[str, Any], args: argparse.Namespace, plot: Callable[[dict[str, Any], Path], None]) -> None:
+    """Print the verdicts on ``result["targets"]`` and write what the options ask for."""
+    for target in result["targets"]:
+        print(verdict(target))
+    if args.out is not None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if args.plot is not None:
+        plot(result, args.plot)

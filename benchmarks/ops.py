@@ -1,0 +1,343 @@
+"""Time and memory of the operators dynamic_conv and light_conv against fairseq's stock modules, in one run.
+
+    python -m benchmarks.ops [--device cuda] [--dtype bfloat16] [--out FILE.json] [--plot FILE.svg]
+
+First every awkward case of the operators must agree with float64, and at every length all systems with ours; else there
+are no numbers and the status is 1. Systems are the same function of the same inputs and weights, causal, with softmax
+and without dropout; DynamicConv includes the linear map that makes its weights.
+
+- ours: dynamic_conv and light_conv; naive: the paper's formula in PyTorch
+- fairseq: DynamicConv1dTBC and LightweightConv1dTBC as they choose their path; their paths expanded and unfolded
+- F.conv1d: LightConv as a depthwise convolution, with the copies from and to (T, B, C)
+
+- Time: medians. The systems take turns, in random order, so that drift and caches hit all alike. ``forward`` is without
+  gradients, ``forward+backward`` with those of x and the weights. On CUDA it is the device's time, between events that
+  wait behind 1 GiB of writes; these empty the L2 cache and hide about a quarter of a millisecond of launching.
+- Memory: the most that is allocated at once in forward+backward beyond inputs and weights, by PyTorch's allocator: the
+  results, what is saved between the two, all tensors inside of operators; not what oneDNN or MKL allocate themselves.
+- Bandwidth: of the operator alone, its weights given; bytes of x, weights and output over the time of forward, as a
+  share of that of a large copy.
+- Ratios: fairseq's time or memory over the system's, more is better.
+"""
+
+import argparse
+import gc
+import itertools
+import logging
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
+from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+from torch import Tensor
+
+from amlp_fairseq.ops.dynamic_conv import cases, dynamic_conv, light_conv
+from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
+from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.results import markdown
+from benchmarks.harness import finish, options_parser, parse, rounds
+
+GIB, MIB = 2**30, 2**20
+#: How far systems may be apart on a timed shape, as a share of the largest value: float16 and bfloat16 round weights.
+AGREEMENT = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+#: Columns of the table.
+COLUMNS = {
+    "forward ms": "forward_ms", "ratio": "forward_ratio", "forward+backward ms": "forward_backward_ms",
+    "ratio ": "forward_backward_ratio", "extra MiB": "memory_mib", "ratio  ": "memory_ratio",
+    "of copy bandwidth": "bandwidth_share",
+}  # fmt: skip
+Row = dict[str, Any]
+System = Callable[[], Tensor]
+
+
+class Problem(NamedTuple):
+    """An operator at one length."""
+
+    operator: str
+    inputs: tuple[Tensor, Tensor]  # x, parameter
+    systems: dict[str, System]  # ours first
+    alone: System  # ours, the weights given
+    moved: int  # bytes that this must read and write
+
+
+def parity_failures(device: str, backend: str, dtypes: set[torch.dtype]) -> list[str]:
+    """The operators' cases that are too far from the exact result."""
+    failures = []
+    grid = itertools.product(cases.CASES, sorted(dtypes, key=str), (False, True), (0.0, 0.3))
+    for name, dtype, shared, dropout in grid:
+        errors = cases.errors(cases.CASES[name], dtype, backend, device, shared=shared, dropout=dropout)
+        for what, error in errors.items():
+            if not error <= cases.TOLERANCES[dtype]:
+                operator = "light_conv" if shared else "dynamic_conv"
+                failures.append(f"{operator}, {name}, {dtype}, dropout {dropout}: {what} is off by {error:.1e}")
+    return failures
+
+
+def dynamic_problem(args: argparse.Namespace, x: Tensor) -> Problem:
+    padding_l = args.kernel - 1
+    module = DynamicConv1dTBC(args.channels, args.kernel, padding_l, args.heads, weight_softmax=True).to(x)
+    parameter = module.weight_linear.weight
+
+    def weight() -> Tensor:
+        return F.linear(x, parameter).view(*x.shape[:2], args.heads, args.kernel)
+
+    given = weight().detach()
+    systems: dict[str, System] = {
+        "ours": lambda: dynamic_conv(x, weight(), padding_l, backend=args.backend),
+        "naive": lambda: dynamic_conv_naive(x, weight(), padding_l),
+        "fairseq": partial(module, x),
+        "fairseq expanded": partial(module, x, unfold=False),
+        "fairseq unfolded": partial(module, x, unfold=True),
+    }
+    alone = partial(dynamic_conv, x, given, padding_l, backend=args.backend)
+    return Problem("DynamicConv", (x, parameter), systems, alone, 2 * x.nbytes + given.nbytes)
+
+
+def light_problem(args: argparse.Namespace, x: Tensor) -> Problem:
+    padding_l = args.kernel - 1
+    module = LightweightConv1dTBC(args.channels, args.kernel, padding_l, args.heads, weight_softmax=True).to(x)
+    parameter = torch.nn.init.normal_(module.weight)  # (H, 1, k)
+
+    def depthwise() -> Tensor:
+        weight = parameter.softmax(dim=-1).repeat_interleave(args.channels // args.heads, dim=0)
+        out = F.conv1d(F.pad(x.permute(1, 2, 0), (padding_l, 0)), weight, groups=args.channels)
+        return out.permute(2, 0, 1).contiguous()
+
+    systems: dict[str, System] = {
+        "ours": lambda: light_conv(x, parameter.squeeze(1), padding_l, backend=args.backend),
+        "naive": lambda: light_conv_naive(x, parameter.squeeze(1), padding_l),
+        "fairseq": partial(module, x),
+        "fairseq unfolded": partial(module, x, unfold=True),
+        "F.conv1d": depthwise,
+    }
+    return Problem("LightConv", (x, parameter), systems, systems["ours"], 2 * x.nbytes + parameter.nbytes)
+
+
+def obstacle(problem: Problem, system: str, args: argparse.Namespace, limit: int) -> str:
+    """Why a system cannot run; "" if it can."""
+    x, dynamic = problem.inputs[0], problem.operator == "DynamicConv"
+    if system == "fairseq unfolded" and dynamic and len(x) < args.kernel:
+        # It cuts windows longer than the inputs before the softmax, not after it.
+        return f"another function where T < {args.kernel}"
+    if system == "fairseq":  # the path that it takes
+        system += " unfolded" if dynamic and len(x) > 512 else " expanded"
+    windows, band = args.kernel * x.nbytes, (len(x) + args.kernel - 1) * args.heads * x.nbytes // args.channels
+    large = {"naive": 2 * windows, "fairseq expanded": 2 * band, "fairseq unfolded": 3 * windows}
+    needs = 8 * x.nbytes + large.get(system, 0)  # of forward+backward, roughly
+    return f"needs {needs / GIB:.1f} GiB" if needs > limit else ""
+
+
+def memory_limit(device: str) -> int:
+    """Bytes that a system may take: three quarters of what is free."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0] * 3 // 4
+    found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), flags=re.MULTILINE)
+    return int(found.group(1)) * 1024 * 3 // 4 if found else 4 * GIB
+
+
+def forward(system: System) -> Tensor:
+    with torch.no_grad():
+        return system()
+
+
+def forward_backward(system: System, inputs: tuple[Tensor, Tensor], grad: Tensor) -> list[Tensor]:
+    """The output and the gradients."""
+    out = system()
+    return [out.detach(), *torch.autograd.grad(out, inputs, grad)]
+
+
+def disagreement(ours: list[Tensor], other: list[Tensor]) -> float:
+    """Largest difference of output or gradients, as a share of the largest value."""
+    return torch.stack([(a - b).abs().max() / a.abs().max() for a, b in zip(ours, other, strict=True)]).max().item()
+
+
+def peak_extra_memory(function: Callable[[], Any], device: str) -> int:
+    """The most bytes that are allocated at once during a call, beyond what was before it."""
+    gc.collect()  # garbage that is freed meanwhile would count
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    # The allocator tells the profiler of every block, in custom operators too, into which a TorchDispatchMode sees not.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages
+    gc.disable()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    gc.enable()
+    assert profiler.profiler is not None
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate((event.nbytes() for event in events), initial=0))
+
+
+def seconds(function: Callable[[], Any], device: str) -> float:
+    if device == "cpu":
+        start = time.perf_counter()
+        result = function()
+        elapsed = time.perf_counter() - start
+        del result  # not timed
+        return elapsed
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    scratch().zero_()
+    begin.record()
+    function()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000
+
+
+@cache
+def scratch() -> Tensor:
+    return torch.zeros(GIB, dtype=torch.uint8, device="cuda")
+
+
+def median_seconds(functions: dict[Any, Callable[[], Any]], args: argparse.Namespace) -> dict[Any, float]:
+    """All take turns; the first round warms up."""
+    calls = {key: partial(seconds, function, args.device) for key, function in functions.items()}
+    return {key: statistics.median(found[1:]) for key, found in rounds(calls, args.repeats + 1).items()}
+
+
+def copy_bandwidth(args: argparse.Namespace) -> float:
+    """Bytes read and written per second."""
+    target, source = scratch().chunk(2)
+    return 2 * source.nbytes / median_seconds({"copy": lambda: target.copy_(source)}, args)["copy"]
+
+
+def measure(problem: Problem, args: argparse.Namespace, bandwidth: float | None) -> list[Row]:
+    """A row of results for each system. Ends the program if one disagrees with ours."""
+    x, grad = problem.inputs[0], torch.randn_like(problem.inputs[0])
+    limit = memory_limit(args.device)
+    rows: dict[str, Row] = {}
+    functions: dict[tuple[str, str], Callable[[], Any]] = {}
+    reference: list[Tensor] = []
+    for name, system in problem.systems.items():
+        rows[name] = {"operator": problem.operator, "T": len(x), "system": name}
+        if reason := obstacle(problem, name, args, limit):
+            rows[name]["skipped"] = reason
+            continue
+        backward = partial(forward_backward, system, problem.inputs, grad)
+        result = backward()
+        reference = reference or result
+        if not (error := disagreement(reference, result)) <= AGREEMENT[x.dtype]:
+            sys.exit(f"{problem.operator}, T={len(x)}: {name} differs from ours by {error:.1e}, no numbers are written")
+        del result
+        rows[name]["memory_mib"] = peak_extra_memory(backward, args.device) / MIB
+        functions |= {(name, "forward"): partial(forward, system), (name, "forward_backward"): backward}
+    del reference
+    for (name, what), duration in median_seconds(functions, args).items():
+        rows[name][f"{what}_ms"] = duration * 1000
+    for row in rows.values():
+        for key in {"forward_ms", "forward_backward_ms", "memory_mib"} & row.keys() & rows["fairseq"].keys():
+            row[key.rpartition("_")[0] + "_ratio"] = rows["fairseq"][key] / row[key]
+    if bandwidth is not None and "skipped" not in rows["ours"]:
+        duration = median_seconds({"alone": partial(forward, problem.alone)}, args)["alone"]
+        rows["ours"]["bandwidth_share"] = problem.moved / duration / bandwidth
+    return list(rows.values())
+
+
+def targets(rows: list[Row], args: argparse.Namespace) -> list[Row]:
+    """Whether the operators are as fast and small as they are to be; ``passed`` is None where this run cannot say."""
+
+    def target(text: str, bound: float, keys: list[str], applies: Callable[[Row], bool]) -> Row:
+        chosen = [row for row in rows if row["system"] == "ours" and applies(row)]
+        worst = min((row[key] for row in chosen for key in keys if key in row), default=None)
+        return {"target": text, "value": worst, "passed": None if worst is None else worst >= bound}
+
+    def usual(row: Row) -> bool:
+        sizes = (row["operator"], row["T"], args.channels, args.heads, args.kernel)
+        return sizes == ("DynamicConv", 512, 1024, 16, 31)
+
+    if args.device == "cuda":
+        share, times = ["bandwidth_share"], ["forward_ratio", "forward_backward_ratio"]
+        return [
+            target("T >= 256: forward at 80 % of copy bandwidth", 0.8, share, lambda row: row["T"] >= 256),
+            target("T >= 16: no slower than fairseq's module", 1, times, lambda row: row["T"] >= 16),
+        ]
+    where = "DynamicConv forward+backward, T=512, C=1024, H=16, k=31"
+    return [
+        target(f"{where}: twice as fast as fairseq's", 2, ["forward_backward_ratio"], usual),
+        target(f"{where}: half of the memory of fairseq's", 2, ["memory_ratio"], usual),
+    ]
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    columns = {title: key for title, key in COLUMNS.items() if any(key in row for row in rows)}
+    lines = []
+    for row in rows:
+        values = [f"{row[key]:.4g}" if key in row else "" for key in columns.values()]
+        if "skipped" in row:
+            values[0] = f"skipped: {row['skipped']}"
+        lines.append([row["operator"], str(row["T"]), row["system"], *values])
+    return markdown(["operator", "T", "system", *columns], lines)
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Forward+backward over length, a panel for each operator."""
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
+    from matplotlib.figure import Figure  # of the extra "bench"
+
+    options = result["options"]
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, operator in zip(axes, ("DynamicConv", "LightConv"), strict=True):
+        rows = [row for row in result["results"] if row["operator"] == operator and "skipped" not in row]
+        for system in dict.fromkeys(row["system"] for row in rows):
+            points = [(row["T"], row["forward_backward_ms"]) for row in rows if row["system"] == system]
+            axis.plot(*zip(*points, strict=True), marker="o", label=system, linewidth=3 if system == "ours" else 1.5)
+        axis.set(xscale="log", yscale="log", xlabel="T", title=operator)
+        axis.set_xticks(options["lengths"], options["lengths"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+        axis.legend()
+    axes[0].set_ylabel("forward+backward [ms]")
+    sizes = "B={batch}, C={channels}, H={heads}, k={kernel}, {dtype}, {threads} CPU threads".format(**options)
+    figure.suptitle(f"{result['device']}: {sizes}")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = options_parser(__doc__, repeats=10)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 256, 512, 1024, 4096], metavar="T")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--channels", type=int, default=1024)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--kernel", type=int, default=31)
+    args, options = parse(parser)
+    if args.channels % args.heads:
+        parser.error("the heads must divide the channels")
+    args.backend = "triton" if args.device == "cuda" else "torch"
+
+    failures = parity_failures(args.device, args.backend, {args.dtype, torch.float32})
+    if failures:
+        sys.exit("The operators are wrong, nothing is measured:\n" + "\n".join(failures))
+    bandwidth = copy_bandwidth(args) if args.device == "cuda" else None
+    rows: list[Row] = []
+    for make in (dynamic_problem, light_problem):
+        for length in args.lengths:
+            x = torch.randn(length, args.batch, args.channels).to(args.device, args.dtype).requires_grad_()
+            rows += measure(make(args, x), args, bandwidth)
+    result = {
+        **environment(args.device),
+        "options": options | {"backend": args.backend},
+        "copy_gb_per_second": bandwidth and bandwidth / 1e9,
+        "results": rows,
+        "targets": targets(rows, args),
+    }
+    print(table(rows), "\n")
+    finish(result, args, plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What the time of a decoding step goes to: a stopwatch around the parts of the plugin's own search on a CPU."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+
+from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.decoding import packed_linear, step_decoder
+from amlp_fairseq.search import search_steps
+
+#: What ``pack`` returns.
+LINEAR_MAPS = "linear maps"
+#: Where the functions of all other parts stand.
+PLACES: dict[str, tuple[Any, str]] = {
+    "attention": (SoftmaxAttention, "_attend"),
+    "norms": (torch, "layer_norm"),
+    "probabilities": (F, "log_softmax"),
+    "best words": (search_steps, "top_k"),
+    "rows that move": (step_decoder.Decoding, "reorder"),
+}
+
+
+@contextmanager
+def stopwatch() -> Iterator[dict[str, float]]:
+    """Milliseconds by part, added up while models are made ready and decode in this context."""
+    spent = dict.fromkeys((LINEAR_MAPS, *PLACES), 0.0)
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*arguments, **options)
+            spent[part] += 1000 * (time.perf_counter() - start)
+            return result
+
+        return run
+
+    def packing(*arguments: Any, **options: Any) -> packed_linear.Map:
+        return timed(LINEAR_MAPS, pack(*arguments, **options))
+
+    pack = packed_linear.pack
+    with ExitStack() as patches:
+        for part, (owner, name) in PLACES.items():
+            patches.enter_context(patch.object(owner, name, timed(part, getattr(owner, name))))
+        for owner in (packed_linear, step_decoder):
+            patches.enter_context(patch.object(owner, "pack", packing))
+        yield spent

@@ -1,0 +1,536 @@
+"""The systems of benchmarks/decoding.py: models as fairseq-train builds them, and one interface to what decodes."""
+
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import sacremoses
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.iterative_refinement_generator import IterativeRefinementGenerator
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.nat import FairseqNATModel
+from fairseq.models.transformer import TransformerModel
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from sacrebleu import BLEU
+from torch import nn
+
+from amlp_fairseq.decoding.captured_decoding import CapturedDecoder
+from amlp_fairseq.decoding.captured_pass import CapturedPass
+from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
+from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
+from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
+from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.recipes.corpus import text_settings
+from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.search.iterative_refinement import IterativeRefinement
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.search.options import SearchOptions
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences that are decoded together.
+
+    Attributes:
+        indices: which of the run's sentences these are.
+        sources: the ids of their words.
+        length: words that each is translated into where lengths are forced.
+    """
+
+    indices: list[int]
+    sources: list[list[int]]
+    length: int
+
+
+class Engine(ABC):
+    """A model in one precision, and what decodes with it.
+
+    Args:
+        model: ready for inference, in float32.
+        task: its dictionaries and order of generation.
+        precision: one of PRECISIONS[device].
+        args: device, threads, candidates of different lengths and whether steps are captured where they can be.
+        forced: whether it writes as many words as the batch says, and has no such candidates; else as many as it likes.
+    """
+
+    #: Precisions by device.
+    PRECISIONS: ClassVar[dict[str, tuple[str, ...]]]
+    #: The beams at which stock fairseq finds the same words with the same weights.
+    EXACT_BEAMS: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
+        self.model, self.task, self.precision, self.forced = model, task, precision, forced
+        self.device = args.device
+        #: Whether the number of a way of decoding is that of its decoder calls; else it is a beam.
+        self.iterative = isinstance(model, FairseqNATModel)
+
+    @classmethod
+    def lacks(cls, precision: str, device: str) -> str | None:
+        """Why the engine cannot be had; None if it can."""
+        return None
+
+    @abstractmethod
+    def prepare(self, batch: Batch, number: int) -> Run:
+        """What is to be timed. ``number``: the beam, or the decoder calls of iterative refinement."""
+
+    @abstractmethod
+    def read(self, result: Any) -> list[list[int]]:
+        """The words of each sentence, and the end symbol, in what a run has returned."""
+
+    @abstractmethod
+    def watch(self, run: Run) -> tuple[Any, int]:
+        """What a run returns, and how often it called the decoder."""
+
+
+class _Generator(Engine):
+    """Decodes with a generator of fairseq's protocol, one for all ways of decoding: it may keep weights of its own."""
+
+    def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
+        super().__init__(model, task, precision, args, forced)
+        if forced and self.iterative:
+            _force_lengths(model)
+        self.generator = self.new_generator(1 if forced else args.length_beam)
+
+    @abstractmethod
+    def new_generator(self, length_beam: int) -> Any: ...
+
+    def sample(self, batch: Batch) -> dict[str, Any]:
+        """The batch as the task makes it."""
+        words = self.task.source_dictionary
+        start = [words.bos()] if self.iterative else []
+        rows = [torch.tensor([*start, *source, words.eos()]) for source in batch.sources]
+        tokens = data_utils.collate_tokens(rows, words.pad(), left_pad=True).to(self.device)
+        return {"net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(words.pad()).sum(dim=1)}}
+
+    def prepare(self, batch: Batch, number: int) -> Run:
+        settings = {"max_iter": number - 1} if self.iterative else {"beam_size": number}
+        if self.forced:
+            limits = {"adaptive": False} if self.iterative else {"min_len": batch.length, "max_len_b": batch.length}
+            settings |= limits
+        sample = self.sample(batch)
+
+        def run() -> Any:
+            self.model.forced_length = batch.length  # for _force_lengths
+            self.configure(settings)
+            return self.generator.generate([self.model], sample)
+
+        return run
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        """Change options of the generator."""
+        for name, value in settings.items():
+            setattr(self.generator, name, value)
+
+    def read(self, result: Any) -> list[list[int]]:
+        found = [sentence[0]["tokens"].tolist() for sentence in result]
+        start = self.task.target_dictionary.bos()
+        return [tokens[1:] if tokens[0] == start else tokens for tokens in found]
+
+
+class Stock(_Generator):
+    """fairseq's own generators, as fairseq-generate uses them."""
+
+    PRECISIONS: ClassVar = {"cpu": ("float32",), "cuda": ("float32", "float16", "bfloat16")}
+
+    def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
+        if precision != "float32":
+            model = copy.deepcopy(model).to(getattr(torch, precision))
+        super().__init__(model, task, precision, args, forced)
+
+    def new_generator(self, length_beam: int) -> Any:
+        words = self.task.target_dictionary
+        if self.iterative:
+            return IterativeRefinementGenerator(words, beam_size=length_beam)
+        return SequenceGenerator([self.model], words)
+
+    def watch(self, run: Run) -> tuple[Any, int]:
+        decoder, calls = self.model.decoder, 0
+        forward = decoder.forward
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return forward(*arguments, **options)
+
+        decoder.forward = counted
+        try:
+            return run(), calls
+        finally:
+            del decoder.forward
+
+
+class Ours(_Generator):
+    """The plugin's generators."""
+
+    PRECISIONS: ClassVar = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "float16", "bfloat16")}
+    EXACT_BEAMS = (1, 4)
+
+    def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
+        able = CapturedPass.supports(model.decoder) or CapturedDecoder.supports(model.decoder)
+        self.cuda_graphs = args.cuda_graphs and able
+        super().__init__(model, task, precision, args, forced)
+
+    def new_generator(self, length_beam: int) -> Any:
+        return our_generator(self.model, self.task, length_beam, self.precision, self.cuda_graphs)
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        if self.iterative:
+            super().configure(settings)
+        else:
+            self.generator.options = replace(self.generator.options, **settings)
+
+    def watch(self, run: Run) -> tuple[Any, int]:
+        result = run()
+        return result, max(hypothesis["steps"] for sentence in result for hypothesis in sentence)
+
+
+def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_graphs: bool) -> Any:
+    """The plugin's generator for a model: the one place that knows how precisions are asked for."""
+    choice: dict[str, Any] = {} if precision == "float32" else {"decode_dtype": precision}
+    words = task.target_dictionary
+    if isinstance(model, FairseqNATModel):
+        return IterativeRefinement(words, beam_size=length_beam, cuda_graphs=cuda_graphs, **choice)
+    order = getattr(task, "order", GenerationOrder(num_directions=1))
+    return MultiwordBeamSearch([model], words, order, SearchOptions(cuda_graphs=cuda_graphs, **choice))
+
+
+def _force_lengths(model: Any) -> None:
+    """Make the length prediction say ``model.forced_length`` words, beside start and end."""
+
+    def forced(length_out: torch.Tensor, encoder_out: Any, tgt_tokens: Any = None) -> torch.Tensor:
+        return torch.full_like(length_out[:, 0], model.forced_length + 2, dtype=torch.long)
+
+    model.decoder.forward_length_prediction = forced
+
+
+class CTranslate(Engine):
+    """CTranslate2, with the weights of a stock Transformer, in another process.
+
+    Where its lengths are forced it writes one word more than the others and no end symbol: at its longest length
+    CTranslate2 stops without one, so this is what takes as many decoder calls.
+    """
+
+    PRECISIONS: ClassVar = {"cpu": ("float32", "int8"), "cuda": ("float32", "float16", "int8")}
+    EXACT_BEAMS = (1,)  # with forced lengths its beam search ends with another word
+
+    def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
+        super().__init__(model, task, precision, args, forced)
+        with tempfile.TemporaryDirectory() as folder:
+            _convert(copy.deepcopy(model).cpu(), task, f"{folder}/model")
+            workers = [_Worker(f"{folder}/model", args.device, precision, count) for count in {1, args.threads}]
+        sources = [[task.source_dictionary[task.source_dictionary.nspecial]] * 20]
+        trial = json.dumps([sources, {"min_decoding_length": 20, "max_decoding_length": 20}])
+        #: With as many threads as are fastest: int8 may be slower with two than with one.
+        self.worker = min(workers, key=lambda worker: min(worker.seconds(trial) for _ in range(5)))
+
+    @classmethod
+    def lacks(cls, precision: str, device: str) -> str | None:
+        if find_spec("ctranslate2") is None:
+            return "ctranslate2 is not installed"
+        import ctranslate2
+
+        if device == "cuda" and ctranslate2.get_cuda_device_count() == 0:
+            return "this ctranslate2 sees no CUDA device"
+        if precision not in ctranslate2.get_supported_compute_types(device):
+            return f"ctranslate2 has no {precision} on this device"
+        return None
+
+    def prepare(self, batch: Batch, number: int) -> Run:
+        words = self.task.source_dictionary
+        sources = [[words[word] for word in source] for source in batch.sources]
+        limits = {"max_decoding_length": 201}  # 200 words and the end symbol, fairseq's default
+        if self.forced:
+            limits = dict.fromkeys(("min_decoding_length", "max_decoding_length"), batch.length + 1)
+        request = json.dumps([sources, {"beam_size": number, "return_end_token": True, **limits}])
+
+        return partial(self.worker.ask, request)
+
+    def read(self, result: Any) -> list[list[int]]:
+        words = self.task.target_dictionary
+        return [[words.index(token) for token in sentence] for sentence in result]
+
+    def watch(self, run: Run) -> tuple[Any, int]:
+        result = run()
+        return result, max(map(len, result))
+
+
+class _Worker:
+    """A process of ctranslate2_worker.py; it ends with this object."""
+
+    def __init__(self, model: str, device: str, precision: str, threads: int) -> None:
+        self.threads = threads
+        script = Path(__file__).with_name("ctranslate2_worker.py")
+        command = [sys.executable, str(script), model, device, precision, str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        weakref.finalize(self, self.process.communicate)
+        if self._answer() != "ready\n":
+            raise RuntimeError(f"{' '.join(command)}: ended before it was ready")
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def ask(self, request: str) -> list[list[str]]:
+        """The tokens of the best outputs."""
+        print(request, file=self.process.stdin, flush=True)
+        return list(json.loads(self._answer()))
+
+    def seconds(self, request: str) -> float:
+        start = time.perf_counter()
+        self.ask(request)
+        return time.perf_counter() - start
+
+
+def _convert(model: Any, task: Any, path: str) -> None:
+    """Write a stock Transformer as a model of CTranslate2: FairseqConverter from memory, with the model's positions."""
+    from ctranslate2.converters import fairseq as converters
+    from ctranslate2.specs.transformer_spec import TransformerSpec
+
+    class Converter(converters.Converter):
+        def _load(self) -> Any:
+            cfg = model.cfg
+            spec = TransformerSpec.from_config(
+                (len(model.encoder.layers), len(model.decoder.layers)),
+                cfg.encoder.attention_heads,
+                pre_norm=cfg.encoder.normalize_before,
+                activation=converters._SUPPORTED_ACTIVATIONS[cfg.activation_fn],
+                layernorm_embedding=cfg.layernorm_embedding,
+            )
+            converters.set_transformer_encoder(spec.encoder, model.encoder)
+            converters.set_transformer_decoder(spec.decoder, model.decoder)
+            spec.register_source_vocabulary(converters._get_vocab(task.source_dictionary))
+            spec.register_target_vocabulary(converters._get_vocab(task.target_dictionary))
+            spec.config.decoder_start_token = spec.config.eos_token
+            spec.config.add_source_eos = True
+            return spec
+
+    Converter().convert(path)
+
+
+@dataclass(frozen=True)
+class System:
+    """A model with random weights.
+
+    Attributes:
+        engine: what decodes.
+        arch: its architecture.
+        options: of fairseq-train, beside the sizes; ``{kernels}`` are as many widths as there are layers.
+        encoder_depth: layers of the encoder, in multiples of ``--layers``.
+        decoder_layers: of the decoder, if not ``--layers``.
+        like: the stock system whose weights and depth it has.
+        sized: whether the program's options say how large it is; else the architecture does.
+    """
+
+    engine: type[Engine]
+    arch: str = "transformer_wmt_en_de"
+    options: str = ""
+    encoder_depth: int = 1
+    decoder_layers: int | None = None
+    like: str | None = None
+    sized: bool = True
+
+
+def _interleaved(h: int, c: int, **depth: Any) -> System:
+    return System(Ours, "ibdecoder_wmt_en_de", f"--num-directions {h} --words-per-direction {c}", **depth)
+
+
+#: student: a decoder of 2 layers; deep: 12 layers in the encoder and 1 in the decoder, where --layers is 6.
+SYSTEMS = {
+    "transformer": System(Stock),
+    "transformer-student": System(Stock, decoder_layers=2),
+    "transformer-deep": System(Stock, encoder_depth=2, decoder_layers=1),
+    "ctranslate2": System(CTranslate, like="transformer"),
+    "ctranslate2-student": System(CTranslate, like="transformer-student"),
+    "ctranslate2-deep": System(CTranslate, like="transformer-deep"),
+    "ar": _interleaved(1, 1, like="transformer"),
+    "ar-student": _interleaved(1, 1, like="transformer-student"),
+    "ar-deep": _interleaved(1, 1, like="transformer-deep"),
+    "ibdecoder": _interleaved(2, 1),
+    "ibdecoder-student": _interleaved(2, 1, decoder_layers=2),
+    "ibdecoder-sa": _interleaved(2, 2),
+    "ibdecoder-sa-student": _interleaved(2, 2, decoder_layers=2),
+    "cmlm": System(Stock, "cmlm_transformer_wmt_en_de"),
+    "cmlmc": System(Ours, "cmlmc_transformer_wmt_en_de"),
+    "cmlmc-amlp": System(Ours, "cmlmc_amlp_wmt_en_de"),
+    "aan": System(Ours, "aan_transformer_wmt_en_de"),
+    "dynamicconv": System(
+        Ours, "triton_dynamicconv", "--encoder-kernel-size-list {kernels} --decoder-kernel-size-list {kernels}"
+    ),
+}
+
+
+def engine_of(model: type) -> type[Engine]:
+    """What decodes a class of models, CTranslate2 aside."""
+    return Ours if issubclass(model, (PluginTransformerModel, CMLMCTransformerModel)) else Stock
+
+
+def task_of(model: type) -> str:
+    """The task that trains a class of models."""
+    if getattr(model, "generates_interleaved", False):
+        return "translation_interleaved"
+    if issubclass(model, FairseqNATModel):
+        return "translation_cmlmc" if issubclass(model, CMLMCTransformerModel) else "translation_lev"
+    return "translation"
+
+
+class Built(NamedTuple):
+    """A model, and the task that it is for; ``cfg`` are the options of fairseq-train."""
+
+    model: Any
+    task: Any
+    cfg: Any = None
+
+
+class Workshop:
+    """Builds the models of systems, each once: the same weights are in memory once, and in all who are to have them.
+
+    Args:
+        args: sizes and device.
+        source: source dictionary.
+        target: target dictionary.
+        systems: those besides SYSTEMS, by name.
+    """
+
+    def __init__(self, args: Namespace, source: Dictionary, target: Dictionary, systems: dict[str, System]) -> None:
+        self.args, self.source, self.target = args, source, target
+        self.systems = SYSTEMS | systems
+        self.ready: dict[str, Built] = {}
+
+    def words(self, system: System) -> list[str]:
+        """The options of fairseq-train."""
+        args, depth = self.args, self.systems[system.like] if system.like else system
+        kernels = str([*[3, 7, 15][: args.layers], *[31] * (args.layers - 3)]).replace(" ", "")
+        words = ["DATA", "--task", task_of(ARCH_MODEL_REGISTRY[system.arch]), "--arch", system.arch]
+        words += ["--criterion", "label_smoothed_cross_entropy", *system.options.format(kernels=kernels).split()]
+        layers = {"encoder": args.layers * depth.encoder_depth, "decoder": depth.decoder_layers or args.layers}
+        for side, count in layers.items() if system.sized else ():
+            words += [f"--{side}-layers", str(count), f"--{side}-attention-heads", str(args.heads)]
+            words += [f"--{side}-embed-dim", str(args.embed_dim), f"--{side}-ffn-embed-dim", str(args.ffn_embed_dim)]
+        if system.sized:  # the architectures' own differ; they count in training
+            words += ["--dropout", "0.1", "--attention-dropout", "0.1"]
+        return words
+
+    def new(self, name: str) -> Built:
+        """A model as fairseq-train starts with it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hydra's
+            parsed = options.parse_args_and_arch(options.get_training_parser(), self.words(self.systems[name]))
+            cfg = convert_namespace_to_omegaconf(parsed)
+        task = TASK_REGISTRY[cfg.task._name](cfg.task, self.source, self.target)
+        torch.manual_seed(1)
+        return Built(task.build_model(cfg.model), task, cfg)
+
+    def built(self, name: str) -> Built:
+        """A model that is ready for inference."""
+        system = self.systems[name]
+        if name not in self.ready and system.engine is CTranslate:
+            assert system.like is not None
+            self.ready[name] = self.built(system.like)
+        elif name not in self.ready:
+            model, task, _ = self.new(name)
+            self.untrained(model)
+            if system.like is not None:
+                own = {"decoder.interleaving": model.decoder.interleaving}
+                model.load_state_dict({**self.built(system.like).model.state_dict(), **own})
+            self.ready[name] = Built(for_inference(model, self.args.device), task)
+        return self.ready[name]
+
+    @torch.no_grad()
+    def untrained(self, model: Any) -> None:
+        """Make an untrained model write words that differ, and no special symbols."""
+        words, projection = self.target, model.decoder.output_projection.weight
+        nn.init.normal_(projection, std=3 * projection.size(1) ** -0.5)
+        projection[: words.nspecial] = 0
+        if type(model) is TransformerModel:  # stock: starts as an ibdecoder does, with nothing, at position 0
+            model.decoder.embed_tokens.weight[words.eos()] = 0
+            table = model.decoder.embed_positions.weights[words.pad() + 1 :]
+            table.copy_(SignedSinusoidalPositionalEmbedding(table.size(1))(torch.arange(len(table))))
+
+
+def for_inference(model: Any, device: str) -> Any:
+    """The model as fairseq-generate has it."""
+    model.make_generation_fast_(need_attn=False)
+    return model.requires_grad_(False).to(device)
+
+
+def load(path: str, data: str, device: str) -> Built:
+    """A checkpoint, with the task that its model was trained for, on a data folder."""
+    changes = {"data": data, "eval_bleu": False}  # which would build a generator
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides=changes)
+    return Built(for_inference(models[0], device), task)
+
+
+class TestSet:
+    """The test set of a folder of amlp-fairseq prepare.
+
+    Args:
+        data: the folder.
+        tasks: those of the checkpoints; they say which language is translated.
+        sentences: how many, from the first on; None for all.
+
+    Attributes:
+        sources: the ids of each sentence's words.
+        lengths: how many words each reference has.
+        references: their raw texts.
+
+    Raises:
+        ValueError: if the checkpoints do not translate in the same direction.
+    """
+
+    def __init__(self, data: str, tasks: list[Any], sentences: int | None) -> None:
+        self.settings = text_settings(Path(data))
+        directions = {(task.cfg.source_lang, task.cfg.target_lang) for task in tasks}
+        if len(directions) > 1:
+            raise ValueError(f"the checkpoints translate in different directions: {directions}")
+        source, self.language = next(iter(directions), self.settings["languages"])
+        self.task = TranslationTask.setup_task(
+            TranslationConfig(data=data, source_lang=source, target_lang=self.language, dataset_impl=None)
+        )
+        self.source, self.target = self.task.source_dictionary, self.task.target_dictionary
+        self.task.load_dataset("test")
+        pairs = self.task.dataset("test")
+        count = min(sentences or len(pairs), len(pairs))
+        self.sources = [pairs[i]["source"][:-1].tolist() for i in range(count)]
+        self.lengths = [len(pairs[i]["target"]) - 1 for i in range(count)]
+        self.references = read_references(Path(data, "raw", f"test.{self.language}"))[:count]
+
+    def text(self, tokens: list[int]) -> str:
+        """A sentence as its readers see it."""
+        line = self.target.string(torch.tensor(tokens), self.settings["post_process"])
+        if self.settings["tokenizer"] is None:
+            return str(line)
+        return str(sacremoses.MosesDetokenizer(lang=self.language).detokenize(line.split()))
+
+    def bleu(self, outputs: dict[int, list[int]], bins: dict[str, list[int]]) -> dict[str, Any]:
+        """sacreBLEU of the outputs of all sentences and of those in each bin of sources' lengths, and its signature."""
+        metric = BLEU()
+        texts = [self.text(outputs[i]) for i in range(len(self.references))]
+
+        def score(chosen: Iterable[int]) -> float:
+            pairs = [(texts[i], self.references[i]) for i in chosen]
+            hypotheses, references = map(list, zip(*pairs, strict=True))
+            return float(metric.corpus_score(hypotheses, [references]).score)
+
+        by_length = {name: score(chosen) for name, chosen in bins.items()}
+        scores = {"bleu": score(range(len(texts))), "bleu_by_source_length": by_length}
+        return scores | {"bleu_signature": str(metric.get_signature())}

@@ -1,0 +1,220 @@
+"""amlp-fairseq tables: means, differences of like with like, and whether the papers' orderings hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+import yaml
+
+from amlp_fairseq.recipes.config import CONFIGS, load
+from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.recipes.tables import Results, claimed, main
+
+RESULTS = commands.ROOT / "docs/results"
+
+
+def line(system: str, bleu: float, **other: Any) -> dict[str, Any]:
+    facts = {
+        **{
+            "data": "wmt14_en_de",
+            "scale": "paper",
+            "system": system,
+            "distilled": False,
+            "decoding": "beam 4",
+            "seed": 1,
+        },
+        **{"split": "test"},
+        **{"bleu": bleu, "tokenised_bleu": bleu + 0.5, "compound_split_bleu": bleu + 1, "chrf": 50.0, "device": "C"},
+        **{"steps_per_sentence": 10.0, "milliseconds_per_sentence": 20.0, "parameters": 2500000, "updates": 7},
+        "training_seconds": 90,
+    }
+    return facts | other
+
+
+def cells(table: str, *start: str) -> list[str]:
+    """The cells of the one row of a Markdown table that begins with these."""
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+    (found,) = [row for row in rows if row[: len(start)] == list(start)]
+    return found
+
+
+def test_seeds_are_averaged_and_the_last_result_counts() -> None:
+    lines = [line("ibdecoder", bleu, seed=seed) for seed, bleu in ((1, 99.0), (2, 26.0), (3, 28.0), (1, 24.0))]
+    results = Results(lines)
+    assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "26.00 ± 2.00 (3)"
+
+
+def test_a_validation_result_is_another() -> None:
+    lines = [line("ibdecoder", 26.0), line("ibdecoder", 90.0, split="valid")]
+    results = Results(lines)
+    assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "26.00"
+    assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "valid")[4] == "90.00"
+    assert cells(results.comparisons()["ibdecoder 2"], "IBDecoder")[3] == "26.00"
+
+
+def test_old_lines_are_of_the_test_set(tmp_path: Path) -> None:
+    lines = [{"subset": "wmt14"}, {"subset": "valid"}, {"subset": "wmt13", "split": "valid"}]
+    (tmp_path / "lines").write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    read = read_results(tmp_path / "lines")
+    assert [each["split"] for each in read] == ["test", "valid", "valid"]
+
+
+def test_differences_are_of_one_kind_of_bleu() -> None:
+    """Table 1 of the IBDecoder paper is detokenised, the AAN poster tokenised, DynamicConv's compound-split; of several
+    seeds the mean counts."""
+    lines = [
+        line("transformer", 26.5, seed=1),
+        line("transformer", 27.5, seed=2),
+        line("transformer", 27.5, distilled=True),
+        line("dynamicconv_glu", 29.0, decoding="beam 5"),
+    ]
+    tables = Results(lines).comparisons()
+    row = cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")
+    assert row[3:] == ["27.00 ± 0.71 (2)", "27.50", "26.9", "27.3", "detokenised", "+0.10", "+0.20"]
+    row = cells(tables["aan"], "Transformer")
+    assert row[3:] == ["27.50 ± 0.71 (2)", "28.00", "26.37", "", "tokenised", "+1.13", ""]
+    assert cells(tables["dynamicconv 1"], "DynamicConv")[-2] == "+0.30"  # 30 - 29.7
+
+
+def test_ablations_are_compared_on_the_validation_set() -> None:
+    """Of DynamicConv; a training that diverges has no BLEU to compare with."""
+    lines = [
+        line("dynamicconv", 99.0, decoding="beam 5"),
+        line("dynamicconv", 26.0, decoding="beam 5", split="valid"),
+        line("dynamicconv_no_softmax", 20.0, decoding="beam 5", split="valid"),
+        line("cnn", 99.0, decoding="beam 5"),
+    ]
+    table = Results(lines).comparisons()["dynamicconv 3"]
+    assert table.splitlines()[0].endswith("| difference | distilled | paper: sent/s |")
+    row = cells(table, "+ Dynamic weights (DynamicConv)")
+    assert row[3:] == ["27.00", "", "26.9", "", "compound-split, valid", "+0.10", "", "62.6"]
+    assert cells(table, "DynamicConv w/o softmax-normalization")[5:9] == ["diverges", "", "compound-split, valid", ""]
+    assert "CNN" not in table
+
+
+def test_an_unstated_kind_has_a_mark() -> None:
+    lines = [line("cmlmc", 20.0, decoding="10 iterations"), line("amlp_transformer", 27.0)]
+    lines.append(line("cmlmc", 28.0, decoding="10 iterations", distilled=True))
+    tables = Results(lines).comparisons()
+    row = cells(tables["amlp 3"], "CMLMC")
+    assert row[3:] == ["20.00", "28.00", "", "27.91", "unstated", "", "+0.09 ?"]
+    assert cells(tables["amlp 3"], "Tr")[-2:] == ["-0.38 ?", ""]
+    assert tables["amlp 3"].endswith("\n\n?: the paper does not say of which kind its BLEU is; ours is detokenised.")
+
+
+def test_japanese_is_not_segmented_as_in_the_paper() -> None:
+    table = Results([line("ibdecoder", 40.0, data="wat17_en_ja")]).comparisons()["ibdecoder 6"]
+    assert cells(table, "IBDecoder", "ibdecoder", "beam 4")[5:] == ["43.51", "43.76", "kytea", "", ""]
+
+
+@pytest.mark.parametrize(
+    "other", [{"data": "embedded", "scale": "embedded"}, {"scale": "multi30k"}, {"data": "", "scale": "paper"}]
+)
+def test_other_data_are_not_compared_with_a_paper(other: dict[str, str]) -> None:
+    """Nor are small models on a paper's data."""
+    lines = [line("transformer", 85.0), line("cnn", 80.0, decoding="beam 5")]
+    tables = Results([each | other for each in lines]).comparisons()
+    assert cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")[5:] == [
+        *("26.9", "27.3", "detokenised", "", ""),
+    ]
+    assert cells(tables["dynamicconv 3"], "CNN")[3:] == [
+        *("81.00", "", "25.9", "", "compound-split, valid", "", "", "68.1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "margin", "verdict"),
+    [
+        ([26.0, 24.1], "+1.90", "reproduced"),
+        ([26.0, 27.5], "-1.50", "not reproduced"),
+        ([26.0, 25.5], "+0.50", "reproduced, close and of 1 seed(s)"),
+    ],
+)
+def test_orderings(values: list[float], margin: str, verdict: str) -> None:
+    lines = [line(system, bleu) for system, bleu in zip(["ibdecoder", "vanilla_sa_2"], values, strict=True)]
+    table = Results(lines).orderings()
+    assert cells(table, "ibdecoder 2")[1:] == ["vanilla SA is below IBDecoder at z = 2", margin, verdict]
+
+
+def test_three_seeds_are_enough() -> None:
+    lines = [
+        line(system, bleu + seed / 10, seed=seed)
+        for system, bleu in (("ibdecoder", 26.5), ("vanilla_sa_2", 26.0))
+        for seed in (1, 2, 3)
+    ]
+    assert cells(Results(lines).orderings(), "ibdecoder 2")[2:] == ["+0.50", "reproduced"]
+
+
+def test_gap_between_teacher_and_student() -> None:
+    """27 - 24 without distillation, 28 - 27.5 with it."""
+    values = {("transformer", False): 27.0, ("ibdecoder", False): 24.0, ("transformer", True): 28.0}
+    lines = [line(system, bleu, distilled=kind) for (system, kind), bleu in values.items()]
+    lines.append(line("ibdecoder", 27.5, distilled=True))
+    table = Results(lines).orderings()
+    says = "distillation closes the gap for IBDecoder"
+    assert cells(table, "ibdecoder 1", says)[2:] == ["+2.50", "reproduced"]
+
+
+def test_an_ordering_says_which_data_a_row_learned_from() -> None:
+    """AMLP's Table 3: CMLMC from distilled data, the Transformer from raw data."""
+    lines = [line("transformer_abc", 25.0), line("transformer_abc", 20.0, distilled=True)]
+    for row, bleu in (("cmlmc_amlp", 28.0), ("cmlmc_abc", 27.0)):
+        lines.append(line(row, bleu, decoding="10 iterations", distilled=True))
+        lines.append(line(row, 50 - bleu, decoding="10 iterations"))
+    table = Results(lines).orderings()
+    assert cells(table, "amlp 3", "CMLMC with AMLP is above CMLMC with ABC")[2] == "+1.00"
+    assert cells(table, "amlp 3", "CMLMC with AMLP is above the Transformer with ABC")[2] == "+3.00"
+
+
+def test_an_ordering_of_nothing_is_named() -> None:
+    for side in (["cmlmc", "beam 4", "raw"], ["cmlmc"]):
+        with pytest.raises(ValueError, match=r"orderings.yaml: lower: .* must be \[row, decoding\] or \[row, decod"):
+            claimed({"lower": side}, "lower")
+
+
+def test_orderings_name_configurations() -> None:
+    for claim in yaml.safe_load((CONFIGS / "orderings.yaml").read_text(encoding="utf-8")):
+        named = [claim["gap"][::2], claim["gap"][1:]] if "gap" in claim else [claim["higher"], claim["lower"]]
+        for row, decoding, *_ in named:
+            assert decoding in load(row, "wmt14_en_de", "paper").generate, claim
+
+
+def test_results_of_two_scales_are_refused() -> None:
+    lines = [line("ibdecoder", 26.0), line("ibdecoder", 86.0, scale="embedded")]
+    with pytest.raises(ValueError, match=r"of \[\('wmt14_en_de', 'embedded'\), \('wmt14_en_de', 'paper'\)\]"):
+        Results(lines)
+
+
+def test_a_corpus_without_a_configuration_has_a_table(tmp_path: Path, printed: Callable[[Path], str]) -> None:
+    """Its results stand beside those of the papers, without a difference."""
+    path = tmp_path / "results.jsonl"
+    content = line("ibdecoder", 30.0, data="our-web-pages", scale="multi30k", subset="ours")
+    path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    text = printed(path)
+    assert text.startswith("# our-web-pages, scale multi30k\n")
+    row = cells(text.split("## Beside the paper: ibdecoder 2")[1].split("##")[0], "IBDecoder")
+    assert row[3:] == ["30.00", "", "26.2", "", "detokenised", "", ""]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Path], str]:
+    """What the command prints."""
+
+    def run(path: Path) -> str:
+        monkeypatch.setattr("sys.argv", ["amlp-fairseq tables", str(path)])
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_committed_tables_are_of_the_committed_results(path: Path, printed: Callable[[Path], str]) -> None:
+    if "scale" not in json.loads(path.read_text(encoding="utf-8").splitlines()[0]):
+        pytest.skip("not of amlp-fairseq evaluate")
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == printed(path)
