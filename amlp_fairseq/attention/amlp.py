@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
-from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions
 from amlp_fairseq.attention.state import State, StepContext, overwrite
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
@@ -41,7 +41,7 @@ BLOCK = 16
 
 
 @dataclass
-class AMLPOptions(InnerDimOptions):
+class AMLPOptions(InnerDimOptions, OperatorOptions):
     """Options of 'amlp_cov' and 'amlp_pquery'."""
 
     amlp_activation: ChoiceEnum(list(ACTIVATIONS)) = field(  # type: ignore[valid-type]
@@ -169,9 +169,10 @@ class AMLPCov(AMLP):
         self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         t_q, t_k, t_v = (None, None, None) if self.temperature is None else self.temperature
-        of_q = cross_covariance(q, q, t_q, q_padding_mask, normalize=self.normalize)
-        of_k = cross_covariance(k, k, t_k, k_padding_mask, normalize=self.normalize)
-        of_kv = cross_covariance(k, v, t_v, k_padding_mask, normalize=self.normalize)
+        options = {"normalize": self.normalize, "backend": self.spec.options.operator_backend}
+        of_q = cross_covariance(q, q, t_q, q_padding_mask, **options)
+        of_k = cross_covariance(k, k, t_k, k_padding_mask, **options)
+        of_kv = cross_covariance(k, v, t_v, k_padding_mask, **options)
         with torch.autocast(q.device.type, enabled=False):  # small, and in float32 at least
             return self._from_covariances(self.c_q, self.c_k, of_q, of_k, of_kv)
 

@@ -11,7 +11,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
-from amlp_fairseq.attention.shared_options import KernelSizeOptions
+from amlp_fairseq.attention.shared_options import KernelSizeOptions, OperatorOptions
 from amlp_fairseq.attention.window import WindowedAttention, WindowedLayer
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, light_conv
 
@@ -39,7 +39,7 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass
-class ConvolutionOptions(KernelSizeOptions):
+class ConvolutionOptions(KernelSizeOptions, OperatorOptions):
     """Options of 'light_conv' and 'dynamic_conv'."""
 
     encoder_conv_dim: Optional[int] = field(  # noqa: UP045
@@ -71,13 +71,14 @@ class _Convolution(WindowedLayer):
     def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
         super().__init__(spec, channels)
         self.num_heads = heads
-        self.normalization = spec.options.weight_normalization
+        self.normalization, self.backend = spec.options.weight_normalization, spec.options.operator_backend
         dropout = spec.options.weight_dropout
         self.weight_dropout = spec.options.attention_dropout if dropout is None else dropout
 
     def operator_options(self) -> dict[str, Any]:
         return {
             "step": self.words_per_step,
+            "backend": self.backend,
             "softmax": self.normalization == "softmax",
             "dropout": self.weight_dropout if self.training else 0.0,
         }

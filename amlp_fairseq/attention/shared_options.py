@@ -3,6 +3,23 @@
 from dataclasses import dataclass, field
 from typing import List  # noqa: UP035  (fairseq knows List[X], not list[X])
 
+from fairseq.dataclass import ChoiceEnum
+
+from amlp_fairseq.ops.backend import BACKENDS, VARIABLE
+
+
+@dataclass
+class OperatorOptions:
+    """Options of the attentions with operators of ``ops/``."""
+
+    operator_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "what convolutions and covariances run on: 'torch', 'triton', or what suits the device ('auto', "
+            f"which the environment variable {VARIABLE} can change)"
+        },
+    )
+
 
 @dataclass
 class InnerDimOptions:

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.shared_options import OperatorOptions
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 
 
-@register_attention("xca")
+@register_attention("xca", options=OperatorOptions)
 class XCAttention(MultiHeadAttention):
     """``out = V softmax(τ Q̂ᵀ K̂)ᵀ``, the channels of Q̂ and K̂ normalised over the sequence, τ learned for each head.
     Queries and keys must be of one sequence: self-attention only."""
@@ -30,5 +31,5 @@ class XCAttention(MultiHeadAttention):
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         k, v = memory["k"], memory["v"]
-        weights = cross_covariance(q, k, self.temperature, padding_mask)
+        weights = cross_covariance(q, k, self.temperature, padding_mask, backend=self.spec.options.operator_backend)
         return v @ self.dropout_module(weights.to(v)).transpose(2, 3), None

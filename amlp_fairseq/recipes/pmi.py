@@ -41,7 +41,16 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
     Raises:
         RuntimeError: if fairseq-validate fails.
     """
-    words = ["fairseq-validate", str(data), "--user-dir", str(PLUGIN), "--task", "translation_interleaved"]
+    words = [
+        sys.executable,
+        "-m",
+        "fairseq_cli.validate",
+        str(data),
+        "--user-dir",
+        str(PLUGIN),
+        "--task",
+        "translation_interleaved",
+    ]
     words += ["--path", str(checkpoint), "--valid-subset", "test", "--max-tokens", "4000", *rest]
     words += ["--required-batch-size-multiple", "1"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -24,7 +24,7 @@ class DecodingConfig(FairseqDataclass):
     )
     cuda_graphs: bool = field(
         default=False,
-        metadata={"help": "replay decoder calls as CUDA graphs (softmax cross-attention; cmlmc_transformer with any)"},
+        metadata={"help": "replay decoder calls as CUDA graphs"},
     )
 
 

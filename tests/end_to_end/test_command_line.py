@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +73,8 @@ def test_mutual_information_of_words_written_together(folder: Path) -> None:
             words += float((targets != 1).sum())
         assert words == sum(len(data[i]["target"]) for i in range(len(data)))
         perplexities.append(math.exp(total / words))
-    script = commands.ROOT / "scripts/estimate_pmi.py"
     checkpoints = [folder / name / "checkpoint_last.pt" for name in names]
-    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    printed = commands.fresh(sys.executable, script, folder / "data-bin", *checkpoints, "--cpu", env=environment).stdout
+    printed = commands.run("amlp_fairseq.recipes.pmi", folder / "data-bin", *checkpoints, "--cpu")
     found = re.search(r"perplexity (\S+) and (\S+), estimated PMI (\S+)", printed)
     assert found is not None, printed
     expected = [*perplexities, math.log10(perplexities[1] / perplexities[0])]

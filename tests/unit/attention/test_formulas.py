@@ -31,6 +31,7 @@ OPTIONS = {
     "attention_dropout": 0.0,
     "attention_window": 5,
     "attention_inner_dim": 3,
+    "operator_backend": "auto",
     "amlp_activation": "softmax",
     "amlp_scale": None,
     "amlp_temperature": 1.0,

@@ -537,3 +537,12 @@ def test_options_are_collected_once_and_shared_through_a_base(monkeypatch: pytes
     assert (found["mine_width"].type, found["mine_width"].metadata) == (Optional[int], widths.metadata)  # noqa: UP045
     assert (decoder().mine_width, decoder().attention_inner_dim, encoder().encoder_mine) == (3, 16, [1, 2])
     assert not {"encoder_mine", "encoder_glu"} & found.keys()
+
+
+@pytest.mark.parametrize("name", ["light_conv", "dynamic_conv", "amlp_cov", "xca"])
+def test_the_backend_of_operators_is_an_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    own, other = (run(build(name, "encoder", operator_backend=backend), random(4)) for backend in ("auto", "torch"))
+    assert torch.equal(own, other)
+    with pytest.raises(RuntimeError, match="backend 'triton' cannot run: the tensors are on cpu"):
+        run(build(name, "encoder", operator_backend="triton"), random(4))
