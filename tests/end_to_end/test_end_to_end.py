@@ -41,6 +41,7 @@ REPRODUCED = {
     "cmlm": 60.0,
     "cmlmc": 64.0,
     "cmlmc_abc": 57.0,
+    "cmlmc_amlp_cov_sharp": 60.0,
     "cmlmc_amlp_cov_temperature_10": 55.0,
     "cmlmc_amlp_scale_all": 54.0,
     "cmlmc_amlp": 47.0,
