@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
+from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions
-from amlp_fairseq.attention.state import State, StepContext, overwrite
+from amlp_fairseq.attention.state import State
 
 #: Positions that causal attention treats together, at least.
 BLOCK = 64
@@ -18,7 +19,7 @@ LIMIT = 20.0
 
 
 @register_attention("abc", options=InnerDimOptions)
-class ABCAttention(MultiHeadAttention):
+class ABCAttention(RunningSums):
     """Softmax attention over c slots, into which keys and values are written with learned weights:
 
         φ_i = exp(W_φ k_i),   K̃ = Σ_i φ_i ⊗ k_i / Σ_i φ_i,   likewise Ṽ with a control of its own
@@ -55,11 +56,6 @@ class ABCAttention(MultiHeadAttention):
         weights = ((q * self.scaling) @ k.transpose(2, 3)).float().softmax(dim=-1).to(q)
         return self.dropout_module(weights) @ v, None
 
-    def attend_causally(
-        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
-    ) -> Tensor:
-        return self._in_blocks(q, k, v, self.init_state(len(q), 0, q), padding_mask)[0]
-
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
         c, width = self.k_control.out_features, self.head_dim
         shapes: dict[str, tuple[int, ...]] = {"k": (c, width), "v": (c, width), "k_norm": (c,), "v_norm": (c,)}
@@ -67,16 +63,9 @@ class ABCAttention(MultiHeadAttention):
             name: like.new_zeros(rows, self.num_heads, *shape, dtype=torch.float32) for name, shape in shapes.items()
         }
 
-    def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
-        k, v = kv.unbind(2)
-        out, sums = self._in_blocks(q, k, v, state, None)
-        overwrite(state, sums)
-        return out
-
-    def _in_blocks(
+    def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Outputs (B, H, T, d_h) behind the positions that the sums are of, and the sums with the new positions."""
         # The sums are in float32; slots are never written out per position: q·K̃ and the weighted sum of Ṽ are products
         # of what stands in the block, under its causal mask, and of the sums before it.
         step, length = self.spec.words_per_step, q.size(2)

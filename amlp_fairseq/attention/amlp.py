@@ -18,8 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions
-from amlp_fairseq.attention.state import State, StepContext, overwrite
+from amlp_fairseq.attention.state import State
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
 from amlp_fairseq.ops.ema import exponential_moving_average
@@ -138,7 +139,7 @@ class AMLP(MultiHeadAttention):
 
 
 @register_attention("amlp_cov", options=AMLPOptions)
-class AMLPCov(AMLP):
+class AMLPCov(RunningSums, AMLP):
     """Cross-covariance (Section 2.3.1):
 
         Lᵀ = C_q softmax(QᵀQ) + C_k softmax(KᵀK)                   (9)
@@ -185,27 +186,15 @@ class AMLPCov(AMLP):
             l_t, of_kv = l_t.relu(), of_kv.mT
         return l_t, l_t @ of_kv
 
-    def attend_causally(
-        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
-    ) -> Tensor:
-        return self._in_blocks(q, k, v, self.init_state(len(q), 0, q), padding_mask)[0]
-
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
         """S^Q, S^K and z of Eq. 13 and 14 before the first position, and the squared norms of the values' channels."""
         square, dtype = (self.head_dim, self.head_dim), torch.promote_types(like.dtype, torch.float32)
         shapes = {"qq": square, "kk": square, "kv": square, "vv": square[:1]}
         return {name: like.new_zeros(rows, self.num_heads, *shape, dtype=dtype) for name, shape in shapes.items()}
 
-    def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
-        k, v = kv.unbind(2)
-        out, sums = self._in_blocks(q, k, v, state, None)
-        overwrite(state, sums)
-        return out
-
-    def _in_blocks(
+    def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Outputs (B, H, T, d_h) behind the positions that the sums are of, and the sums with the new positions."""
         step, length = self.spec.words_per_step, q.size(2)
         if padding_mask is not None:
             q, k, v = (x.masked_fill(padding_mask[:, None, :, None], 0) for x in (q, k, v))

@@ -151,10 +151,7 @@ def binarise(texts: Texts, out: Path, workers: int) -> Path:
     words = ["--source-lang", texts.source, "--target-lang", texts.target, "--joined-dictionary"]
     words += ["--workers", str(workers), "--destdir", folder.name]
     for role in ("train", *EVALUATION):
-        words += [
-            f"--{role}pref",
-            f"text/pieces/{role}",
-        ]  # from OUT: fairseq splits names at commas
+        words += [f"--{role}pref", f"text/pieces/{role}"]  # relative to OUT: fairseq splits names at commas
     with log.open("wb") as file:
         command = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
         done = subprocess.run(command, stdout=file, stderr=file, cwd=out)
@@ -262,10 +259,8 @@ def main() -> None:
     group.add_argument("--mirror", metavar="URL", help="http://host/path is fetched from URL/host/path")
     group.add_argument("--checksums", type=Path, metavar="FILE", help="of sha256sum, for a mirror with other files")
     args = parser.parse_args()
-    others = {
-        OWN: ("reverse", "variant", "valid_set", "test_set", "data", "mirror", "checksums"),
-    }.get(args.corpus, ("train", "valid", "test", "languages"))
-    for name in others:
+    of_corpora = ("reverse", "variant", "valid_set", "test_set", "data", "mirror", "checksums")
+    for name in of_corpora if args.corpus == OWN else ("train", *EVALUATION, "languages"):
         if getattr(args, name):
             parser.error(f"--{name.replace('_', '-')} is not for {args.corpus}")
     for name in ("data", "checksums"):
@@ -282,7 +277,7 @@ def main() -> None:
         if not (args.out / "data-bin").exists():
             corpus = "" if args.corpus == OWN else args.corpus
             finish(texts, corpus, args.out, binarise(texts, args.out, args.workers), downloads)
-    except (ValueError, OSError, UnicodeDecodeError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"prepare: {error}")
 
 
