@@ -41,7 +41,7 @@ class Recorded(reproduce.Reproduction):
         ("sat", {"vanilla_sa_2", "vanilla_sa_4", "vanilla_sa_6"}, 3),
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
         ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 22),
-        ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 12),
+        ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 13),
     ],
 )
 @pytest.mark.parametrize(("corpus", "scale"), SCALES)
