@@ -1,10 +1,11 @@
 """Generation order, word positions and attention mask of interleaved decoding.
 
-Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020), Section 4.
+Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020), Section 4. Notation:
+docs/glossary.md.
 
 A target of n words is written by h *directions*; every decoding step writes c words per direction, so z = h·c
-words in all. The words in the order in which they are generated are called *slots*, t = 0 … n-1 (the paper
-counts from 1). Slot t belongs to step t // z and to direction t % h.
+words in all. Places in the order of generation are called *slots*, t = 0 … n-1 (the paper counts from 1). Slot t
+belongs to step t // z and to direction t % h.
 
 For h = 1 the generation order is the reading order. An even h has h/2 segments, as equal as possible, the longer ones
 first; each is written from its two ends (Eq. 6), and the k-th words of all segments follow each other, k = 1, 2, …

@@ -1,14 +1,14 @@
-"""What the attentions of a CMLMC decoder do on the validation set, a line of JSON for each.
+"""What the attentions of a CMLMC decoder do on the validation set, one line of JSON for each.
 
     python -m benchmarks.attention_probe DATA CHECKPOINT … [--untrained] [--sentences 64]
 
 DATA is a folder of amlp-fairseq prepare. ``--untrained``: the checkpoint's model with new weights, as before training.
 
 ``between_positions``   share of the output's energy that differs between the positions of a sentence: 0 if all words
-                        get the same
-``activation_entropy``  AMLP: entropy of σ₁ (Eq. 8) over that of a uniform one, log c
-``map_entropy``         AMLP-PQuery: the same of the weights that a position gives to the keys, σ₁(QL) softmax(LᵀKᵀ)
-``query_gradient``      norm of the loss's gradient at the projection of the queries
+                        have the same output
+``activation_entropy``  AMLP: entropy of σ₁ (Eq. 8), relative to log c, that of a uniform distribution
+``map_entropy``         AMLP-PQuery: the same for the weights that a position gives to the keys, σ₁(QL) softmax(LᵀKᵀ)
+``query_gradient``      norm of the loss's gradient with respect to the query projection
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from amlp_fairseq.attention.multihead import MultiHeadAttention
 
 
 def between_positions(x: Tensor, words: Tensor) -> float:
-    """Of vectors (B, H, n, d) at the words (B, n): the share of their squares that is not of their mean over n."""
+    """For vectors (B, H, n, d) at the words (B, n): the share of their squared norms that is not due to their mean."""
     mask = words[:, None, :, None]
     mean = (x * mask).sum(dim=2, keepdim=True) / mask.sum(dim=2, keepdim=True)
     return float((((x - mean) * mask) ** 2).sum() / ((x * mask) ** 2).sum())
 
 
 def relative_entropy(weights: Tensor, outcomes: Tensor | int) -> float:
-    """Mean entropy of distributions (…, k) over the most that they could have, the logarithm of ``outcomes``."""
+    """Mean entropy of distributions (…, k), relative to the largest possible one, the logarithm of ``outcomes``."""
     entropy = -(weights * weights.clamp(min=1e-12).log()).sum(dim=-1)
     return float((entropy / torch.as_tensor(outcomes).log()).mean())
 
 
 def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
-    """Have the attention write what it does into ``found`` whenever it is called."""
+    """Make the attention write its measurements into ``found`` whenever it is called."""
     read = attention.read
 
     def observed(q: Tensor, memory: Any, padding_mask: Tensor | None = None, **options: Any) -> Any:
@@ -67,7 +67,7 @@ def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
 
 
 def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list[dict[str, Any]]:
-    """A line for each attention of the decoder that sees everything."""
+    """One line for each attention of the decoder that is not causal self-attention."""
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
     task.load_dataset("valid")
     torch.manual_seed(1)
@@ -83,7 +83,7 @@ def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list
     dataset = task.datasets["valid"]
     sample = task._with_start(dataset.collater([dataset[i] for i in range(sentences)]))
     sample["prev_target"] = task.inject_noise(sample["target"])
-    # No update has been: the correction loss is left out, so that a checkpoint and a new model are compared alike.
+    # A new model has had no updates and thus no correction loss: leave it out for checkpoints, too.
     model.correction_starts = -1
     criterion(model, sample)[0].backward()
     return [

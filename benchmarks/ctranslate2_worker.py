@@ -2,9 +2,10 @@
 
     python benchmarks/ctranslate2_worker.py MODEL DEVICE COMPUTE_TYPE THREADS
 
-In one process with PyTorch there are two OpenMP runtimes with more threads than cores: then the threads of neither wait
-actively for work, and both are slower (a small product of PyTorch took 9 µs before CTranslate2's first translation and
-60 µs behind it). Reads lines of JSON, [sources, options of translate_batch], and answers with the best outputs.
+In one process with PyTorch there would be two OpenMP runtimes with more threads than cores: then neither lets its
+threads wait actively for work, and both are slower (a small product of PyTorch took 9 µs before CTranslate2's first
+translation and 60 µs after it). Reads lines of JSON, [sources, options of translate_batch], and answers with the best
+outputs.
 """
 
 import json

@@ -3,9 +3,9 @@
     python -m benchmarks.decoding [--systems NAME …] [--arch NAME …] [--out FILE.json] [--plot FILE.svg]
     python -m benchmarks.decoding --data DIR --checkpoint NAME=PATH … [--systems NAME …]
 
-First, in float32, ours with h = c = 1 must find the words of stock fairseq's search with the same weights at beam 1 and
-4, CTranslate2 at beam 1, and every system must write as many words as it is told; else there are no numbers and the
-status is 1. Systems:
+First, in float32 and with the same weights, our search with h = c = 1 must find the words of stock fairseq's at beam 1
+and 4, CTranslate2 at beam 1, and every system must write as many words as it is told; otherwise nothing is measured and
+the status is 1. Systems:
 
 - transformer: fairseq's Transformer and search, with its cache; ctranslate2: the same weights in CTranslate2; ar: the
   same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
@@ -14,29 +14,29 @@ status is 1. Systems:
 - aan, dynamicconv: ours, from left to right
 - those of --arch, with the sizes of the architecture; all have random weights
 - --checkpoint: trained models on the test set of a folder of amlp-fairseq prepare, with BLEU, also by length of the
-  source; Transformers also as NAME-ctranslate2. Unless --force-length they stop when they like, at 200 words at most;
-  refinement stops when nothing changes and has --length-beam candidates. The length penalty is 1
+  source; Transformers also as NAME-ctranslate2. Without --force-length their outputs may have any length up to 200
+  words; refinement stops when nothing changes and has --length-beam candidates. The length penalty is 1
 
-- Lengths: random weights say nothing about lengths. Each system writes the same number of words, as many as the
-  reference has; in a batch, of sentences of similar length, all as many as the longest reference, for fairseq's limits
-  are of batches; CTranslate2 writes a word for the end symbol, too. Refinement makes as many decoder calls as told.
+- Lengths: random weights say nothing about lengths, so every system writes as many words as the reference has. Batches
+  have sentences of similar length, and all are as long as the longest reference, because fairseq's limits are for whole
+  batches; CTranslate2 writes a word in place of the end symbol. Refinement makes as many decoder calls as it is told.
   Without --data the lengths of sources are the quantiles of a log-normal distribution with a mean of 28 words, and
   those of targets differ from them by 15 %.
-- Time: wall clock between synchronisations of the generator's call, encoder included; not: loading, dictionaries,
-  batches. CTranslate2 is in a process of its own (ctranslate2_worker.py says why), its pipe is timed with it; it has
-  one thread or --threads, whatever is faster. For each batch all systems and ways of decoding take turns, in random
-  order, behind a warm-up of each; its time is the median over --repeats. Percentiles (5, 50, 95) are over batches:
-  latencies of sentences at batch size 1.
-- Tokens are words and end symbols, decoder calls those of the warm-up (CTranslate2 does not tell: the length of its
-  longest output), peak memory what PyTorch allocates beyond weights and inputs during the batch with the most words.
-- Bound: what ar's decoder must read for a call in float32, over the bandwidth of the memory: the weights of its layers
-  but for the keys and values of the source, the output projection, the keys and values of the words so far (on average)
-  and, once for all hypotheses, of the source. Bandwidth: a tensor of 512 MiB summed up in the same rounds. A step: what
-  the sentence of median length takes longer than one word, per decoder call; start: the rest, with the encoder. All are
-  medians over rounds, also of how many times the bound a step takes. On a CPU a step is split into its parts by a
-  stopwatch (step_parts.py), in other runs: their sum is near its time.
+- Time: wall clock between synchronisations, of the generator's call with the encoder, without loading, dictionaries and
+  batching. CTranslate2 is in a process of its own (ctranslate2_worker.py says why), and its pipe is timed with it; it
+  has one thread or --threads, whichever is faster. For each batch all systems and ways of decoding take turns, in
+  random order, after a warm-up of each; its time is the median over --repeats. Percentiles (5, 50, 95) are over
+  batches: at batch size 1, latencies of sentences.
+- Tokens are words and end symbols; decoder calls are counted in the warm-up (for CTranslate2: the length of its longest
+  output); peak memory is what PyTorch allocates beyond weights and inputs during the batch with the most words.
+- Bound: the time to read from memory what a call of ar's decoder needs in float32: the weights of its layers except the
+  projections of the source's keys and values, the output projection, the keys and values of the words so far (on
+  average) and, once for all hypotheses, of the source. Bandwidth: summing a tensor of 512 MiB in the same rounds. Step:
+  the time of the sentence of median length less that of one word, per decoder call; start: the rest, with the encoder.
+  All are medians over rounds, also the ratio of step and bound. On a CPU a stopwatch (step_parts.py) splits a step into
+  its parts, in separate runs: their sum is near the time of a step.
 - Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences, both with
-  dropout 0.1, of attention weights too.
+  dropout and attention dropout 0.1.
 """
 
 import itertools
@@ -76,31 +76,31 @@ from benchmarks.systems import (
     Built,
     CTranslate,
     Engine,
-    Run,
     Stock,
     System,
     TestSet,
+    TimedCall,
     Workshop,
     engine_of,
     load,
 )
 
-#: The sizes that the targets are for.
+#: The sizes at which the targets are to be reached.
 BASE = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "heads": 8, "words": 32000}
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
-#: By which lengths of sources latencies are given, in words.
+#: Latencies are given by length of the source, in bins with these edges, in words.
 BINS = (10, 20, 30, 40, 50)
-#: Sources and words of the sentences that the systems are compared on before anything is measured.
+#: Lengths of the sources, and of the outputs, on which the systems are compared before anything is measured.
 GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
-#: What is read to measure the bandwidth of the memory, and how often the parts of a step are timed.
+#: Bytes that are read to measure the memory bandwidth, and how often the parts of a step are timed.
 BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 25
-#: What tells the rows apart.
+#: What identifies a row.
 KEYS = ("batch", "system", "precision", "decoding")
 Row = dict[str, Any]
 
 
 class Comparison(NamedTuple):
-    """Which speed-ups count: in these pairs of precisions, of a system and of what it is compared with."""
+    """Which speed-ups count: those with these pairs of precisions, of a system and of its baseline."""
 
     name: str
     pick: Callable[..., float | None]
@@ -108,7 +108,8 @@ class Comparison(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A system that is to be so many times as fast as another, at the sizes of BASE, batch size 1, on 2 CPU threads."""
+    """A system that should be ``limit`` times as fast as another, at the sizes of BASE and batch size 1; on a CPU with
+    2 threads."""
 
     system: str
     decoding: str
@@ -142,7 +143,7 @@ TARGETS = [
     Target("ar", "beam 1", "transformer", "beam 1", 5, SAME, "cuda"),
     Target("ibdecoder-sa-student", "beam 1", "transformer", "beam 4", 30, SAME, "cuda"),
 ]
-#: The targets for a step over what memory sets, and for the words per second of training over the Transformer's.
+#: The targets for the time of a step over the bound, and for the speed of training over the Transformer's.
 OVER_BOUND, TRAINING = 1.5, 0.97
 
 
@@ -164,7 +165,7 @@ def variant(row: Row) -> Variant:
 def engines(
     workshop: Workshop, systems: Iterable[str], checkpoints: dict[str, Built], args: Namespace
 ) -> tuple[dict[tuple[str, str], Engine], list[Row]]:
-    """What decodes each system in each precision that it has, and what is skipped."""
+    """An engine for each system in each precision that it has, and what is skipped."""
     plans: list[tuple[str, type[Engine], Built, bool]] = []
     for name in systems:
         plans.append((name, workshop.systems[name].engine, workshop.built(name), True))
@@ -213,10 +214,10 @@ def in_batches(sources: list[list[int]], lengths: list[int], size: int) -> list[
 
 
 def written(engine: Engine, batch: Batch, result: Any) -> list[list[int]]:
-    """What a run has written.
+    """The outputs of a run.
 
     Raises:
-        ValueError: if a sentence has another length than it should.
+        ValueError: if an output does not have the length that it should.
     """
     outputs = engine.read(result)
     if engine.forced and {len(tokens) for tokens in outputs} != {batch.length + 1}:
@@ -225,12 +226,12 @@ def written(engine: Engine, batch: Batch, result: Any) -> list[list[int]]:
 
 
 def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Namespace) -> list[str]:
-    """What decodes something else than it should."""
+    """Messages on systems that decode wrongly."""
     sources = [random_words(count, workshop.source) for count in GATE_SOURCES]
     batch, problems = Batch(list(range(len(sources))), sources, GATE_LENGTH), []
 
     def words(engine: Engine, number: int) -> list[list[int]]:
-        outputs = written(engine, batch, engine.prepare(batch, number)())
+        outputs = written(engine, batch, engine.call(batch, number)())
         return [tokens[:GATE_LENGTH] for tokens in outputs]  # CTranslate2 has no end symbol
 
     for (name, precision), engine in found.items():
@@ -248,7 +249,7 @@ def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Nam
     return problems
 
 
-def timed(run: Run, device: str) -> tuple[float, Any]:
+def timed(run: TimedCall, device: str) -> tuple[float, Any]:
     start = now(device)
     result = run()
     return now(device) - start, result
@@ -277,14 +278,14 @@ def by_length(sources: list[list[int]]) -> dict[str, list[int]]:
 def measure(
     variants: dict[Variant, tuple[Engine, int]], batches: list[Batch], args: Namespace
 ) -> list[tuple[Row, dict[int, list[int]]]]:
-    """Of each variant the numbers, and the outputs by sentence."""
+    """The numbers of each variant, and its outputs by sentence."""
     totals = {key: {"tokens": 0, "decoder_calls": 0} for key in variants}
     ms: dict[Variant, list[float]] = {key: [] for key in variants}
     outputs: dict[Variant, dict[int, list[int]]] = {key: {} for key in variants}
     for i, batch in enumerate(batches):
         calls = {}
         for key, (engine, number) in variants.items():
-            run = engine.prepare(batch, number)
+            run = engine.call(batch, number)
             result, decoder_calls = engine.watch(run)
             tokens = written(engine, batch, result)
             outputs[key].update(zip(batch.indices, tokens, strict=True))
@@ -304,13 +305,13 @@ def measure(
         row["threads"] = engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
         row["tokens_per_second"] = row["tokens"] / row["seconds"]
         if not isinstance(engine, CTranslate):
-            row["peak_mib"] = peak_extra_memory(engine.prepare(largest, number), args.device) / MIB
+            row["peak_mib"] = peak_extra_memory(engine.call(largest, number), args.device) / MIB
         results.append((row, outputs[key]))
     return results
 
 
 def summary(ms: list[float], batches: list[Batch]) -> Row:
-    """Of the times of all batches."""
+    """Totals, percentiles and medians by length, from the times of all batches."""
     bins: dict[str, list[float]] = {}
     for batch, duration in sorted(zip(batches, ms, strict=True), key=lambda pair: longest_source(pair[0])):
         bins.setdefault(length_bin(longest_source(batch)), []).append(duration)
@@ -326,14 +327,14 @@ def summary(ms: list[float], batches: list[Batch]) -> Row:
 
 
 def add_speedups(rows: list[Row], baseline: str) -> None:
-    """Over the baseline at the same batch size."""
+    """Add each row's speed-up over the baseline at the same batch size."""
     base = {row["batch"]: row["seconds"] for row in rows if str(variant(row)) == baseline}
     for row in rows:
         row["speedup"] = base[row["batch"]] / row["seconds"]
 
 
 def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dict[str, float]:
-    """What a call of a float32 decoder must read at least, by part, with so many words written and being written."""
+    """The least bytes that a call of a float32 decoder must read, by part; ``words`` counts those of the call, too."""
     layers = decoder.layers
     weights = sum(
         parameter.numel()
@@ -351,7 +352,7 @@ def parts_ms(engine: Engine, batch: Batch, beam: int, args: Namespace) -> dict[s
     """Time of a run, by part."""
     found = []
     with stopwatch() as spent:
-        run = type(engine)(engine.model, engine.task, engine.precision, args, forced=True).prepare(batch, beam)
+        run = type(engine)(engine.model, engine.task, engine.precision, args, forced=True).call(batch, beam)
         run()
         for _ in range(BOUND_REPEATS):
             before = dict(spent)
@@ -362,10 +363,10 @@ def parts_ms(engine: Engine, batch: Batch, beam: int, args: Namespace) -> dict[s
 
 
 def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, Any]:
-    """Time of a decoder call, and what it would be if only memory took time."""
+    """The time of a decoder call, and the time that reading its memory takes at least."""
     memory, one_word = torch.ones(BANDWIDTH_BYTES // 4, device=args.device), replace(batch, length=1)
-    runs: dict[Any, Run] = {
-        (beam, part.length): engine.prepare(part, beam) for beam in args.beams for part in (one_word, batch)
+    runs: dict[Any, TimedCall] = {
+        (beam, part.length): engine.call(part, beam) for beam in args.beams for part in (one_word, batch)
     }
     steps = {key: engine.watch(run)[1] for key, run in runs.items()}
     calls = {key: partial(timed, run, args.device) for key, run in (runs | {"read": memory.sum}).items()}
@@ -439,7 +440,7 @@ def train(model: Any, criterion: Any, optimizer: torch.optim.Optimizer, batch: d
 
 
 def targets(rows: list[Row], bound: dict[str, Any] | None, training: list[Row] | None, args: Namespace) -> list[Row]:
-    """Whether TARGETS and the others are reached; ``passed`` is None where this run cannot say."""
+    """Whether TARGETS and the other targets are reached; ``passed`` is None if this run cannot tell."""
     comparable = args.data is None and all(getattr(args, name) == size for name, size in BASE.items())
     comparable = comparable and (args.device == "cuda" or args.threads == 2)
     seconds = {(row["system"], row["precision"], row["decoding"]): row["seconds"] for row in rows if row["batch"] == 1}
@@ -509,7 +510,7 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (ms, BLEU) those that nothing is both faster and better than."""
+    """The points (ms, BLEU) than which no other is both faster and better."""
     found: list[tuple[float, float]] = []
     for ms, bleu in sorted(points, key=lambda point: (point[0], -point[1])):
         if not found or bleu > found[-1][1]:
@@ -546,7 +547,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 
 def parsed() -> tuple[Namespace, dict[str, Any]]:
-    """The options, and as they go into the numbers."""
+    """The options, and a copy to store with the numbers."""
     parser = options_parser(__doc__, repeats=3, dtype=False)
     add = parser.add_argument
     add("--systems", nargs="+", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)} (default: all)")
@@ -559,12 +560,12 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     add("--beams", type=int, nargs="+", default=[4, 1])
     add("--iterations", type=int, nargs="+", default=[10, 4], help="decoder calls of iterative refinement")
     add("--baseline", metavar="'SYSTEM PRECISION DECODING'", help="what speed-ups are over (default: the first row)")
-    add("--training", type=int, metavar="TOKENS", help="time the training, too, with that many words in a batch")
+    add("--training", type=int, metavar="TOKENS", help="also time training, with that many words per batch")
     add("--data", metavar="DIR", help="translate its test set")
     add("--checkpoint", nargs="+", default=[], metavar="NAME=PATH", help="trained models, for --data")
     add("--length-beam", type=int, default=1, help="candidates of different lengths, where lengths are not forced")
-    add("--force-length", action="store_true", help="the references' lengths for trained models, too")
-    add("--cuda-graphs", action="store_true", help="ours: capture what can be")
+    add("--force-length", action="store_true", help="use the references' lengths for trained models, too")
+    add("--cuda-graphs", action="store_true", help="for our systems, where supported")
     args, given = parse(parser)
     args.precisions = args.precisions or ["float32", "int8" if args.device == "cpu" else "float16"]
     if args.systems is None:
@@ -577,7 +578,7 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     if args.embed_dim % args.heads:
         parser.error("the heads must divide the dimension")
     if args.words < 2 * max(args.beams):
-        parser.error("a beam needs twice as many words")
+        parser.error("--words must be at least twice the largest beam")
     return args, given
 
 

@@ -6,8 +6,8 @@
 - OUT_PREFIX.length: BLEU and speed-up, of median latencies at batch size 1, by length of the source
 - OUT_PREFIX.words-per-direction: BLEU against speed-up of each (h, c), and of the baseline, at the smallest batch size
 
-Speed-ups are over the baseline of the same precision, batch size and beam. What was not measured with such a baseline,
-as iterative refinement, is in no figure. What is left out is said, and why; a figure with nothing in it is not written.
+Speed-ups are over the baseline with the same precision, batch size and beam. Systems without such a baseline, such as
+iterative refinement, are in no figure. What is left out is printed with the reason; empty figures are not written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 #: Why a row has no BLEU: its model is not one of --checkpoint, or --force-length was given.
 NO_BLEU = "the models are not trained, or lengths are forced"
-#: Why it has none by length: an older benchmarks/decoding.py did not store it.
+#: Why a row has none by length: an older benchmarks/decoding.py did not store it.
 ONLY_TOTAL = "the file has BLEU of all lengths together only"
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def speed_up(row: Row, base: Row) -> float:
 
 
 def compared(rows: list[Row], baseline: str) -> tuple[list[Pair], Missing]:
-    """Each row with the baseline's of the same precision, batch size and beam."""
+    """Each row with that of the baseline for the same precision, batch size and beam."""
     same = ("precision", "decoding", "batch")
     bases = {tuple(row[key] for key in same): row for row in rows if row["system"] == baseline}
     pairs, missing = [], []
@@ -72,7 +72,7 @@ def groups(pairs: list[Pair], key: str) -> dict[Any, list[Pair]]:
 
 
 def by_batch_and_beam(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
-    """Figure 2: for each beam a panel by batch size, for each batch size one by beam."""
+    """Figure 2: a panel by batch size for each beam, and one by beam for each batch size."""
     panels: list[Panel] = []
     missing: Missing = []
     for key, fixed in (("batch", "decoding"), ("decoding", "batch")):
@@ -89,7 +89,7 @@ def by_batch_and_beam(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
 
 
 def without_bleu(pairs: list[Pair], key: str) -> Missing:
-    """Whose BLEU there is not."""
+    """The systems without BLEU, and why."""
     lacking = [row for row, _ in pairs if key not in row]
     everyone = len(lacking) == len(pairs)
     reasons = [ONLY_TOTAL if "bleu" in row else NO_BLEU for row in lacking]
@@ -98,7 +98,7 @@ def without_bleu(pairs: list[Pair], key: str) -> Missing:
 
 
 def by_length(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
-    """Figure 3: for each beam a panel of BLEU, where there is any, and one of speed-ups."""
+    """Figure 3: for each beam a panel of BLEU, if there is any, and one of speed-ups."""
     ms, bleu = "ms_by_source_length", "bleu_by_source_length"
     alone = groups(pairs, "batch").get(1, [])
     if not alone:
@@ -115,7 +115,7 @@ def by_length(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
 
 
 def by_pattern(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
-    """Figure 4: for each beam a panel."""
+    """Figure 4: a panel for each beam."""
     panels: list[Panel] = []
     size, smallest = next(iter(groups(pairs, "batch").items()))
     missing = without_bleu(smallest, "bleu")
@@ -167,17 +167,15 @@ def draw(panels: list[Panel], title: str, path: Path) -> None:
 
 
 def say(missing: Missing) -> None:
-    """A line for each reason."""
+    """Print a line for each reason."""
     for reason in dict.fromkeys(why for _, why in missing):
         print(f"  left out: {', '.join(dict.fromkeys(what for what, why in missing if why == reason))}: {reason}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "result", type=Path, metavar="RESULT.json", help="what benchmarks/decoding.py --out has written"
-    )
-    parser.add_argument("prefix", metavar="OUT_PREFIX", help="how the names of the figures begin")
+    parser.add_argument("result", type=Path, metavar="RESULT.json", help="output of benchmarks/decoding.py --out")
+    parser.add_argument("prefix", metavar="OUT_PREFIX", help="prefix of the figures' file names")
     parser.add_argument("--baseline", metavar="SYSTEM", help="what speed-ups are over (default: the file's first)")
     parser.add_argument("--format", choices=("svg", "png"), default="svg")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the benchmarks share: their options, the environment, taking turns, tables and files."""
+"""What the benchmarks share: options, timed calls that take turns, verdicts and files."""
 
 import argparse
 import json
@@ -16,20 +16,20 @@ Value = TypeVar("Value")
 
 
 def options_parser(description: str | None, repeats: int, dtype: bool = True) -> argparse.ArgumentParser:
-    """With the options of every benchmark; ``dtype``: whether ``--dtype`` is one."""
+    """A parser with the options that all benchmarks have; ``dtype``: whether to add ``--dtype``."""
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     if dtype:
         result.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
-    result.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
+    result.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
     result.add_argument("--repeats", type=int, default=repeats, help="timed calls of every system, after a warm-up")
-    result.add_argument("--out", type=Path, metavar="FILE.json", help="where all numbers go")
-    result.add_argument("--plot", type=Path, metavar="FILE", help="where a plot goes, png or svg")
+    result.add_argument("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
+    result.add_argument("--plot", type=Path, metavar="FILE", help="write a plot to this file, png or svg")
     return result
 
 
 def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """The options, applied to PyTorch, and again as they go into the numbers."""
+    """The options, after applying them to PyTorch, and a copy to store with the numbers."""
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device")
@@ -37,7 +37,7 @@ def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str
     if "dtype" in args:
         args.dtype = getattr(torch, args.dtype)
     torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = False  # float32 is to mean the same for all systems
+    torch.backends.cudnn.allow_tf32 = False  # so that float32 means the same for all systems
     torch.manual_seed(1)
     return args, options
 
@@ -45,9 +45,9 @@ def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str
 def rounds(
     functions: Mapping[Key, Callable[[], Value]], count: int, seconds: float = math.inf, seed: int = 1
 ) -> dict[Key, list[Value]]:
-    """Results of ``count`` calls of each; in each round all, in random order, for what ran before is in the caches.
+    """Results of ``count`` calls of each function, in rounds over all of them, in random order because of the caches.
 
-    What has taken ``seconds`` by then is called no more, but each once.
+    A function is not called again once its calls have taken ``seconds``; each is called at least once.
     """
     order, generator = list(functions), random.Random(seed)
     found: dict[Key, list[Value]] = {key: [] for key in functions}
@@ -69,7 +69,7 @@ def verdict(target: Mapping[str, Any]) -> str:
 
 
 def finish(result: dict[str, Any], args: argparse.Namespace, plot: Callable[[dict[str, Any], Path], None]) -> None:
-    """Print the verdicts on ``result["targets"]`` and write what the options ask for."""
+    """Print the verdicts on ``result["targets"]`` and write the files that the options name."""
     for target in result["targets"]:
         print(verdict(target))
     if args.out is not None:

@@ -1,26 +1,26 @@
-"""Time and memory of one attention module over the length, as in Section 3.3.2 of the AMLP paper, in one run.
+"""Time and memory of single attention modules by length, as in Section 3.3.2 of the AMLP paper, in one run.
 
     python -m benchmarks.length [--device cuda] [--dtype bfloat16] [--out FILE.json] [--plot FILE.svg]
 
-Self-attention without padding and dropout, random weights, whole modules with their four projections. First every
-module must agree with its copy in float64, SDPA with the written-out softmax and incremental decoding with the causal
-attention of the whole, in float32 and in --dtype; else there are no numbers and the status is 1. Systems:
+Self-attention without padding and dropout, random weights, whole modules with their four projections. First, in float32
+and in --dtype, every module must agree with its copy in float64, SDPA with the written-out softmax, and incremental
+decoding with causal attention over the whole sequence; otherwise nothing is measured and the status is 1. Systems:
 
 - AR: causal softmax attention, one position at a time with its decoding state; forward only. A run of n steps is not
-  timed as a whole: n is cut into 8 stretches, 4 steps in the middle of each are timed behind a state of random keys and
-  values, and each stretch counts with their mean. Its memory is the state and what the last step takes besides
+  timed as a whole: n is divided into 8 stretches, in the middle of each 4 steps are timed, starting from a state of
+  random keys and values, and their mean counts for the whole stretch. Memory: the state and what the last step takes
 - written-out: softmax attention with its n × n matrix; SDPA: the same through PyTorch's scaled_dot_product_attention,
   by the kernel that it chooses: flash attention on a CPU and, in half precision, on CUDA
-- AMLP-Cov, AMLP-PQuery, ABC, local, Performer: the registry's attentions at linear cost
+- AMLP-Cov, AMLP-PQuery, ABC, local, Performer: the registry's attentions with linear cost
 
 - Time: wall clock between synchronisations, launching included: the mean of the runs between the first and the third
-  quartile, as in the paper, and the median. The systems take turns, in random order; what has taken --seconds is called
-  no more, and ``repeats`` says how often it was. ``forward`` is without gradients, ``forward+backward`` with those of
-  the inputs and of all weights, ``core`` the forward without the projections.
+  quartile, as in the paper, and the median. The systems take turns, in random order; a system is not called again once
+  it has taken --seconds, and ``repeats`` says how often it was called. ``forward`` is without gradients,
+  ``forward+backward`` with those of the inputs and of all weights, ``core`` is the forward without the projections.
 - Memory: as in ops.py, the most that is allocated at once during a call beyond inputs and weights.
 - What needs more than three quarters of the free memory, by a rough estimate, is left out: the table says so.
 - Crossover: the length from which on an attention takes no more than a softmax attention, interpolated between
-  measured lengths on logarithmic scales; "always" if at all of them, "never" if not at the longest.
+  measured lengths on logarithmic scales; "always" if this is so at all of them, "never" if not at the longest.
 """
 
 import argparse
@@ -57,7 +57,7 @@ SYSTEMS = (AR, WRITTEN, SDPA, *LINEAR)
 #: What the others are compared with, by the names in the numbers.
 BASES = {"ar": AR, "written_out": WRITTEN, "sdpa": SDPA}
 FORWARD, BACKWARD, CORE = KINDS = ("forward", "forward_backward", "core")
-#: What crossovers are of.
+#: What crossovers are computed for.
 MEASURES = {
     "forward_ms": "forward time", "forward_backward_ms": "forward+backward time", "core_ms": "core time",
     "forward_mib": "forward memory", "forward_backward_mib": "forward+backward memory",
@@ -112,7 +112,7 @@ def whole(module: nn.Module, x: Tensor, **arguments: Any) -> Tensor:
 
 @torch.no_grad()
 def failures(modules: dict[str, Any], args: argparse.Namespace, dtype: torch.dtype) -> list[str]:
-    """What computes something else than it should."""
+    """Messages on systems that compute wrongly."""
     modules = {name: copy.deepcopy(module).to(dtype) for name, module in modules.items()}
     x = random(args, GATE_LENGTH, min(args.batch, GATE_BATCH)).to(dtype)
     future = torch.full((len(x), len(x)), -math.inf).to(x).triu(1)
@@ -137,13 +137,13 @@ def failures(modules: dict[str, Any], args: argparse.Namespace, dtype: torch.dty
 
 
 def sdpa_kernel(modules: dict[str, Any], args: argparse.Namespace) -> str:
-    """What scaled_dot_product_attention runs."""
+    """The name of the kernel that scaled_dot_product_attention runs."""
     q = by_head(random(args, GATE_LENGTH, args.batch), args)
     return torch.nn.attention.SDPBackend(torch._fused_sdp_choice(q, q, q)).name
 
 
 def prefilled(module: Any, k: Tensor, v: Tensor, length: int) -> dict[str, Any]:
-    """A decoding state of ``length`` positions, with room for those that are timed."""
+    """A decoding state of ``length`` positions, with room for the timed steps."""
     state = module.init_state(len(k), length + STEPS, k)
     for part, x in zip(state["kv"].unbind(2), (k, v), strict=True):
         part[:, :, :length].copy_(x[:, :, :length])
@@ -175,7 +175,7 @@ def incremental_seconds(module: nn.Module, x: Tensor, k: Tensor, v: Tensor, devi
 
 @torch.no_grad()
 def last_step(module: nn.Module, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The state that a run ends with, and the step that makes the most of it."""
+    """The last step of a run, from the state before it: the two that take the most memory."""
     return whole(module, x[-1:], incremental_state=prefilled(module, k, v, len(x) - 1))
 
 
@@ -271,10 +271,10 @@ def measure(modules: dict[str, Any], length: int, args: argparse.Namespace) -> l
 
 
 def crossover(ours: Mapping[int, float], other: Mapping[int, float]) -> float | str | None:
-    """From which length on ours is at most the other, of values by length.
+    """The length from which on ours is at most the other, given values by length.
 
     Returns:
-        "always" if it is so at every length of both, "never" if not at the longest, None if there is none.
+        "always" if it is at every common length, "never" if not at the longest, None if there is no common length.
     """
     lengths = sorted(ours.keys() & other.keys())
     if not lengths:
@@ -291,7 +291,7 @@ def crossover(ours: Mapping[int, float], other: Mapping[int, float]) -> float | 
 
 
 def crossovers(rows: list[Row]) -> list[Row]:
-    """Of each linear attention against both ways to a softmax; with the lengths where it takes less, and where not."""
+    """The crossovers of each linear attention with both softmax attentions, and the lengths at which it takes less."""
     found = []
     for against in (WRITTEN, SDPA):
         for name in LINEAR:
@@ -306,7 +306,7 @@ def crossovers(rows: list[Row]) -> list[Row]:
 
 
 def targets(rows: list[Row], crossings: list[Row], kind: str) -> list[Row]:
-    """Whether AMLP is as good as in the paper; ``passed`` is None where this run cannot say."""
+    """Whether AMLP is as good as in the paper; ``passed`` is None if this run cannot tell."""
     name_of = {FORWARD: "forward", BACKWARD: "forward+backward"}[kind]
     speed, memory = f"{kind}_speed_over_written_out", f"{kind}_memory_over_written_out"
     found = []
@@ -379,7 +379,7 @@ def crossover_table(crossings: list[Row]) -> str:
 
 
 def comparison(crossings: list[Row]) -> list[str]:
-    """Where AMLP takes less than SDPA, and where not."""
+    """The lengths at which AMLP takes less than SDPA, and the others."""
 
     def text(lengths: list[int]) -> str:
         return ", ".join(map(str, lengths)) or "none"
@@ -427,7 +427,7 @@ def main() -> None:
     parser.add_argument("--inner-dim", type=int, default=64, help="c of AMLP, ABC and Performer")
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="of AMLP")
     parser.add_argument("--window", type=int, default=31, help="positions that each sees in local attention")
-    parser.add_argument("--seconds", type=float, default=10, help="what has taken as long is repeated no more")
+    parser.add_argument("--seconds", type=float, default=10, help="no more repetitions of what has taken this long")
     args, options = parse(parser)
     if args.embed_dim % args.heads:
         parser.error("the heads must divide the dimension")

@@ -2,21 +2,21 @@
 
     python -m benchmarks.ops [--device cuda] [--dtype bfloat16] [--out FILE.json] [--plot FILE.svg]
 
-First every awkward case of the operators must agree with float64, and at every length all systems with ours; else there
-are no numbers and the status is 1. Systems are the same function of the same inputs and weights, causal, with softmax
-and without dropout; DynamicConv includes the linear map that makes its weights.
+First the operators must agree with float64 in all difficult cases, and at every length all systems with ours; otherwise
+there are no numbers and the status is 1. All systems compute the same function of the same inputs and weights, causal,
+with softmax and without dropout; DynamicConv includes the linear map that makes its weights.
 
 - ours: dynamic_conv and light_conv; naive: the paper's formula in PyTorch
-- fairseq: DynamicConv1dTBC and LightweightConv1dTBC as they choose their path; their paths expanded and unfolded
+- fairseq: DynamicConv1dTBC and LightweightConv1dTBC on the path that they choose, and on their paths expanded, unfolded
 - F.conv1d: LightConv as a depthwise convolution, with the copies from and to (T, B, C)
 
-- Time: medians. The systems take turns, in random order, so that drift and caches hit all alike. ``forward`` is without
-  gradients, ``forward+backward`` with those of x and the weights. On CUDA it is the device's time, between events that
-  wait behind 1 GiB of writes; these empty the L2 cache and hide about a quarter of a millisecond of launching.
-- Memory: the most that is allocated at once in forward+backward beyond inputs and weights, by PyTorch's allocator: the
-  results, what is saved between the two, all tensors inside of operators; not what oneDNN or MKL allocate themselves.
-- Bandwidth: of the operator alone, its weights given; bytes of x, weights and output over the time of forward, as a
-  share of that of a large copy.
+- Time: medians. The systems take turns, in random order, so that drift and caches affect all alike. ``forward`` is
+  without gradients, ``forward+backward`` with those of x and the weights. On CUDA it is the device's time, between
+  events queued after 1 GiB of writes, which empty the L2 cache and cover about a quarter of a millisecond of launching.
+- Memory: the most that PyTorch's allocator holds at once in forward+backward beyond inputs and weights: results, what
+  is saved between the two, and all tensors inside operators; not what oneDNN or MKL allocate themselves.
+- Bandwidth: of the operator alone, with given weights: bytes of x, weights and output over the time of forward, as a
+  share of the bandwidth of a large copy.
 - Ratios: fairseq's time or memory over the system's, more is better.
 """
 
@@ -47,7 +47,7 @@ from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds
 
 GIB, MIB = 2**30, 2**20
-#: How far systems may be apart on a timed shape, as a share of the largest value: float16 and bfloat16 round weights.
+#: How much systems may differ on a timed shape, relative to the largest value: float16 and bfloat16 round weights.
 AGREEMENT = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 #: Columns of the table.
 COLUMNS = {
@@ -65,8 +65,8 @@ class Problem(NamedTuple):
     operator: str
     inputs: tuple[Tensor, Tensor]  # x, parameter
     systems: dict[str, System]  # ours first
-    alone: System  # ours, the weights given
-    moved: int  # bytes that this must read and write
+    alone: System  # ours, with given weights
+    moved: int  # bytes that it must read and write
 
 
 def parity_failures(device: str, backend: str, dtypes: set[torch.dtype]) -> list[str]:
@@ -157,7 +157,7 @@ def forward_backward(system: System, inputs: tuple[Tensor, Tensor], grad: Tensor
 
 
 def disagreement(ours: list[Tensor], other: list[Tensor]) -> float:
-    """Largest difference of output or gradients, as a share of the largest value."""
+    """Largest difference of output or gradients, relative to the largest value."""
     return torch.stack([(a - b).abs().max() / a.abs().max() for a, b in zip(ours, other, strict=True)]).max().item()
 
 
@@ -169,7 +169,7 @@ def peak_extra_memory(function: Callable[[], Any], device: str) -> int:
         before = torch.cuda.memory_allocated()
         function()
         return torch.cuda.max_memory_allocated() - before
-    # The allocator tells the profiler of every block, in custom operators too, into which a TorchDispatchMode sees not.
+    # The allocator reports every block to the profiler, even inside custom operators, which a TorchDispatchMode misses.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages
     gc.disable()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -247,7 +247,7 @@ def measure(problem: Problem, args: argparse.Namespace, bandwidth: float | None)
 
 
 def targets(rows: list[Row], args: argparse.Namespace) -> list[Row]:
-    """Whether the operators are as fast and small as they are to be; ``passed`` is None where this run cannot say."""
+    """Whether the operators are as fast and small as they should be; ``passed`` is None if this run cannot tell."""
 
     def target(text: str, bound: float, keys: list[str], applies: Callable[[Row], bool]) -> Row:
         chosen = [row for row in rows if row["system"] == "ours" and applies(row)]

@@ -1,8 +1,8 @@
-"""Print what benchmarks/decoding.py has measured at batch size 1 as the short table of README.md.
+"""Print the results of benchmarks/decoding.py at batch size 1 as the short table of README.md.
 
     python -m benchmarks.speed_table docs/results/benchmark_decoding.json
 
-A test compares it with README.md.
+A test compares README.md with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.harness import verdict
 
 
 def speed_table(result: dict[str, Any]) -> str:
-    """Medians and speed-ups, a line for each system and precision, and the verdicts on what this run can judge."""
+    """Medians and speed-ups, a line for each system and precision, and the verdicts on targets that were measured."""
     lines: dict[tuple[str, str], list[str]] = {}
     for row in result["decoding"]:
         if row["batch"] == 1:
@@ -44,8 +44,8 @@ def speed_table(result: dict[str, Any]) -> str:
 
 
 def ceilings(result: dict[str, Any]) -> list[str]:
-    """Speed-ups over ``ar`` of what writes several words a call, were its calls as long as those of ``ar``; of what has
-    been measured."""
+    """The speed-ups over ``ar`` that systems which write several words per call would have if their calls took as long
+    as those of ``ar``."""
     rows = {
         (row["system"], row["decoding"]): row
         for row in result["decoding"]

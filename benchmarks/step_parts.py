@@ -1,4 +1,4 @@
-"""What the time of a decoding step goes to: a stopwatch around the parts of the plugin's own search on a CPU."""
+"""How the time of a decoding step is spent: a stopwatch around the parts of the plugin's own search on a CPU."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.decoding import packed_linear, step_decoder
 from amlp_fairseq.search import search_steps
 
-#: What ``pack`` returns.
+#: The name of the part that ``pack`` returns.
 LINEAR_MAPS = "linear maps"
-#: Where the functions of all other parts stand.
-PLACES: dict[str, tuple[Any, str]] = {
+#: For every other part, the owner and the name of its function.
+TIMED_FUNCTIONS: dict[str, tuple[Any, str]] = {
     "attention": (SoftmaxAttention, "_attend"),
     "norms": (torch, "layer_norm"),
     "probabilities": (F, "log_softmax"),
@@ -28,7 +28,7 @@ PLACES: dict[str, tuple[Any, str]] = {
 @contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
     """Milliseconds by part, added up while models are made ready and decode in this context."""
-    spent = dict.fromkeys((LINEAR_MAPS, *PLACES), 0.0)
+    spent = dict.fromkeys((LINEAR_MAPS, *TIMED_FUNCTIONS), 0.0)
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
@@ -44,7 +44,7 @@ def stopwatch() -> Iterator[dict[str, float]]:
 
     pack = packed_linear.pack
     with ExitStack() as patches:
-        for part, (owner, name) in PLACES.items():
+        for part, (owner, name) in TIMED_FUNCTIONS.items():
             patches.enter_context(patch.object(owner, name, timed(part, getattr(owner, name))))
         for owner in (packed_linear, step_decoder):
             patches.enter_context(patch.object(owner, "pack", packing))

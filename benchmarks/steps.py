@@ -48,11 +48,11 @@ AAN, FFN, CACHED, UNCACHED, CONV = SYSTEMS = (
 )  # fmt: skip
 #: Decoding seconds of the Transformer without cache over the AAN's by beam, on the poster of Zhang et al. 2018.
 POSTER = {4: 3.70, 8: 4.06, 12: 4.26, 16: 4.31, 20: 4.32}
-#: How far float32 decoding may be from the full forward, as a share of the largest output.
+#: How far float32 decoding may be from the full forward, relative to the largest output.
 AGREEMENT = 1e-4
-#: From this length on AAN is to be faster than the Transformer with cache.
+#: The length from which AAN should be faster than the Transformer with cache.
 LONG = 50
-#: Of the search with and without cache; the sums of longer ones have near ties.
+#: Beam and length at which the search with and without cache are compared; longer outputs have near ties.
 GATE_BEAM, GATE_LENGTH = 4, 12
 Row = dict[str, Any]
 
@@ -135,7 +135,7 @@ def hypotheses(model: Any, sample: dict[str, Any], beam: int, length: int, devic
 
 
 def state_bytes(decoder: nn.Module, state: dict[str, Any]) -> int:
-    """Of what the self-attentions keep, but for scalars, each storage once; a module's entries are named by its id."""
+    """Bytes that the self-attentions keep, without scalars, each storage once; a module's id prefixes its entries."""
     parts = [part for name, part in decoder.named_modules() if "self_attn" in name.split(".")]
     ids = {part._incremental_state_id for part in parts if hasattr(part, "_incremental_state_id")}
     kept = [value for key, entry in state.items() if key.split(".")[0] in ids for value in entry.values()]
@@ -145,7 +145,7 @@ def state_bytes(decoder: nn.Module, state: dict[str, Any]) -> int:
 
 @torch.no_grad()
 def walk(model: Any, encoder_out: Any, tokens: Tensor, device: str) -> Iterator[tuple[float, int, Tensor]]:
-    """Of each step: seconds, bytes of the state behind it, output."""
+    """For each step: seconds, bytes of the state after it, output."""
     state: dict[str, Any] = {}
     for n in range(1, tokens.size(1) + 1):
         start = now(device)
@@ -159,7 +159,7 @@ def step_costs(model: Any, encoder_out: Any, tokens: Tensor, device: str) -> lis
 
 @torch.no_grad()
 def failures(models: dict[str, Any], args: Namespace) -> list[str]:
-    """What decodes something else than it should."""
+    """Messages on systems that decode wrongly."""
     sample, tokens, found = sources(args, 2), prefixes(args, 2), []
     for name in (AAN, FFN, CACHED, CONV):
         model = models[name]
@@ -224,7 +224,7 @@ def measure_search(models: dict[str, Any], args: Namespace) -> list[Row]:
 
 
 def targets(search: list[Row], args: Namespace) -> list[Row]:
-    """Whether AAN is as fast as it is to be, at every batch size; ``passed`` is None where this run cannot say."""
+    """Whether AAN is as fast as it should be, at every batch size; ``passed`` is None if this run cannot tell."""
 
     def target(text: str, bound: float, key: str, rows: list[Row]) -> Row:
         worst = min((row[key] for row in rows if key in row), default=None)
@@ -297,17 +297,17 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--length", type=int, default=60, help="words of the output")
     parser.add_argument("--source-length", type=int, default=30, help="words of the input")
-    parser.add_argument("--rows", type=int, default=4, help="hypotheses of the steps' times")
+    parser.add_argument("--rows", type=int, default=4, help="hypotheses in the timing of steps")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="sentences in a search")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4, 8, 16, 20])
-    parser.add_argument("--uncached-rows", type=int, default=64, help="leave no-cache runs out above this batch x beam")
+    parser.add_argument("--uncached-rows", type=int, default=64, help="no runs without cache above this batch x beam")
     args, options = parse(parser)
     if args.length < 2:
-        parser.error("one word is no length")
+        parser.error("--length must be at least 2")
     if args.embed_dim % args.heads:
         parser.error("the heads must divide the dimension")
     if args.words < 2 * max(args.beams):
-        parser.error("a beam needs twice as many words")
+        parser.error("--words must be at least twice the largest beam")
 
     models = build(args)
     if found := failures(models, args):

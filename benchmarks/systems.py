@@ -1,4 +1,4 @@
-"""The systems of benchmarks/decoding.py: models as fairseq-train builds them, and one interface to what decodes."""
+"""The systems of benchmarks/decoding.py: models as fairseq-train builds them, and one interface to all decoders."""
 
 import copy
 import json
@@ -44,7 +44,7 @@ from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 
-Run = Callable[[], Any]
+TimedCall = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,15 @@ class Batch:
 
 
 class Engine(ABC):
-    """A model in one precision, and what decodes with it.
+    """A model in one precision with its decoding.
 
     Args:
         model: ready for inference, in float32.
         task: its dictionaries and order of generation.
         precision: one of PRECISIONS[device].
-        args: device, threads, candidates of different lengths and whether steps are captured where they can be.
-        forced: whether it writes as many words as the batch says, and has no such candidates; else as many as it likes.
+        args: device, threads, candidates of different lengths, and whether to use CUDA graphs where supported.
+        forced: whether it writes as many words as the batch says, without candidates of different lengths; otherwise it
+            decides on lengths itself.
     """
 
     #: Precisions by device.
@@ -81,24 +82,24 @@ class Engine(ABC):
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
         self.model, self.task, self.precision, self.forced = model, task, precision, forced
         self.device = args.device
-        #: Whether the number of a way of decoding is that of its decoder calls; else it is a beam.
+        #: Whether the number of a way of decoding is its decoder calls; otherwise it is the beam.
         self.iterative = isinstance(model, FairseqNATModel)
 
     @classmethod
     def lacks(cls, precision: str, device: str) -> str | None:
-        """Why the engine cannot be had; None if it can."""
+        """Why the engine is not available; None if it is."""
         return None
 
     @abstractmethod
-    def prepare(self, batch: Batch, number: int) -> Run:
-        """What is to be timed. ``number``: the beam, or the decoder calls of iterative refinement."""
+    def call(self, batch: Batch, number: int) -> TimedCall:
+        """The call to time. ``number``: the beam, or the decoder calls of iterative refinement."""
 
     @abstractmethod
     def read(self, result: Any) -> list[list[int]]:
         """The words of each sentence, and the end symbol, in what a run has returned."""
 
     @abstractmethod
-    def watch(self, run: Run) -> tuple[Any, int]:
+    def watch(self, run: TimedCall) -> tuple[Any, int]:
         """What a run returns, and how often it called the decoder."""
 
 
@@ -122,7 +123,7 @@ class _Generator(Engine):
         tokens = data_utils.collate_tokens(rows, words.pad(), left_pad=True).to(self.device)
         return {"net_input": {"src_tokens": tokens, "src_lengths": tokens.ne(words.pad()).sum(dim=1)}}
 
-    def prepare(self, batch: Batch, number: int) -> Run:
+    def call(self, batch: Batch, number: int) -> TimedCall:
         settings = {"max_iter": number - 1} if self.iterative else {"beam_size": number}
         if self.forced:
             limits = {"adaptive": False} if self.iterative else {"min_len": batch.length, "max_len_b": batch.length}
@@ -163,7 +164,7 @@ class Stock(_Generator):
             return IterativeRefinementGenerator(words, beam_size=length_beam)
         return SequenceGenerator([self.model], words)
 
-    def watch(self, run: Run) -> tuple[Any, int]:
+    def watch(self, run: TimedCall) -> tuple[Any, int]:
         decoder, calls = self.model.decoder, 0
         forward = decoder.forward
 
@@ -199,13 +200,13 @@ class Ours(_Generator):
         else:
             self.generator.options = replace(self.generator.options, **settings)
 
-    def watch(self, run: Run) -> tuple[Any, int]:
+    def watch(self, run: TimedCall) -> tuple[Any, int]:
         result = run()
         return result, max(hypothesis["steps"] for sentence in result for hypothesis in sentence)
 
 
 def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_graphs: bool) -> Any:
-    """The plugin's generator for a model: the one place that knows how precisions are asked for."""
+    """The plugin's generator for a model, in a precision."""
     choice: dict[str, Any] = {} if precision == "float32" else {"decode_dtype": precision}
     words = task.target_dictionary
     if isinstance(model, FairseqNATModel):
@@ -215,7 +216,7 @@ def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_
 
 
 def _force_lengths(model: Any) -> None:
-    """Make the length prediction say ``model.forced_length`` words, beside start and end."""
+    """Make the length prediction say ``model.forced_length`` words, plus start and end."""
 
     def forced(length_out: torch.Tensor, encoder_out: Any, tgt_tokens: Any = None) -> torch.Tensor:
         return torch.full_like(length_out[:, 0], model.forced_length + 2, dtype=torch.long)
@@ -226,8 +227,8 @@ def _force_lengths(model: Any) -> None:
 class CTranslate(Engine):
     """CTranslate2, with the weights of a stock Transformer, in another process.
 
-    Where its lengths are forced it writes one word more than the others and no end symbol: at its longest length
-    CTranslate2 stops without one, so this is what takes as many decoder calls.
+    With forced lengths it writes one word more than the others and no end symbol, because CTranslate2 stops at the
+    maximum length without one; so it makes as many decoder calls as the others.
     """
 
     PRECISIONS: ClassVar = {"cpu": ("float32", "int8"), "cuda": ("float32", "float16", "int8")}
@@ -240,7 +241,7 @@ class CTranslate(Engine):
             workers = [_Worker(f"{folder}/model", args.device, precision, count) for count in {1, args.threads}]
         sources = [[task.source_dictionary[task.source_dictionary.nspecial]] * 20]
         trial = json.dumps([sources, {"min_decoding_length": 20, "max_decoding_length": 20}])
-        #: With as many threads as are fastest: int8 may be slower with two than with one.
+        #: The worker with the fastest number of threads: int8 may be slower with two than with one.
         self.worker = min(workers, key=lambda worker: min(worker.seconds(trial) for _ in range(5)))
 
     @classmethod
@@ -255,7 +256,7 @@ class CTranslate(Engine):
             return f"ctranslate2 has no {precision} on this device"
         return None
 
-    def prepare(self, batch: Batch, number: int) -> Run:
+    def call(self, batch: Batch, number: int) -> TimedCall:
         words = self.task.source_dictionary
         sources = [[words[word] for word in source] for source in batch.sources]
         limits = {"max_decoding_length": 201}  # 200 words and the end symbol, fairseq's default
@@ -269,7 +270,7 @@ class CTranslate(Engine):
         words = self.task.target_dictionary
         return [[words.index(token) for token in sentence] for sentence in result]
 
-    def watch(self, run: Run) -> tuple[Any, int]:
+    def watch(self, run: TimedCall) -> tuple[Any, int]:
         result = run()
         return result, max(map(len, result))
 
@@ -332,13 +333,13 @@ class System:
     """A model with random weights.
 
     Attributes:
-        engine: what decodes.
+        engine: how it is decoded.
         arch: its architecture.
-        options: of fairseq-train, beside the sizes; ``{kernels}`` are as many widths as there are layers.
+        options: of fairseq-train, besides the sizes; ``{kernels}`` becomes a list with a width for each layer.
         encoder_depth: layers of the encoder, in multiples of ``--layers``.
         decoder_layers: of the decoder, if not ``--layers``.
         like: the stock system whose weights and depth it has.
-        sized: whether the program's options say how large it is; else the architecture does.
+        sized: whether its sizes are those of the program's options; otherwise those of the architecture.
     """
 
     engine: type[Engine]
@@ -380,7 +381,7 @@ SYSTEMS = {
 
 
 def engine_of(model: type) -> type[Engine]:
-    """What decodes a class of models, CTranslate2 aside."""
+    """The engine for a class of models, apart from CTranslate2."""
     return Ours if issubclass(model, (PluginTransformerModel, CMLMCTransformerModel)) else Stock
 
 
@@ -394,7 +395,7 @@ def task_of(model: type) -> str:
 
 
 class Built(NamedTuple):
-    """A model, and the task that it is for; ``cfg`` are the options of fairseq-train."""
+    """A model and its task; ``cfg`` are the options of fairseq-train."""
 
     model: Any
     task: Any
@@ -402,13 +403,13 @@ class Built(NamedTuple):
 
 
 class Workshop:
-    """Builds the models of systems, each once: the same weights are in memory once, and in all who are to have them.
+    """Builds the models of systems, each once; systems that are ``like`` another get its weights.
 
     Args:
         args: sizes and device.
         source: source dictionary.
         target: target dictionary.
-        systems: those besides SYSTEMS, by name.
+        systems: more systems than SYSTEMS, by name.
     """
 
     def __init__(self, args: Namespace, source: Dictionary, target: Dictionary, systems: dict[str, System]) -> None:
@@ -431,7 +432,7 @@ class Workshop:
         return words
 
     def new(self, name: str) -> Built:
-        """A model as fairseq-train starts with it."""
+        """A model in the state in which fairseq-train starts to train it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hydra's
             parsed = options.parse_args_and_arch(options.get_training_parser(), self.words(self.systems[name]))
@@ -468,7 +469,7 @@ class Workshop:
 
 
 def for_inference(model: Any, device: str) -> Any:
-    """The model as fairseq-generate has it."""
+    """The model, made ready as fairseq-generate does."""
     model.make_generation_fast_(need_attn=False)
     return model.requires_grad_(False).to(device)
 
@@ -485,8 +486,8 @@ class TestSet:
 
     Args:
         data: the folder.
-        tasks: those of the checkpoints; they say which language is translated.
-        sentences: how many, from the first on; None for all.
+        tasks: those of the checkpoints, which determine the languages.
+        sentences: how many of the first to take; None for all.
 
     Attributes:
         sources: the ids of each sentence's words.
@@ -515,7 +516,7 @@ class TestSet:
         self.references = read_references(Path(data, "raw", f"test.{self.language}"))[:count]
 
     def text(self, tokens: list[int]) -> str:
-        """A sentence as its readers see it."""
+        """The detokenised text of a sentence."""
         line = self.target.string(torch.tensor(tokens), self.settings["post_process"])
         if self.settings["tokenizer"] is None:
             return str(line)

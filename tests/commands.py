@@ -46,16 +46,29 @@ def run(command: str, *arguments: object, text: str = "", check: bool = True, cw
     Returns:
         standard output and error together.
     """
-    words = [str(argument) for argument in arguments]
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "in"), Path(folder, "out")
         source.write_text(text, encoding="utf-8")
-        child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd()))
-        child.start()
+        child = start(command, *arguments, source=source, output=output, cwd=cwd)
         child.join()
         printed = output.read_text(encoding="utf-8")
-    assert (child.exitcode == 0) == check, f"{command} {' '.join(words)}: status {child.exitcode}\n{printed[-4000:]}"
+    words = " ".join(map(str, arguments))
+    assert (child.exitcode == 0) == check, f"{command} {words}: status {child.exitcode}\n{printed[-4000:]}"
     return printed
+
+
+def start(
+    command: str,
+    *arguments: object,
+    source: Path = Path(os.devnull),
+    output: Path = Path(os.devnull),
+    cwd: Path | None = None,
+) -> Any:
+    """The process of a module's command, see :func:`run`, with files as its input and output; not waited for."""
+    words = [str(argument) for argument in arguments]
+    child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd()))
+    child.start()
+    return child
 
 
 def _call(command: str, words: list[str], source: Path, output: Path, cwd: Path) -> None:
@@ -85,13 +98,6 @@ def fresh(*command: object, check: bool = True, **options: Any) -> subprocess.Co
     )
     assert not check or result.returncode == 0, f"{' '.join(words)}\n{result.stdout[-4000:]}"
     return result
-
-
-def load_script(name: str) -> ModuleType:
-    """The module ``scripts/<name>.py``, which is in no package; scripts import each other."""
-    if str(ROOT / "scripts") not in sys.path:
-        sys.path.append(str(ROOT / "scripts"))
-    return importlib.import_module(name)
 
 
 def call(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object, **options: Any) -> None:

@@ -12,7 +12,7 @@ from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions
 from amlp_fairseq.attention.state import State
 
-#: Positions that causal attention treats together, at least.
+#: The least number of positions that causal attention treats together.
 BLOCK = 64
 #: Bound on the logarithm of the control, so that sums of it neither vanish nor overflow in float32.
 LIMIT = 20.0
@@ -20,7 +20,7 @@ LIMIT = 20.0
 
 @register_attention("abc", options=InnerDimOptions)
 class ABCAttention(RunningSums):
-    """Softmax attention over c slots, into which keys and values are written with learned weights:
+    """Softmax attention over c weighted means of the keys and of the values, with learned weights:
 
         φ_i = exp(W_φ k_i),   K̃ = Σ_i φ_i ⊗ k_i / Σ_i φ_i,   likewise Ṽ with a control of its own
         out = softmax(Q K̃ᵀ / √d_h) Ṽ
@@ -34,13 +34,13 @@ class ABCAttention(RunningSums):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        slots = spec.options.attention_inner_dim
-        self.k_control = nn.Linear(self.head_dim, slots, bias=False)
-        self.v_control = nn.Linear(self.head_dim, slots, bias=False)
+        c = spec.options.attention_inner_dim
+        self.k_control = nn.Linear(self.head_dim, c, bias=False)
+        self.v_control = nn.Linear(self.head_dim, c, bias=False)
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         return {
-            name: _write(x, control, padding_mask)
+            name: _means(x, control, padding_mask)
             for name, x, control in (("k", k, self.k_control), ("v", v, self.v_control))
         }
 
@@ -66,8 +66,8 @@ class ABCAttention(RunningSums):
     def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        # The sums are in float32; slots are never written out per position: q·K̃ and the weighted sum of Ṽ are products
-        # of what stands in the block, under its causal mask, and of the sums before it.
+        # The sums are in float32. K̃ and Ṽ are never written out per position: q·K̃ and the weighted sum of Ṽ are made of
+        # products within the block, under its causal mask, and with the sums before it.
         step, length = self.spec.words_per_step, q.size(2)
         block = -(-BLOCK // step) * step
         outputs = []
@@ -107,8 +107,8 @@ def _log_control(x: Tensor, control: nn.Linear) -> Tensor:
     return F.linear(x.float(), control.weight.float()).clamp(-LIMIT, LIMIT)
 
 
-def _write(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:
-    """The slots (B, H, c, d_h) of all positions (B, H, S, d_h) that are not padding."""
+def _means(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:
+    """The weighted means (B, H, c, d_h) of all positions (B, H, S, d_h) that are not padding."""
     logits = _log_control(x, control)
     if padding_mask is not None:
         logits = logits.masked_fill(padding_mask[:, None, :, None], -1e4)

@@ -33,11 +33,11 @@ ACTIVATIONS = {
     "identity": lambda x: x,
 }
 
-#: Values of ``--amlp-scale``: what 1/√d_h is a factor of, nothing, the argument of σ₁, or those of σ₂ as well.
+#: Values of ``--amlp-scale``: 1/√d_h scales nothing, the argument of σ₁, or those of σ₂ as well.
 SCALES = ("none", "sqrt", "all")
-#: Queries of one pass through Eq. 8: what is between its products is never there for all of a long sequence.
+#: Queries of one pass through Eq. 8: its intermediate results never exist for all of a long sequence at once.
 CHUNK = 256
-#: Steps of a causal decoder whose covariances are there at a time.
+#: Steps of a causal decoder whose covariances exist at the same time.
 BLOCK = 16
 
 
@@ -57,7 +57,7 @@ class AMLPOptions(InnerDimOptions, OperatorOptions):
     )
     amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})
     amlp_ema_bias_correction: bool = field(
-        default=False, metadata={"help": "divide the moving average by 1 - β^i, for it starts at 0"}
+        default=False, metadata={"help": "divide the moving average by 1 - β^i, because it starts at 0"}
     )
     no_amlp_normalize: bool = field(
         default=False, metadata={"help": "do not normalise the channels before the covariances of 'amlp_cov'"}
@@ -65,10 +65,8 @@ class AMLPOptions(InnerDimOptions, OperatorOptions):
     no_amlp_temperature: bool = field(
         default=False, metadata={"help": "no learned temperatures of the covariances of 'amlp_cov'"}
     )
-    amlp_temperature: float = field(
-        default=1.0, metadata={"help": "what the temperatures of 'amlp_cov' are before training"}
-    )
-    no_amlp_output_norm: bool = field(default=False, metadata={"help": "no layer norm behind the heads of AMLP"})
+    amlp_temperature: float = field(default=1.0, metadata={"help": "initial value of the temperatures of 'amlp_cov'"})
+    no_amlp_output_norm: bool = field(default=False, metadata={"help": "no layer norm after the heads of AMLP"})
     amlp_published_contraction: bool = field(
         default=False, metadata={"help": "'amlp_cov' with relu(L) and the axis of KᵀV that the authors' code sums over"}
     )
@@ -82,11 +80,11 @@ class AMLP(MultiHeadAttention):
     ``--no-amlp-output-norm``). Nothing of size n·m or n² is computed.
 
     Raises:
-        ValueError: for a scale that this way does not have.
+        ValueError: for a scale that the subclass does not have.
     """
 
     patterns: tuple[str, ...] = ("noncausal self", "noncausal cross")
-    #: What ``--amlp-scale`` can be, by default the first.
+    #: Possible values of ``--amlp-scale``; the first is the default.
     scales: tuple[str, ...]
 
     def __init__(self, spec: AttentionSpec) -> None:
@@ -114,14 +112,14 @@ class AMLP(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         weights = self.adaptive_weights(q, memory["k"], memory["v"], padding_mask, memory.get("padding_mask"))
         weights = self.ready_weights(*weights, q)
-        # With the positions outermost, as the heads are put together again.
+        # Positions outermost, the layout in which the heads are joined.
         outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
         return torch.cat(outputs).permute(1, 2, 0, 3), None
 
     def ready_weights(self, l_t: Tensor, w: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Lᵀ and W (…, c, d_h) as ``perceptron`` takes them: L (…, d_h, c) with its scale, and W, in the type of q."""
         if self.norm is not None:
-            # What the norm takes away from the output is taken from W, before half precision rounds it.
+            # The norm subtracts the mean from the output anyway: subtract it from W, before half precision rounds it.
             w = w - w.mean(dim=-1, keepdim=True)
         return (l_t * self.scaling).mT.to(q), w.to(q)
 
@@ -151,8 +149,8 @@ class AMLPCov(RunningSums, AMLP):
     ``--amlp-published-contraction`` also takes from that code relu(Lᵀ), and the other axis of the covariance in Eq. 10:
     W = Lᵀ softmax(KᵀV)ᵀ.
 
-    The causal form has covariances, and norms of channels, of the positions that each sees (Eq. 13 and 14): d_h²
-    numbers for every position, head and covariance, which training computes a second time instead of keeping them.
+    In the causal form every position has its own covariances and channel norms, of the positions that it sees (Eq. 13
+    and 14): d_h² numbers for every position, head and covariance, which training computes twice instead of keeping.
     """
 
     patterns = ("noncausal self", "causal self", "noncausal cross")
@@ -213,7 +211,7 @@ class AMLPCov(RunningSums, AMLP):
         return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], sums
 
     def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: State) -> tuple[Tensor, State]:
-        """Outputs (B, H, steps, z, d_h) of some steps, and the sums behind them."""
+        """Outputs (B, H, steps, z, d_h) of some steps, and the sums after them."""
         wide_q, wide_k, wide_v = (x.to(sums["qq"]) for x in (q, k, v))
         new = {"qq": wide_q.mT @ wide_q, "kk": wide_k.mT @ wide_k, "kv": wide_k.mT @ wide_v}
         new["vv"] = wide_v.square().sum(dim=3)
@@ -242,8 +240,8 @@ class AMLPPQuery(AMLP):
         W   = softmax(Lᵀ Kᵀ) V                                      (12)
 
     with W_o: 2 d_h → d_h for all heads. β is ``--amlp-ema-beta``; ``--amlp-ema-bias-correction`` divides q̂_i by
-    1 - β^i, for the recursion starts with zero. ``--amlp-scale all`` divides the arguments of the softmaxes, too, by
-    √d_h: on small data they saturate otherwise, so that the c pseudo-queries read the same few keys.
+    1 - β^i, because the recursion starts with zero. ``--amlp-scale all`` also divides the arguments of the softmaxes by
+    √d_h: otherwise they saturate on small data, and the c pseudo-queries read the same few keys.
     """
 
     scales = SCALES

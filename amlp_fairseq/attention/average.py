@@ -16,7 +16,7 @@ from amlp_fairseq.ops.cumulative_mean import continue_mean, cumulative_mean
 class AverageOptions:
     """Options of 'average'."""
 
-    average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer behind the mean of 'average'"})
+    average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer after the mean of 'average'"})
     no_average_gate: bool = field(default=False, metadata={"help": "leave out the gates of 'average'"})
 
 
@@ -28,8 +28,8 @@ class AverageAttention(SelfAttention):
         i_j, f_j = σ(W [y_j; g_j] + b)          gates, W: 2d → 2d; none with --no-average-gate
         h̃_j = i_j ⊙ y_j + f_j ⊙ g_j            without gates h̃_j = g_j
 
-    Where it is not causal the mean runs over the whole sentence: uniform weights where self-attention has learned ones.
-    The decoding state is the sum of the inputs.
+    If it is not causal, the mean is over the whole sentence: attention with uniform instead of learned weights. The
+    decoding state is the sum of the inputs.
     """
 
     def __init__(self, spec: AttentionSpec) -> None:

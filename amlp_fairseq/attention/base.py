@@ -1,4 +1,7 @@
-"""What every attention of the registry is: how layers call it, and how a decoder writes with it."""
+"""The interface of the registry's attentions: how layers call them, and how a decoder steps through them.
+
+Notation: docs/glossary.md.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,27 @@ from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext, with_slots
+from amlp_fairseq.compat.internals import FairseqIncrementalState
 
-#: Slots for which fairseq's incremental decoding makes room at first; they are doubled when they are full.
+#: Slots that fairseq's incremental decoding allocates at first; they are doubled when they are full.
 SLOTS = 16
 
 
 class Attention(FairseqIncrementalState, nn.Module):
     """An attention, built from an ``AttentionSpec``; subclasses are ``MultiHeadAttention`` and ``SelfAttention``.
 
-    A decoder that writes from left to right, fairseq's or one made ready (``decoding/``), has a state for each of its
-    attentions and calls ``step`` with the words of one or more whole steps, which updates the state in place. The state
-    of "causal self" attention is made by ``init_state``, that of "causal cross" attention by ``remember``.
+    A causal decoder, fairseq's or one made ready (``decoding/``), has a state for each of its attentions and calls
+    ``step`` with the words of one or more whole steps, which updates the state in place. The state of "causal self"
+    attention is made by ``init_state``, that of "causal cross" attention by ``remember``.
     """
 
-    #: Of ``registry.PATTERNS``, what it can do.
+    #: The patterns of ``registry.PATTERNS`` that it supports.
     patterns: tuple[str, ...] = ()
-    #: Whether it obeys ``attn_mask`` and ``StepContext.bias``, and needs them to be causal.
+    #: Whether it applies ``attn_mask`` and ``StepContext.bias``, and needs them to be causal.
     takes_mask = False
     #: The tensors of its state that have a slot for each word, (R, …, slots, width).
     growing: tuple[str, ...] = ()
@@ -44,7 +47,7 @@ class Attention(FairseqIncrementalState, nn.Module):
 
         Args:
             rows: R.
-            slots: the room in the tensors that are ``growing``.
+            slots: how many the ``growing`` tensors have room for.
             like: a tensor of the type and on the device of the inputs.
         """
         raise NotImplementedError
@@ -56,9 +59,9 @@ class Attention(FairseqIncrementalState, nn.Module):
 
         Args:
             x: inputs at the new words, whole steps, (R, n, C).
-            state: of the words before; those of ``x`` are added to it, in place.
-            context: where the words stand.
-            need_weights: whether cross-attention's weights are wanted, for those that have them.
+            state: after the words before; updated in place.
+            context: the words' slots, and what they may attend to.
+            need_weights: whether to return the weights of cross-attention, if it has any.
 
         Returns:
             (R, n, C), and the weights over the source averaged over heads (R, n, S) or None.
@@ -73,11 +76,11 @@ class Attention(FairseqIncrementalState, nn.Module):
         need_weights: bool = False,
         begin: Callable[[], State] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """``step`` for new words (T, B, C), with the state that fairseq keeps.
+        """``step`` for new words (T, B, C), with the state in fairseq's incremental state.
 
         Args:
             x: inputs at the new words.
-            incremental_state: fairseq's decoding state; with the state goes the number of words, as ``length``.
+            incremental_state: fairseq's; next to the state it has the number of words, as ``length``.
             bias: see ``StepContext``.
             need_weights: see ``step``.
             begin: makes the state before the first word; None: ``init_state``.
@@ -104,7 +107,7 @@ class Attention(FairseqIncrementalState, nn.Module):
         return out.transpose(0, 1), weights
 
     def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Go on with the rows ``new_order`` of the beam."""
+        """Apply a row permutation to the state."""
         state = utils.get_incremental_state(self, incremental_state, "state")
         if state is not None:
             for name, value in state.items():
@@ -112,14 +115,14 @@ class Attention(FairseqIncrementalState, nn.Module):
                     state[name] = value.index_select(0, new_order)
 
     def _get_input_buffer(self, incremental_state: dict[str, Any] | None) -> dict[str, Any]:
-        """fairseq's decoder layer asks for it, and does nothing with it."""
+        """fairseq's decoder layer calls it, and makes no use of the result."""
         return {}
 
 
 class SelfAttention(Attention):
     """Self-attention without queries, keys and values.
 
-    Subclasses write ``mix``, and where they are causal ``init_state`` and ``step``.
+    Subclasses implement ``mix``, and if they are causal ``init_state`` and ``step``.
     """
 
     patterns: tuple[str, ...] = ("noncausal self", "causal self")
@@ -138,7 +141,7 @@ class SelfAttention(Attention):
         """What the layers call; ``key`` and ``value`` are ``query`` again.
 
         Args:
-            query: inputs (T, B, C); with ``incremental_state`` those that are new.
+            query: inputs (T, B, C); with ``incremental_state`` only the new ones.
             key_padding_mask: True for padding, (B, T).
             incremental_state: fairseq's decoding state.
 

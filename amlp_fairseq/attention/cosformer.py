@@ -15,7 +15,7 @@ from amlp_fairseq.attention.registry import register_attention
 @register_attention("cosformer")
 class CosformerAttention(MultiHeadAttention):
     """Weights ``relu(q_i)ᵀ relu(k_j) cos(π/2 · (i - j)/M)`` (Eq. 10), M the longer of the sentence's two lengths; the
-    cosine is taken apart into products of the positions' sines and cosines (Eq. 12)."""
+    cosine is expanded into products of the positions' sines and cosines (Eq. 12)."""
 
     def read(
         self,

@@ -23,7 +23,7 @@ def _divided(weight: Tensor, order: int) -> Tensor:
     return weight / (norm + _EPSILON)
 
 
-#: Table 6: what may be done to the weights W over the kernel axis. The operators have the softmax inside.
+#: Table 6: normalisations of the weights W over the kernel axis. The operators apply the softmax themselves.
 NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda w: w,
     "none": lambda w: w,
@@ -57,7 +57,7 @@ class ConvolutionOptions(KernelSizeOptions, OperatorOptions):
     )
     decoder_glu: int = field(default=1, metadata={"help": "1: gated linear unit before the convolution, 0: none"})
     weight_normalization: ChoiceEnum(list(NORMALIZATIONS)) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "what is done to a convolution's weights over the kernel axis"}
+        default="softmax", metadata={"help": "normalisation of a convolution's weights over the kernel axis"}
     )
     weight_dropout: Optional[float] = field(  # noqa: UP045
         default=None, metadata={"help": "DropConnect of convolution weights (default: --attention-dropout)"}

@@ -1,4 +1,4 @@
-"""gMLP (Liu et al. 2021): a gate computed by a learned map along the sequence, in the place of self-attention."""
+"""gMLP (Liu et al. 2021): a gate computed by a learned map along the sequence, instead of self-attention."""
 
 from __future__ import annotations
 

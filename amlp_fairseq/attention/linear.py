@@ -23,7 +23,7 @@ class LinearizedAttention(MultiHeadAttention):
         raise NotImplementedError
 
     def key_features(self, k: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """φ' of (B, H, S, d_h) in float32: (B, H, S, f). What it is at padding, True in (B, 1, S, 1), is not used."""
+        """φ' of (B, H, S, d_h) in float32: (B, H, S, f). Values at padding, True in (B, 1, S, 1), are not used."""
         raise NotImplementedError
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
@@ -66,8 +66,8 @@ class PerformerAttention(LinearizedAttention):
 
         φ(x) = exp(w_rᵀ x' - ‖x'‖²/2),   x' = x / d_h^¼,   r = 1 … c
 
-    with orthogonal directions w_r, drawn once and kept in the checkpoint; c is ``--attention-inner-dim``. The largest
-    exponent is taken out of each query and out of all keys, which cancels.
+    with orthogonal directions w_r, drawn once and kept in the checkpoint; c is ``--attention-inner-dim``. From the
+    exponents of each query, and from those of all keys, the largest is subtracted, which cancels.
     """
 
     directions: Tensor

@@ -1,6 +1,7 @@
 """Softmax attention within a window.
 
 Sources: "self-attention baseline (k=3,7,15,31x3)" of Wu et al. (2019), Table 3; "local" of the AMLP paper, Table 3.
+Notation: docs/glossary.md.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_at
 from amlp_fairseq.attention.shared_options import KernelSizeOptions
 from amlp_fairseq.attention.state import State, StepContext
 
-#: Queries that are treated together, at least.
+#: The least number of queries that are treated together.
 BLOCK = 32
 
 
@@ -30,16 +31,16 @@ class LocalOptions(KernelSizeOptions):
 
 @register_attention("local", options=LocalOptions)
 class LocalAttention(MultiHeadAttention):
-    """Softmax attention to k positions; memory and time are linear in the length.
+    """Softmax attention over k positions, with time and memory usage linear in the length.
 
     k is ``--attention-window``, or else the layer's entry of the kernel size list.
 
     - noncausal self: a window centred on the position;
-    - causal self: the last k positions, counted from the end of the step where a step has several words. The decoding
-      state are the last k - z keys and values;
-    - noncausal cross: centred on the source position that has the query's place in its sentence, ⌊(i + ½) m/n⌋ for
+    - causal self: the last k positions, counted from the end of the step if a step has several words. The decoding
+      state is the last k - z keys and values;
+    - noncausal cross: centred on the source position at the same relative position as the query, ⌊(i + ½) m/n⌋ for
       query i of n and m source positions;
-    - causal cross: centred on source position i, the last one if there is none, for n is not known yet.
+    - causal cross: centred on source position i, or the last one if the source is shorter, as n is not known yet.
     """
 
     patterns = PATTERNS
@@ -94,19 +95,19 @@ class LocalAttention(MultiHeadAttention):
         history: int = 0,
         first: int | Tensor = 0,
     ) -> Tensor:
-        """Self-attention of queries (B, H, T, d_h), the first of which stands at key ``history``: in blocks of
-        queries, each with the span of keys that its windows reach. There are no keys before ``first``."""
+        """Self-attention of queries (B, H, T, d_h), the first of which is at key ``history``, in blocks of queries,
+        each with the span of keys that its windows reach. Keys before ``first`` are masked."""
         length, keys, device, step = q.size(2), k.size(2), q.device, self.spec.words_per_step
         reach = self.right + step - 1  # from a query to the right
         block = min(max(BLOCK, self.left + reach), length)
         blocks = -(-length // block)
         span = block + self.left + reach
-        before, behind = self.left - history, blocks * block - length + reach
+        before, after = self.left - history, blocks * block - length + reach
 
         def spans(x: Tensor) -> Tensor:
             """(B, H, S, …) to (B, H, blocks, …, span)."""
             x = x[:, :, max(-before, 0) :]
-            return F.pad(x, [0, 0] * (x.dim() - 3) + [max(before, 0), behind]).unfold(2, span, block)
+            return F.pad(x, [0, 0] * (x.dim() - 3) + [max(before, 0), after]).unfold(2, span, block)
 
         query = torch.arange(blocks * block, device=device).view(blocks, block, 1)
         end = query // step * step + step - 1 + history

@@ -1,4 +1,7 @@
-"""What the multi-head attentions share: projections, heads, fairseq's way of calling, the steps of a decoder."""
+"""What the multi-head attentions share: projections, heads, fairseq's calling convention, the steps of a decoder.
+
+Notation: docs/glossary.md.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,17 @@ from amlp_fairseq.attention.base import Attention
 from amlp_fairseq.attention.registry import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 
-#: What an attention keeps of the keys and values, by name: tensors with the sentences as their first axis.
+#: What ``make_memory`` keeps of keys and values, by name: tensors with the sentences as their first axis.
 Memory = State
 
 
 class MultiHeadAttention(Attention):
     """Queries, keys and values in H heads of width d_h, with fairseq's parameter names and initialisation.
 
-    Subclasses say which ``patterns`` they support. For all but "causal self" they write ``make_memory``, what is kept
-    of the keys and values, and ``read``, what the queries take from it; a decoder runs the first once per sentence. For
-    "causal self" they write ``attend_causally``, for whole sequences, and ``init_state`` and ``step_causally``.
+    Subclasses say which ``patterns`` they support. For all but "causal self" they implement ``make_memory``, what is
+    kept of the keys and values, and ``read``, what the queries take from it; a decoder calls the first once per
+    sentence. For "causal self" they implement ``attend_causally``, for whole sequences, and ``init_state`` and
+    ``step_causally``.
 
     Raises:
         ValueError: if the heads do not divide the width.
@@ -69,10 +73,10 @@ class MultiHeadAttention(Attention):
 
         Args:
             key_padding_mask: True for padding, (B, S).
-            incremental_state: fairseq's decoding state, for causal attention: ``query`` are then new positions only,
-                and cross-attention looks at ``key`` once.
-            need_weights: whether the weights are wanted, for those that have them.
-            attn_mask: what ``takes_mask`` speaks of, 0 or -inf, (T, S).
+            incremental_state: fairseq's decoding state, for causal attention: ``query`` then has only new positions,
+                and cross-attention reads ``key`` only once.
+            need_weights: whether to return the weights, if the attention has any.
+            attn_mask: bias for attentions with ``takes_mask``, (T, S).
             query_padding_mask: True for padding, (B, T); in self-attention that of the keys.
 
         Returns:
@@ -97,13 +101,13 @@ class MultiHeadAttention(Attention):
         return self._output(out.permute(2, 0, 1, 3), query.shape), weights
 
     def attend(self, query: Tensor, memory: Memory, query_padding_mask: Tensor | None = None) -> Tensor:
-        """Cross-attention of ``query`` (T, B, C) over what ``remember`` has made of a source: (T, B, C)."""
+        """Cross-attention of ``query`` (T, B, C) over the memory of a source, from ``remember``: (T, B, C)."""
         (q,) = self.project(query, "q")
         out, _ = self.read(q, memory, query_padding_mask)
         return self._output(out.permute(2, 0, 1, 3), query.shape)
 
     def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
-        """What cross-attention keeps of a source (S, b, C') with padding mask (b, S): tensors of its own, whose
+        """The memory of a source (S, b, C') with padding mask (b, S), in tensors that share no storage with others: its
         sentences may be moved in place."""
         k, v = self.project(source, "kv")
         return self.make_memory(k.contiguous(), v.contiguous(), None if padding_mask is None else padding_mask.clone())
@@ -142,9 +146,9 @@ class MultiHeadAttention(Attention):
             q: queries (B, H, T, d_h), not scaled.
             memory: from ``make_memory``.
             padding_mask: of the queries, (B, T).
-            positions: of the queries, (n,), which may stand for several rows one after the other: T = rows · n; None:
+            positions: of the queries, (n,), the same for each of several consecutive rows: T = rows · n; None:
                 0 … T - 1.
-            need_weights: whether the weights (B, T, S) are wanted.
+            need_weights: whether to return the weights (B, T, S).
 
         Returns:
             (B, H, T, d_h), and the weights or None.
@@ -172,8 +176,8 @@ class MultiHeadAttention(Attention):
         Args:
             q: queries (R, H, n, d_h), not scaled.
             kv: keys and values, (R, H, 2, n, d_h).
-            state: of the words before, updated in place.
-            context: where the words stand.
+            state: after the words before; updated in place.
+            context: the words' slots, and what they may attend to.
 
         Returns:
             (R, H, n, d_h).
@@ -190,8 +194,8 @@ class MultiHeadAttention(Attention):
     def pack_projections(
         self, pack: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], query_scale: float = 1.0
     ) -> None:
-        """Have one product for all projections of the same input, for as long as the weights stay as they are now. What
-        is packed is not trained any more: with dropout that is kept (``--retain-dropout``) nothing is packed.
+        """From now on compute all projections of the same input as one product, with copies of the present weights:
+        for decoding only. With ``--retain-dropout`` nothing is packed.
 
         Args:
             pack: makes a map x → x Wᵀ + b of weights W (out, in) and biases b (out,).
@@ -207,5 +211,5 @@ class MultiHeadAttention(Attention):
         self.packed["out"] = pack(self.out_proj.weight, self.out_proj.bias)
 
     def _output(self, x: Tensor, shape: torch.Size) -> Tensor:
-        """The output projection of heads that are put together as ``shape``."""
+        """The output projection of heads joined to ``shape``."""
         return (self.packed["out"] if self.packed else self.out_proj)(x.reshape(shape))

@@ -1,7 +1,8 @@
 """The registry of attentions: whatever lets the positions of a Transformer layer see each other or the source.
 
-A new one is a file in this folder with a class under ``@register_attention(name)``: a ``MultiHeadAttention`` (see
-``multihead.py``), or a ``SelfAttention`` (see ``base.py``) where there are no queries, keys and values.
+A new one is a file in this folder, imported in ``__init__.py``, with a class under ``@register_attention(name)``: a
+``MultiHeadAttention`` (see ``multihead.py``), or a ``SelfAttention`` (see ``base.py``) if it has no queries, keys and
+values. Notation: docs/glossary.md.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any
 
 from torch import nn
 
-#: What an attention may have to do. Where the decoder writes from left to right, its output at a position must not
-#: depend on later inputs: they are unknown when decoding. For "causal cross" that is about the queries alone.
+#: The uses of an attention. "causal": its output at a position must not depend on later inputs, which are unknown when
+#: decoding. For "causal cross" this concerns the queries only.
 PATTERNS = ("noncausal self", "causal self", "noncausal cross", "causal cross")
 
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Where an attention stands in a model, and what it has to do there.
+    """Which layer of a model an attention belongs to, and which use it has there.
 
     Attributes:
         options: the model's options by their names on the command line.
@@ -54,7 +55,7 @@ class AttentionSpec:
         """The layer's entry of ``--<side>-kernel-size-list``; a list of one entry is for all layers.
 
         Raises:
-            ValueError: if the list is not as long as the layers are many.
+            ValueError: if the list does not have as many entries as there are layers, or has one below 1.
         """
         sizes, layers = list(self.option("kernel_size_list")), self.option("layers")
         if len(sizes) == 1:
@@ -79,11 +80,11 @@ def register_attention(name: str, options: type | None = None) -> Callable[[Any]
 
     Args:
         name: the value of these options.
-        options: a dataclass of the attention's own options, as fairseq's models have them. All models have them on the
-            command line, those without an encoder all but ``encoder_…``. Attentions share an option by a common base.
+        options: a dataclass of the attention's own options, like those of fairseq's models. All models have them on the
+            command line, models without an encoder all but ``encoder_…``. A common base lets attentions share options.
 
     Raises:
-        ValueError: if the name is taken, or an option by another dataclass.
+        ValueError: if the name is taken, or an option's name by another dataclass.
     """
 
     def register(cls: Any) -> Any:
@@ -115,7 +116,7 @@ def _defaults(option: dataclasses.Field[Any]) -> Any:
 
 
 def supporting(*patterns: str) -> list[str]:
-    """Names of the attentions that can do one of the patterns at least."""
+    """Names of the attentions that support at least one of the patterns."""
     return sorted(name for name, cls in ATTENTIONS.items() if not set(patterns).isdisjoint(cls.patterns))
 
 
@@ -123,7 +124,7 @@ def build_attention(spec: AttentionSpec) -> nn.Module:
     """The attention that ``--<side>-self-attention-type`` or ``--<side>-cross-attention-type`` asks for.
 
     Raises:
-        ValueError: if it cannot do what the spec asks for.
+        ValueError: if it does not support what the spec asks for.
     """
     option = "cross_attention_type" if spec.cross else "self_attention_type"
     name = spec.option(option)
@@ -138,7 +139,7 @@ def replace_attentions(layers: nn.ModuleList, options: Any, side: str, words_per
     """Give the layers of a fairseq encoder or autoregressive decoder the attentions that the options name.
 
     Raises:
-        ValueError: from the attention, if it cannot do what is asked for.
+        ValueError: from the attention, if it does not support what is asked for.
     """
     for i, layer in enumerate(layers):
         own = "causal self" if side == "decoder" else "noncausal self"

@@ -1,4 +1,4 @@
-"""Causal attention from sums over the positions so far, which are its decoding state."""
+"""Causal attention from sums over the positions so far, which are its decoding state. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from amlp_fairseq.attention.state import State, StepContext, overwrite
 
 
 class RunningSums(MultiHeadAttention):
-    """Subclasses write ``init_state`` and ``continue_sums``."""
+    """Subclasses implement ``init_state`` and ``continue_sums``."""
 
     def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Outputs (B, H, T, d_h) behind the positions that the sums are of, and the sums with the new positions."""
+        """Outputs (B, H, T, d_h) at the positions after those in ``sums``, and the sums with these positions added."""
         raise NotImplementedError
 
     def attend_causally(

@@ -23,10 +23,10 @@ class OperatorOptions:
 
 @dataclass
 class InnerDimOptions:
-    """Options of the attentions with c slots, inner dimensions or features."""
+    """Options of the attentions with c means, inner dimensions or features."""
 
     attention_inner_dim: int = field(
-        default=16, metadata={"help": "c: slots of 'abc', inner width of AMLP, random features of 'performer'"}
+        default=16, metadata={"help": "c: means of keys in 'abc', inner width of AMLP, random features of 'performer'"}
     )
 
 

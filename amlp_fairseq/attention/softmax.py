@@ -13,15 +13,15 @@ from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import PATTERNS, register_attention
 from amlp_fairseq.attention.state import State, StepContext
 
-#: Up to so many queries a model made ready writes the scores out on a CPU: for 1 to 4 rows with 2 to 4 words each that
-#: takes half as long as the fused operator.
+#: Up to this many queries a packed attention computes the scores explicitly on a CPU: for 1 to 4 rows with 2 to 4 words
+#: each this takes half as long as the fused operator.
 FEW = 64
 
 
 @register_attention("softmax")
 class SoftmaxAttention(MultiHeadAttention):
-    """``softmax(Q Kᵀ / √d_h) V``: what fairseq's MultiheadAttention computes. The decoding state are the words'
-    keys and values."""
+    """``softmax(Q Kᵀ / √d_h) V``: what fairseq's MultiheadAttention computes. The decoding state is the words' keys and
+    values."""
 
     patterns = PATTERNS
     takes_mask = True
@@ -85,5 +85,5 @@ class SoftmaxAttention(MultiHeadAttention):
 
 
 def _bias(padding_mask: Tensor, like: Tensor) -> Tensor:
-    """0 or, for padding, -inf: (B, 1, 1, S)."""
+    """The bias of a padding mask: 0 or, for padding, -inf, (B, 1, 1, S)."""
     return torch.zeros_like(padding_mask, dtype=like.dtype).masked_fill(padding_mask, -math.inf)[:, None, None]

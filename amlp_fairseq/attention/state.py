@@ -1,4 +1,4 @@
-"""What an attention keeps while a decoder writes, and what a step tells it."""
+"""The decoding state of an attention, and the context of a decoding step. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-#: The decoding state of an attention, by name: tensors whose first axis are the rows (for what a cross-attention keeps
-#: of the source: the sentences).
+#: The decoding state of an attention, by name: tensors whose first axis is the rows (in the memory of a
+#: cross-attention: the sentences).
 State = dict[str, Tensor]
 
 
 class StepContext:
-    """What the attentions of a decoding step know beside their inputs and states.
+    """What the attentions of a decoding step get besides their inputs and states.
 
     Attributes:
-        slots: where the new words stand, (n,).
+        slots: the slots of the new words, (n,).
         end: how many slots are written when the step is done; a 0-d tensor in steps that are captured.
         beam: B, the rows of each sentence.
-        bias: 0 or -inf for what the new words may not see of the slots up to ``end``, (n, slots), or None.
+        bias: 0 where a new word may attend to a slot before ``end``, -inf elsewhere, (n, slots); None: 0 everywhere.
     """
 
     def __init__(self, slots: Tensor, end: int | Tensor, beam: int = 1, bias: Tensor | None = None) -> None:
@@ -27,19 +27,19 @@ class StepContext:
         self.end: Any = end
 
     def write(self, buffer: Tensor, new: Tensor) -> Tensor:
-        """Put the new words' part (R, …, n, d) into a buffer (R, …, slots, d); what the step sees of it, as many slots
-        as ``bias`` has."""
+        """Write the new words' part (R, …, n, d) into a buffer (R, …, slots, d); returns the slots that the step sees,
+        as many as ``bias`` has."""
         written, count = buffer.narrow(-2, 0, self.end), new.size(-2)
         written.narrow(-2, self.end - count, count).copy_(new)
         return written
 
 
 def overwrite(state: State, new: State) -> None:
-    """Make the values of a state those of another."""
+    """Copy the values of another state into a state."""
     for name, value in new.items():
         state[name].copy_(value)
 
 
 def with_slots(buffer: Tensor, slots: int) -> Tensor:
-    """A buffer (…, slots, d) with so many slots, at least as many as it has; the new ones hold zeros."""
+    """A buffer (…, slots, d) enlarged to ``slots`` slots, the new ones zero."""
     return F.pad(buffer, (0, 0, 0, slots - buffer.size(-2)))

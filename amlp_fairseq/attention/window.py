@@ -17,7 +17,7 @@ class WindowedLayer(nn.Module):
     Eq. 4).
 
     Args:
-        spec: where it stands; gives k and z.
+        spec: that of the attention; gives k and z.
         channels: C, of inputs and outputs.
     """
 
@@ -38,8 +38,8 @@ class WindowedLayer(nn.Module):
         return self.convolve(x, x, self.padding_l)
 
     def step(self, x: Tensor, history: Tensor) -> Tensor:
-        """(R, n, C) to (R, n, C) for whole steps, behind the inputs ``history`` (R, max(k - z, 0), C), whose place the
-        last ones then take."""
+        """(R, n, C) to (R, n, C) for whole steps that follow the inputs ``history`` (R, max(k - z, 0), C), which is
+        updated in place."""
         size = history.size(1)
         inputs = torch.cat([history, x], dim=1)
         history.copy_(inputs[:, inputs.size(1) - size :])
@@ -47,17 +47,17 @@ class WindowedLayer(nn.Module):
 
 
 class WindowedAttention(SelfAttention):
-    """A ``WindowedLayer`` as self-attention; subclasses say what is in front of it and behind. The decoding state are
-    its last k - z inputs."""
+    """A ``WindowedLayer`` as self-attention; subclasses add what comes before and after it. The decoding state is its
+    last k - z inputs."""
 
     conv: WindowedLayer
 
     def before(self, x: Tensor) -> Tensor:
-        """What is in front of the layer, (…, C) to (…, its channels)."""
+        """What comes before the layer, (…, C) to (…, its channels)."""
         return x
 
     def behind(self, x: Tensor) -> Tensor:
-        """What is behind the layer, (…, its channels) to (…, C)."""
+        """What comes after the layer, (…, its channels) to (…, C)."""
         return x
 
     def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:

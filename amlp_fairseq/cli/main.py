@@ -1,6 +1,6 @@
 """amlp-fairseq: fast-decoding machine translation for fairseq, from a corpus to results.
 
-usage: amlp-fairseq COMMAND …     (amlp-fairseq COMMAND --help says more, with an example)
+usage: amlp-fairseq COMMAND …     (details and an example: amlp-fairseq COMMAND --help)
 
 """
 
@@ -11,16 +11,16 @@ from importlib import import_module
 
 from amlp_fairseq.recipes.config import PLUGIN, refuse_unknown
 
-#: A recipe for each command, and what it does.
+#: The commands that are modules of ``recipes/``, with their help texts.
 RECIPES = {
     "prepare": "make the data folder of a corpus, or of text of your own",
-    "train": "train a row of a paper's table at a scale, or whatever fairseq-train trains",
-    "distill": "make a data folder again, with a teacher's translations as targets",
+    "train": "train a row of a paper's table at a scale, or any model of fairseq-train",
+    "distill": "copy a data folder, with a teacher's translations as training targets",
     "evaluate": "average checkpoints, decode, score, and store the results",
     "reproduce": "train and evaluate all rows of a paper's tables, raw and distilled",
-    "tables": "print results beside what the papers publish",
+    "tables": "print results next to those of the papers",
     "average": "average the weights of checkpoints",
-    "score": "score what fairseq-generate has printed",
+    "score": "score the output of fairseq-generate",
     "parameters": "compare numbers of parameters with the published ones",
     "pmi": "estimate how much words that are predicted together depend on each other",
 }

@@ -5,16 +5,35 @@ from amlp_fairseq.compat import fairseq_present
 fairseq_present.require()
 
 from amlp_fairseq.compat import (  # noqa: E402
+    archives,
     bf16,
+    binarised_files,
     checkpoint_options,
+    file_names,
+    guarded_tasks,
+    literal_options,
     numpy_names,
     processes,
     safe_checkpoints,
+    training_folder,
     whole_copies,
 )
 
 
 def install() -> None:
     """Mend what breaks fairseq on this stack, or breaks its users' work; each file says what it changes."""
-    for fix in (numpy_names, bf16, processes, whole_copies, safe_checkpoints, checkpoint_options):
+    for fix in (
+        numpy_names,
+        bf16,
+        processes,
+        whole_copies,
+        literal_options,
+        file_names,
+        archives,
+        binarised_files,
+        safe_checkpoints,
+        checkpoint_options,
+        guarded_tasks,
+        training_folder,
+    ):
         fix.install()

@@ -1,7 +1,6 @@
 """Checkpoints load with ``weights_only`` left on: their pickles hold data and nothing that could run code.
 
-What remains is fairseq's own: a few of its models (``fconv``, ``lstm``, ``wav2vec``, …) pass strings of their
-configuration to ``eval()`` when they are built. The plugin's tasks build none of them.
+Data that fairseq would evaluate when it builds a model is the matter of ``literal_options``.
 
 torch ≥ 2.6 refuses fairseq's own checkpoints because of a few harmless types. :func:`install` allow-lists exactly
 those, and makes the refusal of anything else name the file and the type.

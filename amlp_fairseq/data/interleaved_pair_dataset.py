@@ -1,26 +1,27 @@
-"""Language pairs whose batches also carry the target in generation order."""
+"""Language pairs whose batches also contain the target in generation order. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from fairseq.data import BaseWrapperDataset, LanguagePairDataset, data_utils
+from fairseq.data import BaseWrapperDataset, LanguagePairDataset
 from torch import Tensor
 
+from amlp_fairseq.compat.internals import data_utils
 from amlp_fairseq.order import GenerationOrder
 
 
 class InterleavedPairDataset(BaseWrapperDataset):
-    """A language-pair dataset whose batches also carry the target in generation order.
+    """A language-pair dataset whose batches also contain the target in generation order.
 
-    ``target`` stays in reading order, as scoring, ``T-`` lines and ``--eval-bleu`` read it. New or replaced keys, for
-    B sentences and L slots, those of the longest target in whole steps:
+    ``target`` keeps the reading order, in which scoring, ``T-`` lines and ``--eval-bleu`` read it. Keys that are added
+    or replaced, for B sentences and L slots (the longest target, rounded up to whole steps):
 
     - ``target_interleaved`` (B, L): the words in generation order, the end symbol, padding;
     - ``net_input.prev_output_tokens`` (B, L): z start symbols, then the words in generation order, shifted by z.
 
-    The decoder input of a sentence fills all slots of its last step, also those behind the end symbol: when decoding, a
+    The decoder input of a sentence fills all slots of its last step, even those after the end symbol: when decoding, a
     step always has z inputs, and the end symbol's slot attends to all of them (Eq. 4).
 
     Args:
@@ -28,7 +29,7 @@ class InterleavedPairDataset(BaseWrapperDataset):
         order: the order in which targets are generated.
 
     Raises:
-        ValueError: for targets padded on the left, and when collating targets without end symbol.
+        ValueError: if targets are padded on the left; when collating, if a target has no end symbol.
     """
 
     def __init__(self, dataset: LanguagePairDataset, order: GenerationOrder) -> None:

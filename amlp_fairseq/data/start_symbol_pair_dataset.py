@@ -15,12 +15,12 @@ LENGTHS = 256
 class StartSymbolPairDataset(LanguagePairDataset):
     """A language-pair dataset whose sources begin with the start symbol, and whose sizes count it on both sides.
 
-    Targets stay without it: scoring, ``T-`` lines and ``--eval-bleu`` read them. It is counted all the same, as the
-    decoder reads it. Logs a warning if some targets are too long for the length prediction.
+    Targets do not contain it, because scoring, ``T-`` lines and ``--eval-bleu`` read them; their sizes count it,
+    because the decoder reads it. Logs a warning if some targets are too long for the length prediction.
 
     Args:
-        pairs: what the dataset is made of; it stays as it is.
-        name: what the warning calls it.
+        pairs: the dataset to start from; it is not changed.
+        name: the dataset's name in the warning.
     """
 
     def __init__(self, pairs: LanguagePairDataset, name: str) -> None:
@@ -33,7 +33,7 @@ class StartSymbolPairDataset(LanguagePairDataset):
         if long := int((self.tgt_sizes >= LENGTHS).sum()):
             logger.warning(
                 "%d target(s) of %s are longer than %d words: without --pred-length-offset the length prediction takes "
-                "them for sentences of that length, and never writes longer ones",
+                "them for sentences of that length, and never predicts longer ones",
                 long,
                 name,
                 LENGTHS - 3,

@@ -1,4 +1,4 @@
-"""Decoding steps captured as CUDA graphs, see ``cuda_graphs.py``."""
+"""Decoding steps captured as CUDA graphs, see ``cuda_graphs.py``. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amlp_fairseq.decoding.step_decoder import SLOTS, StepDecoder
 
 
 class Shape(NamedTuple):
-    """What a graph is captured for."""
+    """The sizes that a graph is captured for."""
 
     sentences: int
     beam: int
@@ -33,12 +33,12 @@ class CapturedDecoder:
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
-        """Whether its steps can be captured: those of any attention can."""
+        """Whether the decoder's steps can be captured, which they can with every attention."""
         return StepDecoder.supports(decoder)
 
 
 class CapturedDecoding:
-    """A batch in the middle of decoding: ``step_decoder.Decoding`` for a captured decoder."""
+    """A session with captured steps; ``step_decoder.Decoding`` is the one without."""
 
     def __init__(self, captured: CapturedDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
         self.captured, self.beam, self.length = captured, beam, 0
@@ -71,8 +71,7 @@ class CapturedDecoding:
         return logits, None if attention is None else attention[..., : self.source].clone()
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
-        change their order."""
+        """See ``ready_model.StepwiseDecoding``."""
         assert self.graph is not None
         if len(rows) < self.sentences * self.beam:
             self.sentences = len(rows) // self.beam
@@ -81,8 +80,8 @@ class CapturedDecoding:
 
 
 class _CapturedContext(StepContext):
-    """A step that finds out in the device's memory where it stands, and sees all slots: ``bias`` hides those that are
-    not written."""
+    """The context of a captured step: it reads its slots from device memory, and it sees all slots of the buffers;
+    ``bias`` masks those that are not written yet."""
 
     def write(self, buffer: Tensor, new: Tensor) -> Tensor:
         return buffer.index_copy_(-2, self.slots, new)
@@ -92,18 +91,18 @@ class _Graph:
     """One step on buffers of one shape, captured.
 
     Attributes:
-        words: of the step before, (R, z).
-        origins: the row that each row goes on with, (R,).
-        slots: where the step's words stand, (z,).
+        words: the words of the previous step, (R, z).
+        origins: the row permutation to apply before the step, (R,).
+        slots: the slots of ``words``, (z,).
         states: of the self-attentions.
-        memories: of the cross-attentions; rows behind the batch's sentences hold zeros.
+        memories: of the cross-attentions; what they hold beyond the batch's sentences is not used.
     """
 
     def __init__(self, decoder: StepDecoder, shape: Shape, memories: list[Memory]) -> None:
         self.decoder, self.shape = decoder, shape
         if shape.slots > len(decoder.slots):
             decoder.make_tables(shape.slots)
-        # A graph keeps no memory alive: these are what it reads, also after the decoder has made larger ones.
+        # A graph does not keep the tensors alive that it reads, and the decoder may replace these by larger ones.
         self.tables = decoder.encodings, decoder.bias
         z, rows = decoder.words_per_step, shape.sentences * shape.beam
         self.own, self.first = decoder.slots.new_tensor(range(rows)), decoder.slots[:z].clone()
@@ -112,9 +111,9 @@ class _Graph:
         self.memories = [
             {name: x.new_zeros(shape.sentences, *x.shape[1:]) for name, x in memory.items()} for memory in memories
         ]
-        self.replay, (self.logits, self.attention) = cuda_graphs.capture(self._run)
+        self.replay, (self.logits, self.attention) = cuda_graphs.capture(self._captured_step)
 
-    def _run(self) -> tuple[Tensor, Tensor | None]:
+    def _captured_step(self) -> tuple[Tensor, Tensor | None]:
         for stack in self.states.stacks:
             stack.copy_(stack.index_select(1, self.origins))
         self.origins.copy_(self.own)
@@ -123,14 +122,15 @@ class _Graph:
         return self.decoder.decode(self.words, context, self.states.layers, self.memories, self.shape.need_attention)
 
     def step(self, words: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits and attention of the first rows; ``words`` (R', z)."""
+        """Replay the graph for ``words`` (R', z): logits and attention of the first R' rows."""
         self.words[: len(words)].copy_(words)
         self.replay()
         self.slots.add_(len(self.slots))
         return self.logits[: len(words)], None if self.attention is None else self.attention[: len(words)]
 
     def begin(self, memories: list[Memory], states: list[Tensor], start: int) -> None:
-        """Go on with sentences (n, …) at slot ``start``; ``states`` are stacks (members, n·B, …), or none at first."""
+        """Load the memories (n, …) and states of a session that is at slot ``start``; ``states`` are stacks
+        (members, n·B, …), or none at first."""
         self.origins.copy_(self.own)
         self.slots.copy_(self.first + start)
         for stack in self.states.stacks:
@@ -142,13 +142,13 @@ class _Graph:
                 fill(buffers[name], content)
 
     def contents(self, sentences: int, slots: int) -> tuple[list[Memory], list[Tensor]]:
-        """What ``begin`` takes, of the first sentences with so many slots."""
+        """Memories and states of the first ``sentences`` sentences and ``slots`` slots, as ``begin`` takes them."""
         rows = self.origins[: sentences * self.shape.beam]
         memories = [{name: x[:sentences] for name, x in memory.items()} for memory in self.memories]
         return memories, [stack.index_select(1, rows) for stack in self.states.written(slots)]
 
     def keep_sentences(self, sentences: Tensor) -> None:
-        """Go on with these (n,), as the first ones."""
+        """Move the memories of these sentences (n,) to the front."""
         for memory in self.memories:
             for table in memory.values():
                 table[: len(sentences)].copy_(table.index_select(0, sentences))

@@ -1,4 +1,4 @@
-"""A non-autoregressive decoder's pass through all positions, captured as a CUDA graph, see ``cuda_graphs.py``."""
+"""A non-autoregressive decoder's pass over all positions, captured as a CUDA graph, see ``cuda_graphs.py``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from amlp_fairseq.models.cmlmc import CMLMCDecoder
 
 
 class CapturedPass:
-    """In place of a decoder's ``forward``; it takes and gives the same.
+    """A replacement of a decoder's ``forward``, with the same arguments and result.
 
     Args:
-        decoder: of CMLMC, which hides padding in sources (S, B, C) and targets (B, T).
+        decoder: a ``CMLMCDecoder``, which masks the padding of sources (S, B, C) and targets (B, T).
     """
 
     def __init__(self, decoder: Any) -> None:
@@ -48,10 +48,10 @@ class CapturedPass:
 
 
 class _Graph:
-    """Buffers of one shape, and the pass over them.
+    """Buffers of one shape, and the captured pass over them.
 
     Attributes:
-        given: the source that was copied into the buffers last.
+        given: the source that the buffers hold.
     """
 
     given: Tensor | None = None

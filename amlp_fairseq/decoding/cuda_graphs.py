@@ -1,8 +1,8 @@
-"""CUDA graphs of what a model does again and again: hundreds of kernels become one launch.
+"""CUDA graphs: hundreds of kernels become one launch.
 
-A GPU finishes the kernels of a small batch sooner than a processor can launch them. A graph launches them all, but only
-ever the same ones on the same memory. So sizes are rounded up to a shape, what is behind them is hidden, and whatever
-changes from one run to the next is in the device's memory.
+A GPU executes the kernels of a small batch faster than a CPU can launch them. A graph launches all of them at once, but
+always the same kernels on the same buffers. So sizes are rounded up to a shape, the padding that this adds is masked,
+and whatever changes from one call to the next is kept in device memory.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from typing import Any
 
 import torch
 
-#: Devices with graphs.
+#: Device types that have graphs.
 CAPTURING = ("cuda",)
-#: Graphs that are kept: the shapes of the last batches.
+#: How many graphs a model keeps: those that were used last.
 KEPT = 8
-#: Positions of sources, and of targets in a pass through all, are rounded up to a multiple of this.
+#: Positions of sources, and of targets in a pass over all positions, are rounded up to a multiple of this.
 POSITIONS = 32
 
 
 def check_device(model: Any, able: bool, needed: str) -> None:
-    """Raise ValueError that says what ``--cuda-graphs`` is for, unless the model is ``able`` and its device is."""
+    """Raise ValueError unless ``--cuda-graphs`` supports the model's decoder (``able``) and its device; ``needed``
+    names the supported decoders."""
     device, name = next(model.parameters()).device.type, type(model.decoder).__name__
     if not able or device not in CAPTURING:
         raise ValueError(f"--cuda-graphs is for {', '.join(CAPTURING)} and {needed}, not for {name} on {device}")
 
 
 class Graphs:
-    """The graphs of the shapes that were used last."""
+    """A cache of the graphs that were used last, by shape."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, Any] = {}
 
     def get(self, shape: Any, make: Callable[[], Any]) -> Any:
-        """What was made for a shape, or is made now."""
+        """The graph of a shape; ``make`` makes it if it is not in the cache."""
         graph = self.kept.pop(shape, None) or make()
         self.kept[shape] = graph  # in the order of their last use
         if len(self.kept) > KEPT:
@@ -43,7 +44,7 @@ class Graphs:
 
 
 def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """A graph of what ``run`` does, as a function that does it again, and the result, overwritten each time."""
+    """Capture what ``run`` does: a function that replays it, and its result, which every replay overwrites."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # kernels are chosen and compiled in the first runs
@@ -57,10 +58,10 @@ def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 
 
 def power_of_two(count: int) -> int:
-    """The next one that is not less."""
+    """The smallest power of two that is at least ``count``."""
     return 1 << (count - 1).bit_length()
 
 
 def rounded(positions: int) -> int:
-    """The next multiple of ``POSITIONS`` that is not less."""
+    """The smallest multiple of ``POSITIONS`` that is at least ``positions``."""
     return -(-positions // POSITIONS) * POSITIONS

@@ -1,7 +1,7 @@
-"""Memory that decoding steps free stays with the process.
+"""Keep the memory that decoding steps free in the process.
 
-A step's logits are megabytes (rows times words of the dictionary), are freed at its end and wanted again at once. glibc
-gives such blocks back to the system, which has to clear every page of the next ones.
+A step's logits take megabytes (rows times entries of the dictionary); they are freed at its end and allocated again in
+the next step. By default glibc returns such blocks to the system, which has to clear every page of the next ones.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import ctypes
 
 #: The most bytes that are kept.
 KEPT = 1 << 30
-#: Of malloc.h: free memory at the end of the heap that is given back, and blocks that have pages of their own.
+#: Parameters of mallopt (malloc.h): the sizes from which free memory at the end of the heap is returned, and from which
+#: blocks get pages of their own.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 

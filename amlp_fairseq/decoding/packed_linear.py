@@ -1,8 +1,8 @@
 """Linear maps whose weights are laid out, or quantised, for the few rows of a decoding step.
 
-PyTorch's ``linear`` leaves a CPU's weights as they are trained. For a few rows MKL then reads them at half the speed of
-the memory and with one thread; oneDNN's blocked layout is read at full speed by all threads, and bfloat16 and int8
-weights are half and a quarter of the bytes.
+On a CPU, PyTorch's ``linear`` uses the layout in which the weights were trained. For a few rows MKL then reads them
+with one thread and at half the memory bandwidth; oneDNN's blocked layout is read by all threads at full bandwidth, and
+bfloat16 and int8 weights take half and a quarter of the bytes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ Map = Callable[[Tensor], Tensor]
 
 #: What ``--decode-dtype`` may be.
 DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
-#: Of PyTorch's engines only this one, for x86, multiplies activations with a scale that is given.
+#: int8 needs PyTorch's engine for x86: no other lets the caller set the scale of the activations.
 _INT8 = ("int8",) if "fbgemm" in torch.backends.quantized.supported_engines else ()
-#: What a device has fast arithmetic for.
-_ABLE = {"cpu": ("float32", "bfloat16", *_INT8), "cuda": ("float32", "bfloat16", "float16")}
+#: The types for which a device has fast arithmetic.
+_FAST_DTYPES = {"cpu": ("float32", "bfloat16", *_INT8), "cuda": ("float32", "bfloat16", "float16")}
 
 
-#: Devices on which a model is of this type as a whole, as with ``--fp16``: every conversion is a launch. On others only
-#: its linear maps are; what is between them keeps its own type.
-_WHOLE = ("cuda",)
+#: Devices on which the whole model is converted, as with ``--fp16``, because every conversion between layers would be a
+#: kernel launch. On others only its linear maps are; everything between them keeps its type.
+_CONVERT_WHOLE = ("cuda",)
 
 
 def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | None]:
-    """The model, or where the device wants it a copy in this type, and the type that is left for its linear maps.
+    """The model, or a copy converted as a whole (see ``_CONVERT_WHOLE``), and the type that its linear maps are still
+    to be converted to, if any.
 
     Raises:
         ValueError: where the device has no fast arithmetic of this type.
@@ -41,10 +42,10 @@ def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | No
     if decode_dtype is None:
         return model, None
     device = next(model.parameters()).device.type
-    able = _ABLE.get(device, ("float32",))
+    able = _FAST_DTYPES.get(device, ("float32",))
     if decode_dtype not in able:
         raise ValueError(f"--decode-dtype {decode_dtype} is not for {device}: choose one of {', '.join(able)}")
-    if device in _WHOLE:
+    if device in _CONVERT_WHOLE:
         return copy.deepcopy(model).to(getattr(torch, decode_dtype)), None
     return model, decode_dtype
 
@@ -57,10 +58,10 @@ def pack(
     Args:
         weight: W (out, in).
         bias: b (out,).
-        decode_dtype: one of ``DECODE_DTYPES``; None: that of the weights. int8 weights have a scale per output and the
-            activations one per row, so that what comes out of a row does not depend on the others, to the bit.
+        decode_dtype: one of ``DECODE_DTYPES``; None: that of the weights. int8 weights have a scale per output and
+            activations one per row, so that a row's result does not depend on the other rows, bit for bit.
         relu: whether max(0, ·) follows.
-        nonnegative: whether no x is less than 0, which makes the steps of int8 activations half as large.
+        nonnegative: whether all x are at least 0, which halves the step size of int8 activations.
     """
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if decode_dtype == "int8":
@@ -74,11 +75,11 @@ def pack(
     ):
         return _one_dnn(weight, bias, relu)
 
-    def run(x: Tensor) -> Tensor:
+    def apply(x: Tensor) -> Tensor:
         out = F.linear(x.to(dtype), weight, bias)
         return (out.relu() if relu else out).to(x.dtype)
 
-    return run
+    return apply
 
 
 class PackedLinear(nn.Linear):
@@ -97,7 +98,7 @@ class PackedLinear(nn.Linear):
 
 
 def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative: bool = False) -> Any:
-    """The same module with every ``nn.Linear`` in it packed; all else is shared, and ``module`` stays as it is.
+    """A copy of the module with every ``nn.Linear`` in it packed; all else is shared, and ``module`` is not changed.
 
     A module that has ``pack_projections`` (``MultiHeadAttention``) also packs several of its linear maps as one.
     """
@@ -120,12 +121,12 @@ def _one_dnn(weight: Tensor, bias: Tensor | None, relu: bool) -> Map:
     packed, dtype = torch.ops.mkldnn._reorder_linear_weight(weight, None), weight.dtype
     operator, name = torch.ops.mkldnn._linear_pointwise.default, "relu" if relu else "none"
 
-    def run(x: Tensor) -> Tensor:
+    def apply(x: Tensor) -> Tensor:
         if x.dtype == dtype:
             return operator(x, packed, bias, name, [], "")
         return operator(x.to(dtype), packed, bias, name, [], "").to(x.dtype)
 
-    return run
+    return apply
 
 
 def _int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> Map:
@@ -139,21 +140,22 @@ def _int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) ->
     zero = 0 if nonnegative else largest // 2 + 1
     step, product = 1 / (largest - zero), _scripted_product()
 
-    def run(x: Tensor) -> Tensor:
+    def apply(x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
             return product(x, packed, bias, step, zero, relu)
         return product(x.float(), packed, bias, step, zero, relu).to(x.dtype)
 
-    return run
+    return apply
 
 
 _Packed: Any = torch.classes.quantized.LinearPackedParamsBase
 
 
 def _product(x: Tensor, packed: _Packed, bias: Tensor | None, step: float, zero: int, relu: bool) -> Tensor:
-    """The map, with ``step`` and ``zero`` of x / size: that is in -1 … 1 whatever the row.
+    """The int8 map. Rows of x are divided by their largest absolute value, ``size``: all are then in -1 … 1 and have
+    the same step size ``step`` and zero point ``zero``.
 
-    A row of zeros becomes 0 · ∞, which is quantised to something finite and has size 0 as its factor in the end.
+    A row of zeros becomes 0 · ∞, which is quantised to something finite and finally multiplied by its size, 0.
     """
     if zero == 0:
         size = x.amax(-1, keepdim=True)
@@ -172,8 +174,8 @@ def _product(x: Tensor, packed: _Packed, bias: Tensor | None, step: float, zero:
 
 @functools.cache
 def _scripted_product() -> Any:
-    """``_product`` in TorchScript: an operator with packed weights takes 12 µs to call from Python and 4 µs from there
-    (8 × 8 weights, 1 row); all others of ``_product`` take 5 µs."""
+    """``_product`` in TorchScript: calling an operator with packed weights takes 12 µs from Python and 4 µs from
+    TorchScript (8 × 8 weights, 1 row); all other operators of ``_product`` take 5 µs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script`", DeprecationWarning)
         return torch.jit.script(_product)

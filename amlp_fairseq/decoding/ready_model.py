@@ -1,4 +1,4 @@
-"""A trained encoder-decoder model made ready to translate."""
+"""A trained encoder-decoder model made ready to translate. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from amlp_fairseq.decoding.step_decoder import Decoding, StepDecoder
 
 
 class StepwiseDecoding(Protocol):
-    """A batch of R rows in the middle of decoding, B for each of its sentences."""
+    """A session: a batch in the middle of decoding, R rows, B for each of its sentences."""
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Logits of the next z words (R, z, V), given those of the step before (R, z), at first start symbols; and
-        attention over the source (R, z, S) if it is wanted."""
+        """Logits of the next z words (R, z, V), given those of the previous step (R, z), at first start symbols; and
+        attention over the source (R, z, S) if ``need_attention``."""
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
-        change their order."""
+        """Apply a row permutation (R',) with B rows for each sentence. Sentences without rows are finished; then the
+        order of the others may change."""
 
 
 class ReadyModel:
-    """Encoder and decoder with their weights as they are now, see ``packed_linear.py`` and ``step_decoder.py``.
+    """Encoder and decoder with copies of their present weights, see ``packed_linear.py`` and ``step_decoder.py``.
 
-    Decoders that are not the plugin's, and those with ``--retain-dropout``, are run as they are.
+    Decoders that are not the plugin's, and those with ``--retain-dropout``, are used as they are.
 
     Args:
-        model: an autoregressive or interleaved model; it stays as it is.
+        model: an autoregressive or interleaved model; it is not changed.
         decode_dtype: ``--decode-dtype``; None: the weights' own.
         cuda_graphs: ``--cuda-graphs``.
 
     Raises:
-        ValueError: if the device, or a decoder that is run as it is, does not have this type or cannot be captured.
+        ValueError: if the device, or a decoder that is used as it is, does not support one of these options.
     """
 
     def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
@@ -66,7 +66,7 @@ class ReadyModel:
 
 
 class _ModelsOwnDecoding:
-    """Steps through the model's own incremental forward."""
+    """A session that calls the model's own incremental forward."""
 
     def __init__(self, model: Any, encoder_out: Any, beam: int) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""A trained non-autoregressive model made ready to be called again and again on the same sources."""
+"""A trained non-autoregressive model made ready for repeated calls on the same sources."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_lin
 
 
 def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
-    """The model with its weights as they are now, packed; its cross-attentions of the plugin read a source once.
+    """A copy of the model with packed weights, in which the plugin's cross-attentions make the memory of a source once.
 
     Args:
-        model: a model of fairseq's NAT classes, or one that scores what they write; it stays as it is.
+        model: a model of fairseq's NAT classes, or the reranker of their outputs; it is not changed.
         decode_dtype: ``--decode-dtype``; None: the weights' own.
-        cuda_graphs: ``--cuda-graphs``; every pass then reads the source anew.
+        cuda_graphs: ``--cuda-graphs``; every pass then makes the memory anew.
 
     Raises:
-        ValueError: if the device does not have this type, or the decoder cannot be captured.
+        ValueError: if the device does not support this type, or the decoder cannot be captured.
     """
     result = with_packed_linears(*in_decode_dtype(model, decode_dtype))
     if cuda_graphs:
@@ -35,7 +35,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
 
 
 class _OneSource(nn.Module):
-    """A cross-attention that keeps what it has made of a source for as long as it is given the same one."""
+    """A cross-attention that keeps the memory of a source for as long as it is called with the same one."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The decoding states of all layers, stacked so that what is done to all of them is done at once."""
+"""The decoding states of all layers, stacked so that one operation treats all of them. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amlp_fairseq.attention.state import State, with_slots
 
 
 class StateLayout:
-    """Which tensors of the states of a decoder's self-attentions have one shape, and so stand in one stack.
+    """Which tensors in the states of a decoder's self-attentions have the same shape, and so share a stack.
 
     Args:
         attentions: of all layers.
@@ -26,19 +26,19 @@ class StateLayout:
             for name, tensor in attention.init_state(1, 1, like).items():
                 groups[tensor.shape[1:], tensor.dtype, name in attention.growing].append((layer, name))
         self.layers = len(attentions)
-        #: For each stack: the layers and names of its members; their shape, but for rows; their type; whether they are
-        #: growing.
+        #: For each stack: the layers and names of its members; their shape without the rows; their type; whether they
+        #: are growing.
         self.members = list(groups.values())
         self.shapes, self.dtypes, self.growing = zip(*groups, strict=True)
 
 
 class StackedStates:
-    """The states of a batch; all zeros, but where a slot is not yet written anything.
+    """The states of a batch: zeros at first, except that slots which are not written yet may hold anything.
 
     Attributes:
         layers: the state of each layer, views of the stacks.
         stacks: (members, R, …).
-        slots: the room in those that are growing, (members, R, …, slots, width).
+        slots: how many the growing stacks have room for, (members, R, …, slots, width).
     """
 
     def __init__(self, layout: StateLayout, rows: int, slots: int, like: Tensor) -> None:
@@ -59,7 +59,7 @@ class StackedStates:
                 self.layers[layer][name] = tensor
 
     def written(self, slots: int) -> list[Tensor]:
-        """The stacks up to so many slots, views."""
+        """Views of the stacks, of the growing ones only the first ``slots`` slots."""
         stacks = zip(self.stacks, self.layout.growing, strict=True)
         return [stack.narrow(-2, 0, slots) if growing else stack for stack, growing in stacks]
 
@@ -71,11 +71,11 @@ class StackedStates:
         self._hand_out()
 
     def keep_rows(self, rows: int) -> None:
-        """Go on with the first rows alone."""
+        """Keep only the first ``rows`` rows."""
         self.stacks = [stack[:, :rows] for stack in self.stacks]
         self._hand_out()
 
 
 def fill(buffer: Tensor, content: Tensor) -> None:
-    """Put something smaller into the corner of a buffer; zeros are behind it."""
+    """Copy ``content`` into the first elements of every axis of a buffer; the rest becomes zero."""
     buffer.zero_()[tuple(slice(size) for size in content.shape)].copy_(content)

@@ -1,7 +1,8 @@
-"""A Transformer decoder made ready to write: the numbers of the model's own forward, with less work per step.
+"""A Transformer decoder made ready to decode: the results of the model's own forward, with less work per step.
 
-Queries, keys and values of a layer are one product; what the self-attentions keep of the words is in buffers that are
-there before; what the cross-attentions keep of the source is made once per sentence and read by all rows of its beam.
+Queries, keys and values of a layer are one matrix product; the states of the self-attentions are preallocated buffers;
+the memories of the cross-attentions are made once per sentence and read by all rows of its beam. Notation:
+docs/glossary.md.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import math
 import torch
 import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.state import State, StepContext
+from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
@@ -29,11 +30,11 @@ class StepDecoder:
     """The decoder of a trained model, for steps of z slots; b sentences with B rows each are R = b·B rows.
 
     Args:
-        decoder: the model's. It stays as it is; if its weights change, this does not follow.
+        decoder: the model's. It is not changed; later changes of its weights have no effect here.
         decode_dtype: of the weights, one of ``packed_linear.DECODE_DTYPES``; None: as they are.
 
     Attributes:
-        slots: 0, 1, 2, …; ``encodings`` (slots, C), ``bias`` and ``biases`` are made for them.
+        slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
 
     def __init__(self, decoder: PluginDecoder, decode_dtype: str | None) -> None:
@@ -56,21 +57,21 @@ class StepDecoder:
         )
 
     def make_tables(self, slots: int) -> None:
-        """Make what depends on the slots alone: their encodings (slots, C), and what each step may not see."""
+        """Make what depends on the slots alone: their position encodings (slots, C) and the bias of each step."""
         weight, z = self.decoder.embed_tokens.weight, self.words_per_step
         self.slots = torch.arange(slots, device=weight.device)
         self.encodings = self.decoder.encode_positions(self.slots).to(weight)
         allowed = self.decoder.attention_mask(self.slots, self.slots)
-        #: 0 or -inf (slots, slots): for what each slot may not see, later steps included.
+        #: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
         self.bias = weight.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
-        #: Of each step its part of it (z, slots up to its end); None where it sees all of them.
+        #: For each step its part of ``bias``, (z, slots up to its end); None if it may attend to all of them.
         self.biases = [
             None if allowed[end - z : end, :end].all() else self.bias[end - z : end, :end]
             for end in range(z, slots + 1, z)
         ]
 
     def remember(self, source: Tensor, padding_mask: Tensor | None) -> list[Memory]:
-        """What each layer's cross-attention keeps of a source (S, b, C) with padding mask (b, S)."""
+        """Each layer's memory of a source (S, b, C) with padding mask (b, S)."""
         return [layer.cross_attention.remember(source, padding_mask) for layer in self.layers]
 
     def decode(
@@ -80,11 +81,11 @@ class StepDecoder:
         heads (R, z, S), or None.
 
         Args:
-            words: the z words of the step before, at first start symbols, (R, z).
-            context: where they stand.
+            words: the z words of the previous step, at first start symbols, (R, z).
+            context: their slots, and what they may attend to.
             states: of each layer's self-attention; updated in place.
             memories: of each layer's cross-attention.
-            need_attention: whether attention is wanted.
+            need_attention: whether to return attention.
         """
         decoder, attention = self.decoder, None
         x = decoder.embed_words(words, context.slots) + self.encodings.index_select(0, context.slots)
@@ -100,10 +101,10 @@ class StepDecoder:
 
 
 class Decoding:
-    """A batch in the middle of decoding.
+    """A session: a batch in the middle of decoding.
 
     Args:
-        decoder: what decodes.
+        decoder: the decoder.
         encoder_out: of b sentences.
         beam: B.
 
@@ -133,8 +134,7 @@ class Decoding:
         return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with the rows (R'), B of each sentence; sentences that have none are finished, and the others may then
-        change their order."""
+        """See ``ready_model.StepwiseDecoding``."""
         permutation = RowPermutation(rows)
         for stack in self.states.written(self.length):
             permutation.apply(stack, dim=1)
@@ -162,7 +162,7 @@ class _Layer:
     def __call__(
         self, x: Tensor, state: State, memory: Memory, context: StepContext, need_attention: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """(R, z, C) to (R, z, C), and attention over the source if it is wanted."""
+        """(R, z, C) to (R, z, C), and attention over the source if ``need_attention``."""
         before, after = self.before, self.after
         x = after[0](x + self.self_attention.step(before[0](x), state, context)[0])
         read, attention = self.cross_attention.step(before[1](x), memory, context, need_attention)

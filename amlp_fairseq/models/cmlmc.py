@@ -4,10 +4,10 @@ Sources: Huang, Perez and Volkovs, "Improving Non-Autoregressive Translation Mod
 top of CMLM (Ghazvininejad et al. 2019), for which fairseq has ``cmlm_transformer``; Jiang et al. (2023) for AMLP in its
 decoder. CMLMC changes three things, each of which can be left out; without all three it is CMLM:
 
-1. RePos: a causally masked self-attention behind the unmasked one in every decoder layer;
+1. RePos: a causally masked self-attention after the unmasked one in every decoder layer;
 2. word and position embeddings are concatenated and mapped to the width of the model, not scaled and added;
-3. correction loss: in a further pass some revealed words are replaced by the model's own guesses, and have to be
-   found again.
+3. correction loss: in a further pass some revealed words are replaced by the model's own guesses, and the model has to
+   correct them.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -15,16 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.iterative_refinement_generator import DecoderOut
 from fairseq.models import register_model_architecture
 from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder, NATransformerDecoder
 from fairseq.models.transformer import TransformerConfig, TransformerModel
-from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from omegaconf import II
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import replace_attentions
+from amlp_fairseq.compat.guarded_tasks import guard
+from amlp_fairseq.compat.internals import DecoderOut, gen_parser_from_dataclass, init_bert_params
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.models.plugin_transformer import (
@@ -43,7 +42,7 @@ from amlp_fairseq.ops.top_k import top_k
 class CMLMCConfig(PluginTransformerConfig):
     """Options of ``cmlmc_transformer``: the plugin's Transformer's, ``cmlm_transformer``'s, and its own."""
 
-    #: Concatenated positions leave no place for them, and fairseq's NAT decoder ignores the norm.
+    #: Concatenated positions rule out two of them, and fairseq's NAT decoder ignores the norm.
     UNSUPPORTED = frozenset({"no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings"})
 
     no_repos: bool = field(default=False, metadata={"help": "no causal self-attention in the decoder's layers"})
@@ -104,9 +103,8 @@ class CMLMCDecoder(NATransformerDecoder):
 
 
 def _position_map(options: Any, dim: int) -> nn.Linear | None:
-    """W of ``W [x; pos]``, 2d → d. It starts as the sum of scaled words and positions, [√d I; I] (unless there is
-    ``--apply-bert-init``): beside sinusoidal positions, words that are not scaled are lost on a small model for more
-    than a thousand updates.
+    """W of ``W [x; pos]``, 2d → d. Without ``--apply-bert-init`` it starts as the sum of scaled words and positions,
+    [√d I; I]: next to sinusoidal positions a small model hardly sees unscaled words for more than a thousand updates.
     """
     if options.no_concatenated_positions:
         return None
@@ -129,6 +127,7 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
     def build_model(cls, cfg: Any, task: Any) -> "CMLMCTransformerModel":
         if not 0 <= cfg.replace_factor <= 1:
             raise ValueError(f"--replace-factor {cfg.replace_factor} must be between 0 and 1")
+        guard(task)
         # Not through TransformerModel, which expects all of fairseq's own options.
         return super(TransformerModel, cls).build_model(transformer_config(cfg, CMLMCConfig), task)
 
@@ -166,13 +165,13 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
 
         Returns:
             ``word_ins`` (the masked words, from the inputs as they are), ``correction`` (the replaced words, from
-            inputs with guesses) once it has begun, ``length``. The first two have equal weights that add up to 1,
-            where both have positions.
+            inputs with guesses) once it has begun, ``length``. The first two weigh ½ each, or 1 if the other has no
+            words.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, **kwargs)
         length_out = self.decoder.forward_length(normalize=False, encoder_out=encoder_out)
         length_tgt = self.decoder.forward_length_prediction(length_out, encoder_out, tgt_tokens)
-        #: Inputs of the decoder, and the positions whose words are to be found there.
+        #: Inputs of the decoder, and the positions whose words it has to predict.
         passes = {"word_ins": (prev_output_tokens, prev_output_tokens.eq(self.unk))}
         if 0 <= self.correction_starts <= self.num_updates:
             passes["correction"] = self._with_guesses(prev_output_tokens, tgt_tokens, encoder_out)
@@ -194,8 +193,8 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
     def _with_guesses(
         self, prev_output_tokens: Tensor, tgt_tokens: Tensor, encoder_out: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """The inputs with a share of the revealed words replaced by what the model says where everything is masked, and
-        which those are, (B, T) each."""
+        """The inputs with a share of the revealed words replaced by the model's predictions for a fully masked target,
+        and a mask of the replaced words, (B, T) each."""
         words = self._words(tgt_tokens)
         with torch.no_grad():
             _, guesses = self._predict(tgt_tokens.masked_fill(words, self.unk), encoder_out)
@@ -206,11 +205,11 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         return torch.where(replaced, guesses, prev_output_tokens), replaced
 
     def _words(self, tokens: Tensor) -> Tensor:
-        """Where neither start, end nor padding stands."""
+        """Mask of the positions that hold neither start, end nor padding."""
         return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
 
     def _predict(self, tokens: Tensor, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The best word of each position and its log-probability; start, end and padding are no words."""
+        """The best word of each position and its log-probability; start, end and padding are excluded."""
         scores = self.decoder(normalize=True, prev_output_tokens=tokens, encoder_out=encoder_out)
         for symbol in (self.pad, self.bos, self.eos):
             scores[..., symbol] = -torch.inf
@@ -240,8 +239,8 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         return decoder_out._replace(output_tokens=tokens, output_scores=scores, attn=None, history=history)
 
     def settled(self, before: DecoderOut, after: DecoderOut) -> Tensor:
-        """The rows (B,) that no iteration behind ``after.step`` can change, given what was before it: CMLM's once
-        nothing is masked any more, CMLMC's once an iteration without masks has written what it had read."""
+        """Which rows (B,) no iteration later than ``after.step`` can change, given the state before it: CMLM's once
+        nothing will be masked any more, CMLMC's once an iteration without masks has left them unchanged."""
         if self.correction_starts < 0:
             masks = after.output_tokens.eq(self.unk).any(dim=1)  # unknown words look like masks
             return (self._masked_count(after, after.step + 1).squeeze(1) == 0) & ~masks
@@ -260,15 +259,15 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         return self._masked(lengths, start, encoder_out["encoder_out"][0].dtype)
 
     def regenerate_length_beam(self, decoder_out: DecoderOut, beam_size: int) -> DecoderOut:
-        """``beam_size`` rows for each sentence, of lengths around the likeliest; of at least one word, unless no word
-        is the likeliest."""
+        """``beam_size`` rows for each sentence, of lengths around the likeliest; of at least one word, unless the
+        likeliest length is 0."""
         likeliest = decoder_out.output_tokens.ne(self.pad).sum(1, keepdim=True)
         offsets = torch.arange(beam_size, device=likeliest.device) - beam_size // 2
         lengths = torch.where(likeliest > 2, (likeliest + offsets).clamp(min=3), likeliest)
         return self._masked(lengths.view(-1), decoder_out, decoder_out.output_scores.dtype)
 
     def _masked(self, lengths: Tensor, decoder_out: DecoderOut, dtype: torch.dtype) -> DecoderOut:
-        """Start, masks, end: rows of ``lengths`` tokens, brought into the range that the decoder can write."""
+        """Start, masks, end: rows of ``lengths`` tokens, clamped to what the decoder can write."""
         lengths = lengths.clamp(min=2, max=self.max_decoder_positions()).unsqueeze(1)
         positions = torch.arange(int(lengths.max()), device=lengths.device)
         tokens = torch.full((len(lengths), len(positions)), self.unk, device=lengths.device)
@@ -278,7 +277,7 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
 
 
 def _lowest(scores: Tensor, count: Tensor) -> Tensor:
-    """Where the ``count`` (B, 1) lowest of each row of scores (B, T) stand."""
+    """Mask of the ``count`` (B, 1) lowest scores in each row of (B, T)."""
     chosen = torch.arange(scores.size(1), device=scores.device) < count
     return chosen.scatter(1, scores.argsort(dim=1), chosen)
 

@@ -2,7 +2,8 @@
 
 Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020). One implementation for
 every number of directions h and words per direction c: autoregressive (1, 1), semi-autoregressive (1, K), IBDecoder
-(2, 1), IBDecoder + SA (2, c), IMDecoder (4, 1). h and c belong to the task; everything else is a Transformer.
+(2, 1), IBDecoder + SA (2, c), IMDecoder (4, 1). h and c belong to the task; everything else is a Transformer. Notation:
+docs/glossary.md.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ WORD_POSITIONS = ("interleaved", "vanilla")
 class IBDecoderConfig(PluginTransformerConfig):
     """Options of ``ibdecoder``: those of the plugin's Transformer, and the ablations of the paper's Table 2."""
 
-    #: The decoder has signed sinusoids.
+    #: The decoder always has signed sinusoidal positions.
     UNSUPPORTED = frozenset({"decoder_learned_pos", "no_token_positional_embeddings"})
 
     decoder_attention_mask: ChoiceEnum(ATTENTION_MASKS) = field(  # type: ignore[valid-type]
@@ -52,8 +53,8 @@ class IBDecoderConfig(PluginTransformerConfig):
 class InterleavedDecoder(PluginDecoder):
     """Transformer decoder over slots in generation order (Section 4).
 
-    The first z inputs are start symbols: zero vectors plus their positions, whatever token stands there. With an
-    incremental state, the inputs already consumed are remembered and any number of whole steps may follow at once.
+    The first z inputs are start symbols: zero vectors plus their positions, whatever their tokens. With an incremental
+    state, the inputs consumed so far are remembered and any number of whole steps may follow at once.
 
     Args:
         cfg: the Transformer's configuration, with h and c as ``order``.
@@ -68,19 +69,19 @@ class InterleavedDecoder(PluginDecoder):
         if mask != "interleaved" and not all(layer.self_attn.takes_mask for layer in self.layers):
             raise ValueError(
                 f"--decoder-attention-mask {mask} is for softmax and local attention; "
-                f"--decoder-self-attention-type {cfg.options.decoder_self_attention_type} sees what Eq. 4 says"
+                f"--decoder-self-attention-type {cfg.options.decoder_self_attention_type} always has the mask of Eq. 4"
             )
         self.order = order
         self.mask = mask
         self.embed_positions = None
         self.embed_word_positions = SignedSinusoidalPositionalEmbedding(cfg.decoder.embed_dim)
-        # The directions that Eq. 5 and 7 count apart: vanilla positions count none.
+        # Directions that count their positions separately (Eq. 5 and 7); vanilla positions do not tell them apart.
         self.position_directions = 1 if positions == "vanilla" else order.num_directions
         self.embed_directions = None
         if self.position_directions > 2:
             self.embed_directions = nn.Embedding(order.num_directions, cfg.decoder.embed_dim)
             nn.init.normal_(self.embed_directions.weight, mean=0, std=cfg.decoder.embed_dim**-0.5)
-        # Checkpoints hold it, so that resuming with another order is refused; float, for --store-ema scales it.
+        # Saved in checkpoints, so that resuming with another order is refused; float, because --store-ema scales it.
         self.register_buffer("interleaving", torch.tensor(_order_values(order), dtype=torch.float))
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -113,8 +114,8 @@ class InterleavedDecoder(PluginDecoder):
             )
         if saved != own:
             raise ValueError(
-                f"the checkpoint writes its --num-directions {saved[0]} in an order of words that was not the paper's "
-                "(Eq. 9) and is not supported any more: train it again"
+                f"the checkpoint has --num-directions {saved[0]} with an old order of words, not the paper's (Eq. 9), "
+                "which is not supported any more: train it again"
             )
         size = state_dict[f"{name}.embed_tokens.weight"].size(0)
         if size != self.embed_tokens.num_embeddings:
@@ -126,8 +127,7 @@ class InterleavedDecoder(PluginDecoder):
 
 
 def _order_values(order: GenerationOrder) -> tuple[int, ...]:
-    """h, c, and whether it is from the middle to the sides; for h > 2 also that the order is Eq. 9, which it was not
-    always."""
+    """h, c and ``middle_to_side``; for h > 2 also a 1 for the order of Eq. 9, as old versions had another one."""
     values = order.num_directions, order.words_per_direction, int(order.middle_to_side)
     return values if order.num_directions <= 2 else (*values, 1)
 
@@ -136,7 +136,7 @@ def _order_values(order: GenerationOrder) -> tuple[int, ...]:
 class IBDecoderModel(PluginTransformerModel):
     """Transformer encoder and interleaved decoder; trains with fairseq's criteria, decodes in ⌈(n+1)/z⌉ steps."""
 
-    #: What ``translation_interleaved`` asks of a model.
+    #: ``translation_interleaved`` accepts models that have this.
     generates_interleaved = True
 
     CONFIG = IBDecoderConfig

@@ -11,14 +11,13 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqLanguageModel, register_model_architecture
 from fairseq.models.transformer import Embedding
 from fairseq.modules import AdaptiveInput
-from fairseq.utils import eval_str_list
 from omegaconf import II
 from torch import nn
 
+from amlp_fairseq.compat.internals import eval_str_list, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
     SELF_ATTENTIONS,
@@ -57,7 +56,7 @@ class _LoadsStock:
             if match[3] == "conv_bias":  # stock's DynamicConv has one that it neither sets nor uses
                 continue
             state_dict[key[: match.start(2)] + STOCK_NAMES[match[2]] + key[match.end(2) :]] = value
-            # lightconv's version 2 is not the Transformer's, which has no norm behind the last layer.
+            # lightconv's version 2 is not the Transformer's, which has no norm after the last layer.
             state_dict[f"{match[1]}version"] = torch.tensor([3.0])
         super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
 
@@ -149,7 +148,7 @@ class DynamicConvLMConfig(LightConvLMConfig):
 class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
     """A language model of lightweight convolutions (Section 6.3): the decoder alone.
 
-    As fairseq's: always pre-norm, without a norm behind the last layer.
+    Like fairseq's: always pre-norm, without a norm after the last layer.
     """
 
     CONFIG = LightConvLMConfig

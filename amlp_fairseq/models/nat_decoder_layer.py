@@ -1,4 +1,4 @@
-"""The decoder layer of non-autoregressive models: attentions of the registry that know all padding, and RePos."""
+"""The decoder layer of non-autoregressive models: attentions of the registry that get all padding masks, and RePos."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import AttentionSpec, build_attention
 from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 
 
 class NATDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's decoder layer, where every position sees every other, with CMLMC's RePos.
+    """fairseq's decoder layer with self-attention over all positions and with CMLMC's RePos.
 
     Args:
         cfg: the Transformer's configuration; ``cfg.options`` are the model's.
@@ -68,6 +68,6 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
         return x, None, None
 
     def _sublayer(self, x: Tensor, norm: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Residual connection around ``function``, with the norm in front of it or behind."""
+        """Residual connection around ``function``, with the norm before ``function`` or after the sum."""
         y = self.dropout_module(function(norm(x) if self.normalize_before else x))
         return x + y if self.normalize_before else norm(x + y)

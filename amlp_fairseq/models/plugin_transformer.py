@@ -1,4 +1,7 @@
-"""The Transformer of the plugin: fairseq's, with any attention of the registry and exact incremental decoding."""
+"""The Transformer of the plugin: fairseq's, with any attention of the registry and exact incremental decoding.
+
+Notation: docs/glossary.md.
+"""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -7,7 +10,6 @@ from typing import Any, Optional
 import torch
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -19,13 +21,15 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import attention_options, replace_attentions, supporting
+from amlp_fairseq.compat.guarded_tasks import guard
+from amlp_fairseq.compat.internals import gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
 CROSS_ATTENTIONS = supporting("noncausal cross", "causal cross")
 
-#: Options of fairseq's Transformer that are none here and may have any value: they change no result, or none unless
-#: another one is set that is refused; ``relu_dropout`` is an old name of ``activation_dropout``.
+#: Options of fairseq's Transformer that do not exist here but may have any value: they change no result, at least not
+#: without another option that is refused; ``relu_dropout`` is an old name of ``activation_dropout``.
 HARMLESS = frozenset(
     "checkpoint_activations offload_activations min_params_to_wrap export decoder_input_dim relu_dropout "
     "adaptive_softmax_dropout adaptive_softmax_factor tie_adaptive_proj quant_noise_pq_block_size "
@@ -89,7 +93,7 @@ class DecoderConfig(attention_options(encoder=False), FairseqDataclass):  # type
 
     @classmethod
     def from_namespace(cls, args: Any) -> Any:
-        """Also take what checkpoints of fairseq have under other names."""
+        """Also accept what fairseq's checkpoints have under other names."""
         config = super().from_namespace(args)
         if not getattr(args, "weight_softmax", True):
             config.weight_normalization = "none"
@@ -101,7 +105,7 @@ class DecoderConfig(attention_options(encoder=False), FairseqDataclass):  # type
 class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  # type: ignore[misc]
     """Options of the plugin's encoder-decoder models."""
 
-    #: Those that a subclass inherits and its model does not honour.
+    #: Inherited options that a subclass' model does not honour.
     UNSUPPORTED = frozenset[str]()
 
     encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
@@ -135,7 +139,7 @@ class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  
 
     @classmethod
     def refuse_unsupported(cls, args: Any) -> None:
-        """Raise ValueError that names what ``args`` sets of fairseq's options and this model would ignore."""
+        """Raise ValueError naming fairseq's options that ``args`` sets and this model would ignore."""
         accepted = (cls.__dataclass_fields__.keys() - cls.UNSUPPORTED) | HARMLESS
         refused = [
             f"--{name.replace('_', '-')} {value} is not supported (only {default})"
@@ -158,8 +162,8 @@ class PluginDecoder(TransformerDecoderBase):
     """fairseq's Transformer decoder with the attentions of ``--decoder-self-attention-type`` and
     ``--decoder-cross-attention-type``.
 
-    With an incremental state the whole prefix is given each time, and any number of words may be new: stock fairseq
-    looks at the last word only.
+    With an incremental state every call gets the whole prefix, of which any number of words may be new; stock fairseq
+    reads only the last one.
 
     Args:
         cfg: the Transformer's configuration; ``cfg.options`` are the model's.
@@ -193,9 +197,9 @@ class PluginDecoder(TransformerDecoderBase):
         """Features of the positions that the inputs predict.
 
         Args:
-            prev_output_tokens: the words before, beginning with the start symbol, (B, T).
+            prev_output_tokens: the words so far, beginning with the start symbol, (B, T).
             encoder_out: the encoder's output.
-            incremental_state: what the layers know of the inputs consumed so far.
+            incremental_state: the layers' state after the inputs consumed so far.
 
         Returns:
             features (B, T', C), T' = T less the inputs already consumed, and ``attn`` (B, T', S): the last layer's
@@ -258,7 +262,7 @@ class PluginDecoder(TransformerDecoderBase):
         return x if self.project_in_dim is None else self.project_in_dim(x)
 
     def encode_positions(self, positions: Tensor) -> Tensor:
-        """What the positions (T',) add to the inputs, whatever words stand there, (T', C)."""
+        """What the positions (T',) add to the inputs, whatever the words, (T', C)."""
         if self.embed_positions is None:
             return self.embed_tokens.weight.new_zeros(len(positions), self.embed_dim)
         # Buffers can have more slots than there are learned positions: the search stops before.
@@ -271,7 +275,7 @@ class PluginDecoder(TransformerDecoderBase):
         return keys <= queries.unsqueeze(1)
 
     def _consume(self, length: int, incremental_state: dict[str, Any] | None) -> int:
-        """How many of the inputs the incremental state holds already; afterwards it is to hold all of them."""
+        """How many inputs the incremental state already holds; records that it will hold ``length`` inputs."""
         if incremental_state is None:
             return 0
         start = self.get_incremental_state(incremental_state, "consumed") or 0
@@ -305,6 +309,7 @@ class PluginTransformerModel(TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PluginTransformerModel":
+        guard(task)
         model = super().build_model(cls.transformer_config(cfg, task), task)
         model.cfg = cfg
         return model
@@ -339,13 +344,13 @@ def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerC
 
 
 def to_bfloat16(model: nn.Module, cfg: Any) -> None:
-    """Obey ``--bf16``, which stock fairseq-generate and fairseq-interactive pass over."""
+    """Obey ``--bf16``, which stock fairseq-generate and fairseq-interactive ignore."""
     if cfg.common.bf16:
         model.bfloat16()
 
 
 def set_defaults(args: Namespace, **defaults: Any) -> None:
-    """For architecture functions: what the command line did not give."""
+    """For architecture functions: set what the command line did not."""
     for name, value in defaults.items():
         setattr(args, name, getattr(args, name, value))
 

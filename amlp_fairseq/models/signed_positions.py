@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class SignedSinusoidalPositionalEmbedding(nn.Module):
     """PE(p) = [sin(p·ω_1), …, sin(p·ω_D/2), cos(p·ω_1), …], ω_i = 10000^(-(i-1)/(D/2-1)), p any integer.
 
-    The layout and frequencies of fairseq's sinusoidal embedding, computed where it is needed, so there is no
-    longest position. Negative positions: Zhang et al. (2020), Eq. 7.
+    The layout and frequencies of fairseq's sinusoidal embedding, computed on demand, so there is no longest position.
+    Negative positions: Zhang et al. (2020), Eq. 7.
 
     Args:
         embed_dim: D, even.

@@ -29,7 +29,7 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
         paths: checkpoint files, at least one.
 
     Raises:
-        ValueError: if a file is damaged or no checkpoint, or two do not have the same parameters; names the file and
+        ValueError: if a file is damaged or not a checkpoint, or two do not have the same parameters; names the file and
             the parameter.
     """
     sums: dict[str, torch.Tensor] = {}
@@ -38,7 +38,7 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
         with refusals_name(path):
             state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or "model" not in state:
-            raise ValueError(f"{path} is no checkpoint of fairseq: it has no 'model'")
+            raise ValueError(f"{path} is not a checkpoint of fairseq: it has no 'model'")
         weights = state["model"]
         if sums and weights.keys() != sums.keys():
             names = ", ".join(sorted(weights.keys() ^ sums.keys()))
@@ -57,7 +57,7 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
 
 
 def newest(folder: Path, pattern: str) -> list[Path]:
-    """The checkpoints with a number in their names, the largest last."""
+    """The checkpoints whose names match a pattern with one group, a number; the largest last."""
     return [Path(path) for path in checkpoint_paths(str(folder), pattern)][::-1]
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     choices = parser.add_mutually_exclusive_group()
     choices.add_argument("--last-epochs", type=int, metavar="N", help="the folder's checkpoints of the last N epochs")
-    choices.add_argument("--last-updates", type=int, metavar="N", help="its last N from within epochs")
+    choices.add_argument("--last-updates", type=int, metavar="N", help="its last N saved during epochs")
     choices.add_argument("--best", type=int, metavar="N", help="its best N by the validation metric")
     args = parser.parse_args()
 

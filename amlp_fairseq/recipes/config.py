@@ -1,13 +1,13 @@
 """Configurations: an experiment is a row of a paper's table on a corpus at a scale.
 
-    configs/rows/<row>.yaml       what makes the row, and where it stands in the papers, with its numbers there
+    configs/rows/<row>.yaml       what defines the row, where it is in the papers, and its numbers there
     configs/rows/_<family>.yaml   what its rows share: the paper's training
     configs/data/<corpus>.yaml    languages, how the text is prepared, what the papers do differently on this corpus
-    configs/scale/<scale>.yaml    sizes and training: ``paper``, or one that a CPU or a single GPU carries
+    configs/scale/<scale>.yaml    sizes and training: ``paper``, or one for a CPU or a single GPU
 
-Each is one file, or builds on another (``base``). Later ones win: the families, the corpus, the scale, the row; of the
-corpus and the scale ``families`` has what holds for the rows of a family, of the corpus ``rows`` what holds for one row
-and wins over it. The sections:
+Each is one file, or builds on another (``base``). They are merged in this order, and later ones win: the scale
+``paper``, the families, the corpus, any other scale, the row. In a corpus or a scale, ``families`` has settings for the
+rows of a family; in a corpus, ``rows`` has settings for single rows, which win over the row's own. The sections:
 
     task: {task: translation}         flags of fairseq-train and fairseq-generate
     train: {arch: transformer}        flags of fairseq-train
@@ -17,11 +17,11 @@ and wins over it. The sections:
     average: {checkpoints: last-epochs, count: 5}   what is averaged; of several counts the best on the validation set
     dictionary: 32768                 entries of the dictionary, for counting parameters
     sizes: {channels: 1024}           what rows refer to as ${sizes.channels}
-    vocab-size: 8000                  how many subword units the scale takes, where they are not the corpus' own
-    published: [{data: …, table: …}]  where the row stands in a paper, and its numbers there
+    vocab-size: 8000                  subword units at this scale, if not as many as the corpus says
+    published: [{data: …, table: …}]  where the row is in a paper, and its numbers there
 
-Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` take away what is
-there. Files are merged by OmegaConf.
+Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` remove a flag.
+Files are merged by OmegaConf.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 #: What --user-dir must be.
 PLUGIN = Path(__file__).parent.parent
-#: In an installed package inside it, in a checkout beside it.
+#: Inside the package if it is installed, next to it in a checkout.
 CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs") if path.is_dir()), PLUGIN / "configs")
 
 EXPERIMENT = ("task", "train", "tokens-per-update", "generate", "tune-lenpen", "average", "dictionary")
@@ -63,16 +63,16 @@ PAPER = "paper"
 
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment: its configuration merged; the sections are described at the top of this file.
+    """The merged configuration of an experiment; the sections are described at the top of this file.
 
     Attributes:
         row: the name of the row.
         data: the name of the corpus; ``""`` for one that has no configuration.
         scale: the name of the scale.
-        averages: kind and number of the checkpoints to average, to choose from; most checkpoints first, so that
-            missing ones show early.
+        averages: the choices of checkpoints to average, a kind and a number each; the largest number first, so that
+            missing checkpoints are noticed early.
         published: the row's numbers on this corpus, or on the first one that has any.
-        changes: what the user's own options of the training change.
+        changes: the user's own options of the training.
     """
 
     row: str
@@ -91,7 +91,7 @@ class Recipe:
 
     @property
     def as_published(self) -> bool:
-        """Whether it is what a paper has trained, as far as the paper says."""
+        """Whether the training is that of a paper, as far as the paper describes it."""
         return self.scale == PAPER
 
 
@@ -101,7 +101,7 @@ def names(kind: str) -> list[str]:
 
 
 def row_corpora(row: str) -> list[str]:
-    """The corpora of which the papers have this row."""
+    """The corpora on which the papers have this row."""
     _, own = _chain("rows", row)[-1]
     return list(dict.fromkeys(str(entry["data"]) for entry in own.get("published") or []))
 
@@ -174,7 +174,7 @@ def _of_corpus(published: list[dict[str, Any]], data: str) -> list[dict[str, Any
 
 
 def save(recipe: Recipe, path: Path) -> None:
-    """Write what ``read`` takes."""
+    """Write a file for ``read``."""
     content = {name: value for name, value in vars(recipe).items() if name != "averages"}
     content["averages"] = [list(average) for average in recipe.averages]
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -198,7 +198,7 @@ def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
     if variant is not None:
         refuse_unknown([variant], list(variants), f"data {data}: --variant")
     if "prepare" not in merged:
-        raise ValueError(f"data {data}: its text cannot be had by a program; docs/data.md says how to make its folder")
+        raise ValueError(f"data {data}: no program can download its text; docs/data.md says how to make its folder")
     settings: Any = OmegaConf.to_container(OmegaConf.merge(merged.prepare, variants[variant] if variant else {}))
     return dict(settings)
 
@@ -234,7 +234,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> No
 
 
 def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
-    """A file's name and content behind those of its bases."""
+    """Names and contents of a file's bases, the first one first, and of the file itself."""
     path = Path(name)
     if path.suffix != ".yaml":
         refuse_unknown([str(name)], names(kind), f"configs/{kind}")
@@ -271,7 +271,7 @@ def _families() -> list[str]:
 
 
 def _check_parts(content: DictConfig, path: Path) -> None:
-    """Refuse unknown families, rows and sections in what a corpus or scale has for some of them."""
+    """Refuse unknown names and sections in ``families`` and ``rows`` of a corpus or scale."""
     beside = [other.stem for other in path.parent.glob("*.yaml")]
     for section, known in (("families", _families()), ("rows", names("rows"))):
         for name, part in (content.get(section) or {}).items():

@@ -1,4 +1,4 @@
-"""What recipes read of a data folder, and the options that name a configuration."""
+"""What recipes read from a data folder, and the options that choose a configuration."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from amlp_fairseq.recipes.config import names
 def recipe_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """``--row``, ``--scale`` and ``--corpus``."""
     rows = ", ".join(names("rows"))
-    parser.add_argument("--row", metavar="ROW", required=required, help=f"a file of its form, or one of {rows}")
+    parser.add_argument("--row", metavar="ROW", required=required, help=f"one of {rows}, or a file like theirs")
     scales = ", ".join(names("scale"))
-    parser.add_argument("--scale", metavar="SCALE", required=required, help=f"a file of its form, or one of {scales}")
-    parser.add_argument("--corpus", metavar="NAME", help="of configs/data (default: what DATA/text.json says)")
+    parser.add_argument("--scale", metavar="SCALE", required=required, help=f"one of {scales}, or a file like theirs")
+    parser.add_argument("--corpus", metavar="NAME", help="a corpus of configs/data (default: that of DATA/text.json)")
 
 
 def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
     """``text.json`` of a data folder: ``name``, ``corpus`` (of configs/data, or ""), ``languages``, ``post_process``,
     ``tokenizer``, names of the evaluation sets.
 
-    Where the user names a corpus, ``languages`` is None: they are those of its configuration.
+    If the user names a corpus, ``languages`` is None: they are those of its configuration.
 
     Args:
-        data: the folder; one of fairseq-preprocess has no text.json.
+        data: the folder; one that fairseq-preprocess made has no text.json.
         corpus: the name that the user gives, which wins.
 
     Raises:
-        ValueError: if the folder has none, and no name is given.
+        ValueError: if the folder has no text.json and no name is given.
     """
     path = data / "text.json"
     found: dict[str, Any] = {"name": data.resolve().name, "corpus": "", "languages": None}

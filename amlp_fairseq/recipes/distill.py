@@ -1,19 +1,20 @@
-"""Make a data folder again, with a teacher's translations of the training sources as training targets.
+"""Copy a data folder, with a teacher's translations of the training sources as training targets.
 
     amlp-fairseq distill TEACHER DATA OUT [--shards N] [--jobs J] [--max-ratio R] [options of fairseq-generate]
 
 TEACHER is a checkpoint, or several joined by ':' (an ensemble); DATA a folder made by fairseq-preprocess; OUT a new one
-with the same dictionaries, validation and test data and whatever else is there, byte by byte. All other options are the
-teacher's: its --task where it is not 'translation', --cpu, --fp16, --lenpen, …; --beam 5 --max-tokens 8000 unless told
-otherwise.
+with the same dictionaries, validation and test data and other files, byte by byte. All other options are for decoding
+with the teacher: its --task if that is not 'translation', --cpu, --fp16, --lenpen, …; the defaults are --beam 5 and
+--max-tokens 8000.
 
-Left out, on both sides, are pairs with an empty side, and pairs of which one side has more than R times the tokens of
-the other and 5 more. OUT/manifest.json has teacher, data, options, versions, counts and checksums.
+Pairs are left out if one side is empty, or has more than R times the tokens of the other plus 5. OUT/manifest.json has
+teacher, data, options, versions, counts and checksums.
 
-The training data are decoded in N shards, J at a time. Where there are several GPUs each job has one of them; on a CPU
-OMP_NUM_THREADS should be the cores over J. What is done lies in OUT.unfinished: killed half-way, the same command goes
-on from there. A shard is every N-th batch of the whole, so that N, J and interruptions change no byte of OUT, as long
-as all devices compute alike. (With --sampling N counts: each shard begins with the same seed.)
+The training data are decoded in N shards, J at a time. If there are several GPUs, each job has one of them; on a CPU,
+OMP_NUM_THREADS should be the number of cores divided by J. Finished shards are kept in OUT.unfinished: after an
+interruption the same command continues from there. A shard is every N-th batch of the whole, so N, J and interruptions
+do not change a byte of OUT, as long as all devices compute the same. (With --sampling, N does change the result: every
+shard begins with the same seed.)
 """
 
 import argparse
@@ -37,9 +38,9 @@ from typing import IO, Any
 import torch
 from fairseq import options as fairseq_options
 from fairseq import tasks, utils
-from fairseq.data import Dictionary, data_utils, indexed_dataset
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.data import Dictionary
 
+from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils, indexed_dataset
 from amlp_fairseq.recipes.config import PLUGIN
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
@@ -51,14 +52,14 @@ REFUSED = frozenset(
     "--remove-bpe --bpe --tokenizer --replace-unk --truncate-source --skip-invalid-size-inputs-valid-test --num-shards "
     "--shard-id --distributed-world-size --distributed-rank".split()
 )
-#: How the names begin of what OUT does not take over from DATA.
+#: Prefixes of the names of those files in DATA that are not copied to OUT.
 NOT_KEPT = ("train", "preprocess.log", "manifest.json")
 #: A side may have this many tokens more than the ratio allows: "yes" can be "ja , natürlich ." in pieces of words.
 SLACK = 5
 
 
 class DistillError(Exception):
-    """What keeps the distillation from going on, for the user."""
+    """Why the distillation cannot go on, as a message for the user."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Corpus:
         """The hypotheses of an output of fairseq-generate: tokens by number of the sentence.
 
         Raises:
-            DistillError: if it is not about each of these sentences once, with its source as it is in the corpus.
+            DistillError: if it does not have each of these sentences once, with its source as it is in the corpus.
         """
         index = self.dictionaries[1].index
         sources: dict[int, str] = {}
@@ -165,18 +166,18 @@ def sha256_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[IO[str]]:
-    """Have a folder for oneself; processes that the file is passed to hold the lock as well until they end."""
+    """Lock a folder; processes that inherit the open file hold the lock as well until they end."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DistillError(f"another run, or what is left of it, is at work in {folder}") from None
+            raise DistillError(f"another run, or a process that it has left, is using {folder}") from None
         yield lock
 
 
 def check_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Write down the settings that the work is begun with, or compare them with those that are there."""
+    """Write the settings at the beginning of the work; later check that they are still the same."""
     if not path.exists():
         part = path.with_suffix(".part")
         part.write_text(json.dumps(settings, indent=2))
@@ -185,7 +186,7 @@ def check_settings(path: Path, settings: dict[str, Any]) -> None:
     begun = json.loads(path.read_text())
     if changed := [name for name, value in settings.items() if begun.get(name) != value]:
         raise DistillError(
-            f"{path.parent} was begun with other {', '.join(changed)} (see {path.name}): delete it to begin anew"
+            f"{path.parent} was begun with other {', '.join(changed)} (see {path.name}): delete it to start again"
         )
 
 
@@ -240,7 +241,7 @@ def decode(
 
 
 def verdict(source: int, target: int, max_ratio: float) -> str:
-    """What becomes of a pair of so many tokens, without end symbols: 'kept', 'empty' or 'ratio'."""
+    """What happens to a pair with these numbers of tokens, without end symbols: 'kept', 'empty' or 'ratio'."""
     short, long = sorted((source, target))
     if short == 0:
         return "empty"
@@ -278,10 +279,10 @@ def files_of(folder: Path) -> list[str]:
 def distill(
     teacher: str, data: Path, out: Path, shards: int | None, jobs: int, max_ratio: float, given: list[str]
 ) -> None:
-    """Do all of it; see the module's text.
+    """Run the whole distillation; see the module's docstring.
 
     Raises:
-        DistillError: naming what is wrong.
+        DistillError: saying what is wrong.
     """
     if refused := sorted({word.split("=")[0] for word in given} & REFUSED):
         raise DistillError(f"{', '.join(refused)} cannot be given: the script sets it, or needs fairseq's default")

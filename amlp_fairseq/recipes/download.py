@@ -1,4 +1,4 @@
-"""Downloads that are continued where they stopped, and checked."""
+"""Downloads that can be resumed and are checked."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 
 class Download(NamedTuple):
-    """A file that is there and has the right checksum.
+    """A file that has been downloaded and has the right checksum.
 
     Attributes:
-        kind: whose checksum it is: ``published``, ``given`` by the user, or ``recorded`` by the first download.
+        kind: where the checksum is from: ``published``, ``given`` by the user, or ``recorded`` by the first download.
     """
 
     path: Path
@@ -30,7 +30,7 @@ def read_checksums(path: Path) -> dict[str, str]:
 
 
 def sha256(path: Path) -> str:
-    """Of a file."""
+    """The SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -51,7 +51,7 @@ def download(
         given: checksums that replace the published ones, by name.
 
     Raises:
-        ValueError: if the download fails, or the checksum is another.
+        ValueError: if the download fails, or the checksum differs.
     """
     name = url.rsplit("/", 1)[1]
     path, sums = folder / name, folder / "SHA256SUMS"
@@ -80,7 +80,7 @@ def download(
 
 
 def _fetch(url: str, path: Path) -> None:
-    """Let curl continue where it stopped; from the start where the server cannot or there is nothing left."""
+    """Let curl resume the download; start again if the server cannot resume it or nothing is left to resume."""
     print(f"+ {url}", file=sys.stderr, flush=True)
     part = path.with_name(path.name + ".part")
     words = ["curl", "--fail", "--location", "--retry", "3", "--output", str(part), url]

@@ -1,4 +1,4 @@
-"""What results were made on and with."""
+"""The hardware and software that results were made with."""
 
 from __future__ import annotations
 

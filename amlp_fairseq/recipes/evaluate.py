@@ -1,13 +1,13 @@
-"""Average the checkpoints of a training, decode a test set in each of its ways, and store what comes out.
+"""Average the checkpoints of a training, decode a test set in all configured ways, and store the results.
 
     amlp-fairseq evaluate CHECKPOINTS DATA [--subset S] [--results FILE] [options of fairseq-generate]
 
-CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (of one that fairseq-train wrote, name --row and
---scale), DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. A line of JSON
-is appended to the results file for each way of decoding; outputs stay in CHECKPOINTS, those named .hyp in the order of
-the set. Where the configuration has several length penalties (``tune-lenpen``) or numbers of checkpoints to average,
-the pair with the highest BLEU on the validation set is taken. Sentences are decoded one at a time, so that times are
-latencies; with ``--batch-size 32`` and the like no times are stored.
+CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (for one of fairseq-train, give --row and --scale),
+DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. For each way of decoding
+a line of JSON is appended to the results file; outputs stay in CHECKPOINTS, those named .hyp in the order of the set.
+If the configuration has several length penalties (``tune-lenpen``) or numbers of checkpoints to average, the pair with
+the highest BLEU on the validation set is taken. Sentences are decoded one at a time, so that times are latencies; with
+options like ``--batch-size 32`` no times are stored.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Evaluation:
         self.source, self.target = recipe.task["source-lang"], recipe.task["target-lang"]
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
-        """Make ``average.pt`` the average of these checkpoints, or of all that there are; says which."""
+        """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
         found = CHOICES[kind.replace("-", "_")][0](self.folder)
         if not found:
-            raise ValueError(f"CHECKPOINTS {self.folder} has none to average: its configuration wants {kind} {count}")
+            raise ValueError(f"CHECKPOINTS {self.folder} has none to average; the configuration says {kind} {count}")
         chosen = kind, min(count, len(found))
         if chosen[1] < count:
             print(f"evaluate: {self.folder} has {chosen[1]} checkpoints to average, not {count}", file=sys.stderr)
@@ -159,7 +159,7 @@ def main() -> None:
         elif (args.checkpoints / RECIPE).is_file():
             recipe = read(args.checkpoints / RECIPE)
         else:
-            raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: name its --row and --scale")
+            raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
         results = Evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
         model = describe(args.checkpoints / "checkpoint_last.pt")
     except (OSError, ValueError, RuntimeError) as error:

@@ -2,8 +2,8 @@
 
     amlp-fairseq parameters [ROW …]
 
-Without arguments: all rows, on the corpora of which the papers publish a number. Models are built without memory, with
-a dictionary as large as the configuration's ``dictionary``; tied parameters count once.
+Without arguments: all rows, on the corpora for which the papers publish a number. Models are built without allocating
+their weights, with a dictionary of the size that the configuration's ``dictionary`` says; tied parameters count once.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any, NamedTuple
 
 from fairseq import options
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from amlp_fairseq.compat.internals import TASK_REGISTRY, convert_namespace_to_omegaconf
 from amlp_fairseq.recipes.config import PAPER, Recipe, flags, load, names, row_corpora
 from amlp_fairseq.recipes.results import markdown
 
 
 class Comparison(NamedTuple):
-    """A published number of parameters and ours, in millions, or what both have over another row."""
+    """A published number of parameters and ours, in millions, or the differences of both to those of another row."""
 
     recipe: Recipe
     entry: dict[str, Any]
@@ -55,7 +54,7 @@ def count(recipe: Recipe) -> int:
         ValueError: if it has no ``dictionary``.
     """
     if recipe.dictionary is None:
-        raise ValueError(f"row {recipe.row}, data {recipe.data}: nobody says how large the dictionary is")
+        raise ValueError(f"row {recipe.row}, data {recipe.data}: the configuration has no size of the dictionary")
     cfg, words = parsed(recipe), dictionary(recipe.dictionary)
     with FakeTensorMode():
         model = TASK_REGISTRY[cfg.task._name](cfg.task, words, words).build_model(cfg.model)

@@ -3,10 +3,10 @@
     amlp-fairseq pmi DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [AUTOREGRESSIVE OTHER …]
         [--results FILE.jsonl] [options of fairseq-validate]
 
-Both of a pair are of the task translation_interleaved and of one order of generation: for vanilla SA an autoregressive
-model (h = 1, c = 1), for IBDecoder a bidirectional one that writes a word per step (h = 2, c = 0). Prints for each pair
-the perplexities on DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; the paper's Table 3 has it
-to base 10.
+Both models of a pair have the task translation_interleaved and the same order of generation. The first one writes a
+word per step: for vanilla SA an autoregressive model (h = 1, c = 1), for IBDecoder a bidirectional one (h = 2, c = 0).
+Prints for each pair the perplexities on DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; base
+10 is that of the paper's Table 3.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def main() -> None:
         metavar="AUTOREGRESSIVE OTHER",
         help="of a model that writes a word per step, and of one that writes several",
     )
-    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="a file that a line is added to per pair")
+    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each pair to this file")
     args, rest = parser.parse_known_args()
     if len(args.checkpoints) % 2:
-        parser.error(f"{len(args.checkpoints)} checkpoints are no pairs")
+        parser.error(f"{len(args.checkpoints)} checkpoints cannot be paired: an even number is needed")
     for autoregressive, other in zip(args.checkpoints[::2], args.checkpoints[1::2], strict=True):
         try:
             logs = [validate(args.data, path, rest) for path in (autoregressive, other)]

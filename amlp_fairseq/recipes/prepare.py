@@ -1,12 +1,12 @@
-"""Make the data folder of a corpus: download it, check it, cut it up, binarise it.
+"""Make the data folder of a corpus: download, check, tokenise, segment and binarise it.
 
     amlp-fairseq prepare CORPUS OUT [--vocab-size N] [--variant NAME] [--reverse] …
     amlp-fairseq prepare text OUT --train a.en a.de --valid b.en b.de --test c.en c.de [--vocab-size N]
 
-CORPUS is one of configs/data; ``text`` stands for text of your own, a sentence a line, in two files for each part,
+CORPUS is one of configs/data; ``text`` means text of your own, one sentence per line, in two files for each part,
 whose suffixes are the languages. The result is OUT/data-bin: what fairseq-train reads, the raw evaluation sets, the
-subword model and text.json, which says how text was cut up. OUT/manifest.json says what was done. A run that was
-stopped can be started again: what is whole is not made again.
+subword model and text.json, which says how the text was tokenised and segmented. OUT/manifest.json says what was done.
+A run that was stopped can be started again: complete files are not made again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OWN = "text"
 
 
 def named_languages(files: Sequence[Path]) -> list[str]:
-    """The suffixes of files, without that of a compression; ``""`` where there is none."""
+    """The suffixes of files, apart from ``.gz``; ``""`` if there is none."""
     return [Path(file.name.removesuffix(".gz")).suffix[1:] for file in files]
 
 
@@ -88,11 +88,11 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
         if (value := getattr(args, f"{role}_set")) and role in in_files:
             raise ValueError(f"--{role}-set {value}: that of {args.corpus} is in its files")
     if args.vocab_size is not None and given["segmentation"] == "none":
-        raise ValueError(f"--vocab-size {args.vocab_size}: the words of {args.corpus} stay as they are")
+        raise ValueError(f"--vocab-size {args.vocab_size}: the words of {args.corpus} are not segmented")
 
 
 def corpus_settings(args: argparse.Namespace, downloads: list[Download]) -> Settings:
-    """The settings of a corpus of configs/data, whose files are there afterwards.
+    """Download the files of a corpus of configs/data; returns its settings.
 
     Raises:
         ValueError: for options that do not fit, and downloads that fail.
@@ -170,7 +170,7 @@ def binarised_sentences(index: Path) -> int:
 
 
 def settings_to_store(settings: Settings) -> dict[str, Any]:
-    """The settings with the names of files, wherever they are."""
+    """The settings with file names instead of paths."""
     stored = asdict(settings)
     for role in ("train", *EVALUATION):
         stored[role] = [
@@ -248,16 +248,16 @@ def main() -> None:
     add("--workers", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
     own = parser.add_argument_group("text of your own")
     for role in ("train", *EVALUATION):
-        own.add_argument(f"--{role}", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="a sentence a line")
+        own.add_argument(f"--{role}", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="one sentence per line")
     own.add_argument("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help="default: the suffixes of the files")
     group = parser.add_argument_group("a corpus of configs/data")
-    group.add_argument("--reverse", action="store_true", help="the other direction")
-    group.add_argument("--variant", metavar="NAME", help="one of its configuration, such as news-commentary-11")
+    group.add_argument("--reverse", action="store_true", help="swap source and target")
+    group.add_argument("--variant", metavar="NAME", help="a variant of its configuration, such as news-commentary-11")
     for role in EVALUATION:
-        group.add_argument(f"--{role}-set", metavar="NAME", help="other sets of sacreBLEU, '+' between several")
+        group.add_argument(f"--{role}-set", metavar="NAME", help="other test sets of sacreBLEU, joined by '+'")
     group.add_argument("--data", type=Path, metavar="DIR", help="take its files from here, download nothing")
     group.add_argument("--mirror", metavar="URL", help="http://host/path is fetched from URL/host/path")
-    group.add_argument("--checksums", type=Path, metavar="FILE", help="of sha256sum, for a mirror with other files")
+    group.add_argument("--checksums", type=Path, metavar="FILE", help="from sha256sum, for a mirror with other files")
     args = parser.parse_args()
     of_corpora = ("reverse", "variant", "valid_set", "test_set", "data", "mirror", "checksums")
     for name in of_corpora if args.corpus == OWN else ("train", *EVALUATION, "languages"):

@@ -2,11 +2,11 @@
 
     amlp-fairseq reproduce --corpus embedded --scale embedded --table ibdecoder [--seeds 1 2 3] [--rows ROW …]
 
-Rows are those of configs/rows that name the table. Distilled rows learn from what the row ``transformer`` makes of the
-training set (amlp-fairseq distill). Results go to WORK/results.jsonl, tables of them to a .md beside it (amlp-fairseq
-tables). What is in the results is not run again, and a stopped training continues. On a CPU, jobs should have one
-thread each: OMP_NUM_THREADS=1. With several jobs sentences are decoded in batches and no latencies are stored, for the
-jobs disturb each other.
+Rows are those of configs/rows that name the table. Distilled rows learn from the translations that the row
+``transformer`` makes of the training set (amlp-fairseq distill). Results go to WORK/results.jsonl, their tables to a
+.md file next to it (amlp-fairseq tables). Rows that have results are not run again; a stopped training continues. On a
+CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in batches and no
+latencies are stored, because the jobs slow each other down.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Reproduction:
         ]
 
     def done(self) -> set[Experiment]:
-        """What the file of results has of the test set, in all ways of decoding."""
+        """The experiments that have results on the test set in all ways of decoding."""
         if not self.results.exists():
             return set()
         found: dict[Experiment, set[str]] = {}
@@ -104,7 +104,7 @@ class Reproduction:
             raise RuntimeError(f"amlp-fairseq {quoted(words)}: status {status}, see {path}")
 
     def data(self, distilled: bool) -> Path:
-        """The folder of the data, made where it is missing."""
+        """The folder of the data, which is made if it is missing."""
         raw, out = self.work / "data/data-bin", self.work / "distilled"
         if not raw.exists():
             size = load(TEACHER, self.corpus, self.scale).vocab_size
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--table", choices=TABLES, required=True)
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="how many experiments to run at the same time")
     parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
     parser.add_argument("--work", type=Path, help="for data and checkpoints (default: work/SCALE)")
     parser.add_argument("--results", type=Path, help="by default WORK/results.jsonl")

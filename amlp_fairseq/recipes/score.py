@@ -41,7 +41,7 @@ def hypotheses_of(generated: str, sentences: int) -> list[str]:
     outputs = lines_by_sentence(generated, "D")
     if outputs.keys() != set(range(sentences)):
         odd = sorted(outputs.keys() ^ set(range(sentences)))
-        raise ValueError(f"{len(outputs)} outputs for {sentences} references; odd sentences: {odd[:10]}")
+        raise ValueError(f"{len(outputs)} outputs for {sentences} references; missing or unexpected: {odd[:10]}")
     return [outputs[i][1] if len(outputs[i]) > 1 else "" for i in range(sentences)]
 
 
@@ -59,12 +59,12 @@ def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, 
 
 
 def score(generated: str, references: list[str], language: str = "de") -> dict[str, object]:
-    """The three kinds of BLEU that papers report, chrF, signatures, what is wrong with the outputs, decoder steps and
+    """The three kinds of BLEU that papers report, chrF, signatures, counts of faulty outputs, decoder steps and
     milliseconds per sentence.
 
     Args:
         generated: what fairseq-generate printed.
-        references: raw text, a sentence each.
+        references: raw text, one sentence each.
         language: the target language.
 
     Returns:
@@ -115,7 +115,7 @@ def describe(checkpoint: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("generated", type=Path, help="output of fairseq-generate")
-    parser.add_argument("reference", type=Path, help="raw references, a sentence a line")
+    parser.add_argument("reference", type=Path, help="raw references, one sentence per line")
     parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
     args = parser.parse_args()
     generated = args.generated.read_bytes().decode("utf-8")

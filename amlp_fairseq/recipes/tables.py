@@ -1,12 +1,12 @@
-"""Print results beside what papers publish, as Markdown tables.
+"""Print results next to those of the papers, as Markdown tables.
 
     amlp-fairseq tables docs/results/embedded.jsonl
 
-The file is one that ``amlp-fairseq evaluate`` appends to. Of several results of one configuration, data, way of
-decoding, split and seed the last counts; several seeds are averaged. Beside a paper, BLEU is of the paper's kind and
-split; at reduced scale, where data are others anyway, of the test set. A difference is given only where data set, split
-and kind are the paper's, with a mark where the paper does not say which kind it has. How fast systems are is for
-benchmarks/decoding.py, which runs them side by side.
+The file is one that ``amlp-fairseq evaluate`` appends to. Of several results with the same configuration, data, way of
+decoding, split and seed the last counts; several seeds are averaged. Next to a paper's BLEU, ours is of the same kind
+and split; at reduced scale, where the data differ anyway, of the test set. A difference is given only if data set,
+split and kind are the paper's, with a mark if the paper does not say of which kind its BLEU is. Speed is measured by
+benchmarks/decoding.py, which runs systems side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 from amlp_fairseq.recipes.config import CONFIGS, load, names
 from amlp_fairseq.recipes.results import markdown, read_results
 
-#: Where results have the kinds of BLEU.
+#: The fields of results that have the kinds of BLEU.
 KINDS = {
     "detokenised": "bleu",
     "tokenised": "tokenised_bleu",
@@ -33,7 +33,7 @@ ORDERINGS = CONFIGS / "orderings.yaml"
 
 
 class Key(NamedTuple):
-    """What results have in common that differ in the seed alone."""
+    """What is the same in results that differ only in the seed."""
 
     system: str
     distilled: bool
@@ -49,7 +49,7 @@ class Results:
         lines: results as ``amlp-fairseq evaluate`` writes them.
 
     Raises:
-        ValueError: if they are of several.
+        ValueError: if they are of several corpora or scales.
     """
 
     def __init__(self, lines: list[dict[str, Any]]) -> None:
@@ -145,7 +145,7 @@ class Results:
         return found
 
     def orderings(self) -> str:
-        """Whether what configs/orderings.yaml says holds here."""
+        """Whether the claims of configs/orderings.yaml hold here."""
         rows = []
         for claim in yaml.safe_load(ORDERINGS.read_text(encoding="utf-8")):
             if "gap" in claim:
@@ -177,10 +177,10 @@ class Results:
 
 
 def claimed(claim: dict[str, Any], side: str) -> Key:
-    """Whose result a side of an ordering is.
+    """The key of the results on one side of a claim.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the claim does not name it properly.
     """
     if claim[side][2:] not in ([], ["distilled"]) or len(claim[side]) < 2:
         raise ValueError(f"{ORDERINGS}: {side}: {claim[side]}: must be [row, decoding] or [row, decoding, distilled]")

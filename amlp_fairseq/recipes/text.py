@@ -1,7 +1,7 @@
 """The text of a corpus: from archives to the pieces that fairseq-preprocess reads.
 
-Stages of OUT/text: ``raw``, ``words`` (tokenised) and ``pieces``, and the model of the subword units. A file has its
-name only once it is whole; whole files are not made again.
+OUT/text has the stages ``raw``, ``words`` (tokenised) and ``pieces``, and the model of the subword units. A file gets
+its name when it is complete; complete files are not made again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 @contextmanager
 def writing(*paths: Path) -> Iterator[list[TextIO]]:
-    """Open text files under temporary names; all get their own when the block has ended without an error."""
+    """Open text files under temporary names; all get their own names if the block ends without an error."""
     parts = [path.with_name(path.name + ".part") for path in paths]
     with ExitStack() as stack:
         yield [stack.enter_context(open(part, "w", encoding="utf-8", newline="\n")) for part in parts]
@@ -86,7 +86,7 @@ def sentences(path: Path) -> Iterator[str]:
 
 
 def aligned(archive: Path, first: Path, second: Path) -> Iterator[Row]:
-    """The sentences of two files side by side; it is an error if one has more of them."""
+    """The sentences of two files side by side; different numbers of sentences are an error."""
     counts = [0, 0]
     for row in zip_longest(sentences(first), sentences(second)):
         counts = [count + (text is not None) for count, text in zip(counts, row, strict=True)]
@@ -157,8 +157,8 @@ def archive_rows(archive: Path, pattern: str, languages: Sequence[str], scratch:
 
     Args:
         archive: .tmx.gz, .zip, .tar, .tgz, or a folder of text files that may be compressed; or one text file.
-        pattern: which of its files, ``{}`` for the language; where they are not alike, two patterns with ``|`` between;
-            of a text file, the file of the other language.
+        pattern: which of its files, ``{}`` for the language; if they are not alike, two patterns joined by ``|``; for a
+            text file, the file of the other language.
         languages: both.
         scratch: a folder to unpack to.
     """
@@ -230,7 +230,7 @@ def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts the words of a line into the units of a model."""
+    """Segments the words of a line into the units of a model."""
 
     segmentation: str
     model: Path
@@ -245,11 +245,11 @@ def train_sentencepiece(
     """Train a BPE model of sentencepiece on all texts together.
 
     Args:
-        texts: files with a sentence a line.
+        texts: files with one sentence per line.
         model: where to write; the vocabulary goes to the same name with the suffix ``.vocab``.
         vocab_size: how many pieces.
         character_coverage: the share of characters that get a piece of their own.
-        sentences: learn from a random sample of so many, always the same; 0 takes all.
+        sentences: learn from a random sample of this size, always the same; 0: from all.
 
     Raises:
         ValueError: if there is too little text for so many pieces.
@@ -284,7 +284,7 @@ def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, cove
 
 
 def map_lines(function: Callable[[str], str], source: Path, target: Path, workers: int) -> None:
-    """Write the function's value of every line of a file."""
+    """Write the function's value for every line of a file."""
     with ExitStack() as stack:
         (file,) = stack.enter_context(writing(target))
         if workers > 1:
@@ -311,15 +311,15 @@ class Settings:
         languages: both, in the order of patterns with ``|``.
         reverse: whether the second language is the source.
         train: archives and patterns, see ``archive_rows``; likewise ``valid`` and ``test``.
-        valid_set: what the validation set is called; without archives for it, names of sacreBLEU's sets; likewise
+        valid_set: the name of the validation set; if it has no archives, names of sacreBLEU's sets; likewise
             ``test_set``.
-        hold_out: of so many training pairs one is for validation; 0 for none.
+        hold_out: one of so many training pairs is held out for validation; 0: none.
         tokenizer: ``moses`` or None; ``normalize``, ``split_hyphens``, ``lowercase``: see ``Tokenizer``.
         segmentation: one of ``SEGMENTATIONS``.
         size: merges of subword_nmt, pieces of sentencepiece.
         character_coverage: see ``train_sentencepiece``; likewise ``sample``.
         filter_by: what ``max_length`` and ``max_ratio`` count: ``words``, ``pieces``, or ``none`` for no filter.
-        published_pairs: how many training pairs others have counted; 0 if unknown.
+        published_pairs: the published number of training pairs; 0 if unknown.
     """
 
     name: str
@@ -424,7 +424,7 @@ class Texts:
                 map_lines(function, source, target, self.workers)
 
     def filter(self, stage: str) -> None:
-        """Joins the training parts of a stage, without what is too long; some pairs are held out for validation."""
+        """Join the training parts of a stage without bad pairs (``is_good``); hold some out for validation."""
         settings = self.settings
         outputs = [*self.pair(stage, "train")]
         if settings.hold_out:
@@ -444,7 +444,7 @@ class Texts:
                             file.write(text + "\n")
 
     def run(self) -> None:
-        """All steps from archives to pieces."""
+        """All stages from archives to pieces."""
         for stage in ("raw", "words", "pieces"):
             (self.folder / stage).mkdir(parents=True, exist_ok=True)
         self.collect()
@@ -458,7 +458,7 @@ class Texts:
             self.filter("pieces")
 
     def manifest(self) -> dict[str, Any]:
-        """Line counts of all steps; sides that do not have the same are an error."""
+        """The numbers of lines of all stages; it is an error if two sides differ."""
         collected = {part: self.count("raw", part) for part in self.parts}
         binarised = {name: self.count("pieces", name) for name in ("train", *EVALUATION)}
         for name in EVALUATION:

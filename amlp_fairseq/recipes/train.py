@@ -1,4 +1,4 @@
-"""Train a model, on one processor or many: a row of a paper's table at a scale, or whatever fairseq-train trains.
+"""Train a model, on one device or many: a row of a paper's table at a scale, or any model of fairseq-train.
 
     amlp-fairseq train DATA --row ibdecoder --scale multi30k [--save-dir DIR] [options of fairseq-train]
     amlp-fairseq train DATA --arch transformer … [options of fairseq-train]
@@ -31,7 +31,7 @@ RECIPE = "recipe.yaml"
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
-    """What fairseq must be told about the processes that torchrun has started: by itself it finds them on GPUs only."""
+    """What fairseq must be told about the processes of torchrun, which it finds by itself only on GPUs."""
     if started_by_torchrun(environment) == 1:
         return []
     words = ["--distributed-world-size", environment["WORLD_SIZE"], "--distributed-rank", environment["RANK"]]
@@ -47,7 +47,7 @@ def update_frequency(tokens_per_update: int, world_size: int, max_tokens: int) -
 
 
 def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environment: Mapping[str, str]) -> list[str]:
-    """The words behind ``fairseq-train``; says on standard error what an update will see.
+    """The arguments of ``fairseq-train``; prints to standard error how many tokens an update will have.
 
     Raises:
         ValueError: if the paper's number of tokens cannot be set because there is no ``--max-tokens``.
@@ -81,7 +81,7 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
 
 
 def changes(rest: list[str]) -> str:
-    """What the user's own options change: all but the seed and the device."""
+    """The user's own options, except the seed and the device."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--seed")
     own.add_argument("--cpu", action="store_true")
@@ -100,7 +100,7 @@ def main() -> None:
     )
     parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser)
-    parser.add_argument("--save-dir", type=Path, help="by default checkpoints/<corpus>/<scale>/<row>")
+    parser.add_argument("--save-dir", type=Path, help="default: checkpoints/<corpus>/<scale>/<row>")
     parser.add_argument("--print", action="store_true", help="only show the configuration and the command")
     args, rest = parser.parse_known_args()
     if not args.data.is_dir():
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def run(words: list[str]) -> None:
-    """fairseq-train in this process, which keeps the memory that it frees: a training on a CPU is 1.4 times as fast."""
+    """Run fairseq-train in this process, which keeps the memory that it frees: on a CPU that is 1.4 times as fast."""
     from fairseq_cli import train
 
     keep_freed_memory()

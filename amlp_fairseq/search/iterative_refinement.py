@@ -1,4 +1,7 @@
-"""Decoding with non-autoregressive models: they write whole sentences, then revise them in several iterations."""
+"""Decoding with non-autoregressive models: they write whole sentences, then revise them in several iterations.
+
+Notation: docs/glossary.md.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.preparation import Preparation, is_final
+from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_nat import ready_nat
 
 
@@ -16,20 +19,21 @@ class IterativeRefinement:
     """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for those of fairseq's
     non-autoregressive (NAT) models that do not change a sentence's length.
 
-    A sentence is finished after the last iteration, or as soon as no later iteration can change it. For
-    ``cmlmc_transformer`` its method ``settled`` decides that; for fairseq's models it is so when an iteration changed
-    nothing and left no masks. Of a sentence's candidates, which differ in length, the one with the best mean
-    log-probability per word is returned, or the one to which an autoregressive model gives the best.
+    A sentence is finished after the last iteration, or as soon as no later iteration can change it: as the method
+    ``settled`` of ``cmlmc_transformer`` says, or with fairseq's models when an iteration changed nothing and left no
+    masks. Of a sentence's candidates, which differ in length, the one with the best mean log-probability per word is
+    returned, with ``rerank`` that of an autoregressive model.
 
     Args:
         tgt_dict: target dictionary.
-        max_iter: iterations after the first one, as in fairseq: 9 are 10 decoder calls.
+        max_iter: iterations after the first one, as in fairseq: 9 make 10 decoder calls.
         beam_size: candidates per sentence, each of another length.
         adaptive: whether a sentence stops as soon as no later iteration can change it.
         retain_history: whether to keep the input and output of every iteration.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
-        cuda_graphs: capture the decoder calls of models that are not in training, except the reranker's.
+        cuda_graphs: capture decoder calls as CUDA graphs, except those of the reranker and of models that can still be
+            trained.
 
     Raises:
         ValueError: for a value below its minimum, naming the command line option.
@@ -56,7 +60,7 @@ class IterativeRefinement:
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.max_iter, self.beam_size = max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
-        self.prepare = Preparation(
+        self.ready_models = ReadyCache(
             lambda model: ready_nat(model, decode_dtype, cuda_graphs and _refines(model) and is_final([model]))
         )
 
@@ -94,7 +98,7 @@ class IterativeRefinement:
                 )
         if len(writers) > 1 and not writers[0].allow_ensemble:
             raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
-        ready = self.prepare(models)
+        ready = self.ready_models(models)
         if hasattr(ready[0], "enable_ensemble"):
             ready[0].enable_ensemble(ready[: len(writers)])
 
@@ -118,12 +122,12 @@ class IterativeRefinement:
         ends = state.output_tokens.ne(self.pad).sum(dim=1).sub(1).tolist()
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
-        for step in range(self.max_iter + 1):
+        for iteration in range(self.max_iter + 1):
             before = state._replace(output_tokens=state.output_tokens.clone())  # fairseq's models write into it
             state = model.forward_decoder(
-                state._replace(step=step, max_step=self.max_iter + 1), encoder_out, decoding_format=None
+                state._replace(step=iteration, max_step=self.max_iter + 1), encoder_out, decoding_format=None
             )
-            if step == self.max_iter:
+            if iteration == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
             elif not self.adaptive:
                 continue

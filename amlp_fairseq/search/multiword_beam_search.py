@@ -1,4 +1,7 @@
-"""Beam search that writes z = h·c words per decoder call (Zhang et al. 2020, Algorithm 1), as a fairseq generator."""
+"""Beam search that writes z = h·c words per decoder call (Zhang et al. 2020, Algorithm 1), as a fairseq generator.
+
+Notation: docs/glossary.md.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.preparation import Preparation, is_final
+from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
-from amlp_fairseq.search.rules import LeastWords, MostWords, NoPadding, Prefixes, ScoreRule, UnknownWordPenalty
+from amlp_fairseq.search.rules import Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
     Combinations,
     combine_words,
@@ -38,7 +41,7 @@ class MultiwordBeamSearch:
         models: one model, or several whose probabilities are averaged.
         tgt_dict: target dictionary.
         order: h, c and the order of generation.
-        options: may be replaced between batches, all but ``decode_dtype`` and ``cuda_graphs``.
+        options: all but ``decode_dtype`` and ``cuda_graphs`` may be replaced between batches.
     """
 
     def __init__(self, models: list[Any], tgt_dict: Dictionary, order: GenerationOrder, options: SearchOptions) -> None:
@@ -47,7 +50,7 @@ class MultiwordBeamSearch:
         self.symbols_to_strip_from_output = {self.eos}
         self.order = order
         self.options = options
-        self.prepare = Preparation(
+        self.ready_models = ReadyCache(
             lambda model: ReadyModel(model, options.decode_dtype, options.cuda_graphs and is_final([model]))
         )
         for model in models:
@@ -124,7 +127,7 @@ class _Search:
     Attributes:
         sentences: index in the batch of each unfinished sentence, (b,).
         source: their source tokens, (b, S).
-        max_lengths: most words of their outputs, (b,).
+        max_lengths: the most words that their outputs may have, (b,).
         tokens: z start symbols and the words so far in generation order, (b·B, z + T).
         word_scores: log-probabilities of the words so far, (b·B, T).
         scores: their sums, (b, B); -inf for a row that holds no hypothesis.
@@ -144,7 +147,7 @@ class _Search:
         self.sentences = sentences
         self.source = source = net_input["src_tokens"][sentences]
         lengths = net_input["src_lengths"][sentences]
-        self.decodings = [model.begin(source, lengths, self.beam) for model in generator.prepare(generator.models)]
+        self.decodings = [model.begin(source, lengths, self.beam) for model in generator.ready_models(generator.models)]
         longest = min(model.max_decoder_positions() for model in generator.models) - 1
         source_lengths = source.ne(generator.pad).sum(dim=1)
         self.max_lengths = (self.options.max_len_a * source_lengths + self.options.max_len_b).long().clamp(max=longest)
@@ -158,21 +161,12 @@ class _Search:
         self.tokens = source.new_full((rows, self.z), generator.eos)
         self.word_scores = torch.zeros(rows, 0, device=source.device)
         self.scores = torch.full((len(sentences), self.beam), -math.inf, device=source.device)
-        self.scores[:, 0] = 0  # a sentence's rows are the same at first: only one may branch
+        self.scores[:, 0] = 0  # a sentence's rows are identical at first: only one may branch
         self.attention: list[Tensor] = []
-        self._set_rules()
-
-    def _set_rules(self) -> None:
-        generator, options = self.generator, self.options
-        self.rules: list[ScoreRule] = [NoPadding(generator.pad)]
-        if options.unk_penalty:
-            self.rules.append(UnknownWordPenalty(generator.unk, options.unk_penalty))
-        if options.min_len > 0:
-            self.rules.append(LeastWords(generator.eos, options.min_len))
-        self.rules.append(MostWords(generator.eos))
+        self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
         self.ngrams: NoRepeatNgrams | None = None
-        if options.no_repeat_ngram_size > 0:
-            self.ngrams = NoRepeatNgrams(options.no_repeat_ngram_size, generator.order)
+        if self.options.no_repeat_ngram_size > 0:
+            self.ngrams = NoRepeatNgrams(self.options.no_repeat_ngram_size, generator.order)
 
     def run(self) -> None:
         steps = 0
@@ -229,21 +223,21 @@ class _Search:
         ended = step.ends.view(-1, beam * k) < self.z
         scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
         unfinished = scores[:, 0] > -math.inf
-        # The only host-device sync per step, but for steps in which a hypothesis ends or must end.
+        # The only host-device sync per step, unless a hypothesis ends or must end.
         some_ended, all_unfinished = torch.stack([ended.any(), unfinished.all()]).tolist()
         if some_ended:
             unfinished &= self._collect(totals, ended, step, steps)
             all_unfinished = bool(unfinished.all())
-        places = torch.arange(len(unfinished), device=unfinished.device)
+        kept = torch.arange(len(unfinished), device=unfinished.device)
         if not all_unfinished:
-            places = unfinished.nonzero().squeeze(1)
-            places = places[row_permutation(places.tolist())]
-            scores, best, self.sentences = scores[places], best[places], self.sentences[places]
-            self.source, self.max_lengths = self.source[places], self.max_lengths[places]
+            kept = unfinished.nonzero().squeeze(1)
+            kept = kept[row_permutation(kept.tolist())]
+            scores, best, self.sentences = scores[kept], best[kept], self.sentences[kept]
+            self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
         if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
             order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
             scores, best = scores.gather(1, order), best.gather(1, order)
-        chosen = (best + places.unsqueeze(1) * (beam * k)).flatten()
+        chosen = (best + kept.unsqueeze(1) * (beam * k)).flatten()
         self.scores = scores
         if beam > 1 or not all_unfinished:
             self._reorder(chosen // k)
@@ -251,7 +245,7 @@ class _Search:
         self.word_scores = torch.cat([self.word_scores, step.word_scores.flatten(0, 1)[chosen]], dim=1)
 
     def _reorder(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; an index may come several times."""
+        """Apply a row permutation; it may repeat rows and leave some out."""
         self.tokens, self.word_scores = self.tokens[rows], self.word_scores[rows]
         self.attention = [table[rows] for table in self.attention]
         if rows.numel() > 0:
@@ -259,10 +253,10 @@ class _Search:
                 decoding.reorder(rows)
 
     def _collect(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> Tensor:
-        """Collect the hypotheses that end among the candidates (b, B·k); which sentences are unfinished, (b,)."""
+        """Collect the hypotheses that end, of the candidates (b, B·k); returns which sentences are unfinished, (b,)."""
         if self.ngrams is not None and self.generator.order.num_directions > 1:
             self._drop_repetitions(self.ngrams, totals, ended, step, steps)
-        # A hypothesis counts as finished when it is among the B best, finished or not; as in fairseq.
+        # A hypothesis that ends counts only if it is among the B best candidates, ended or not; as in fairseq.
         best_scores, best = totals.topk(min(self.beam, totals.size(1)), dim=1)
         sentences, ranks = (ended.gather(1, best) & best_scores.isfinite()).nonzero().unbind(1)
         if len(sentences) > 0:
@@ -273,10 +267,10 @@ class _Search:
     def _drop_repetitions(
         self, ngrams: NoRepeatNgrams, totals: Tensor, ended: Tensor, step: Combinations, steps: int
     ) -> None:
-        """Give the hypotheses that end with a repeated n-gram, where two directions meet, -inf in ``totals``.
+        """Set ``totals`` to -inf for hypotheses that end and repeat an n-gram, which is where two directions meet.
 
-        One that has reached the length limit stays, and so do those of a sentence that has nothing else: something must
-        be returned.
+        A hypothesis at the length limit stays, and so do those of a sentence that has nothing else: something must be
+        returned.
         """
         k, before = step.scores.size(1), totals.clone()
         for sentence, candidate in (ended & totals.isfinite()).nonzero().tolist():
@@ -293,8 +287,8 @@ class _Search:
         """Add finished hypotheses, in reading order, unless their sentence has B already.
 
         Args:
-            sentences: places of unfinished sentences, (n,), ascending; for the same one the best hypothesis first.
-            candidates: which of the sentence's B·k, (n,).
+            sentences: indices into the unfinished sentences, (n,), ascending; of each one the best hypothesis first.
+            candidates: indices into the sentence's B·k candidates, (n,).
             step: the step in which they end.
             steps: decoder calls so far.
         """
@@ -306,8 +300,8 @@ class _Search:
         if options.normalize_scores:
             counted = lengths + 1 if options.words_behind_end == "ignore" else torch.full_like(lengths, steps * z)
             scores = scores / length_penalty(counted, options.len_penalty, options.length_penalty_kind)
-        places = zip(self.sentences[sentences].tolist(), rows.tolist(), lengths.tolist(), strict=True)
-        for number, (sentence, row, length) in enumerate(places):
+        finished = zip(self.sentences[sentences].tolist(), rows.tolist(), lengths.tolist(), strict=True)
+        for number, (sentence, row, length) in enumerate(finished):
             if len(self.hypotheses[sentence]) == self.beam:
                 continue
             recovered = self.generator.order.recover(torch.arange(length, device=tokens.device))
@@ -329,9 +323,9 @@ class _Search:
                 }
             )
 
-    def _alignment(self, place: int, tokens: Tensor, attention: Tensor | None) -> Any:
+    def _alignment(self, sentence: int, tokens: Tensor, attention: Tensor | None) -> Any:
         if attention is None:
             return torch.empty(0)
         extract = utils.extract_hard_alignment if self.options.alignment == "hard" else utils.extract_soft_alignment
         pad, eos = self.generator.pad, self.generator.eos
-        return extract(attention.t().float(), self.source[place], tokens, pad, eos)
+        return extract(attention.t().float(), self.source[sentence], tokens, pad, eos)

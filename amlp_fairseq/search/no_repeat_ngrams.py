@@ -1,4 +1,4 @@
-"""``--no-repeat-ngram-size`` for outputs that are written in several directions."""
+"""``--no-repeat-ngram-size`` for outputs that are written in several directions. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from amlp_fairseq.order import GenerationOrder
 
 
 class NoRepeatNgrams:
-    """No n-gram twice in an output, read as text.
+    """Forbids that an output, read as text, has an n-gram twice.
 
-    What a slot may hold depends on the other words of the same step, so this is no rule on the scores of a step
-    (``rules.py``) but one on candidates: :meth:`forbidden`. While an output is written, only the n-grams within what
-    one direction has written are known. Those that span two directions are known when it is complete: :meth:`repeats`.
+    What a slot may hold depends on the other words of the same step, so this is not a rule on the scores of a step
+    (``rules.py``) but on candidates: :meth:`forbidden`. While an output is being written, only n-grams within the words
+    of one direction are known; those that span two directions are known when it is complete: :meth:`repeats`.
 
     Args:
         size: n ≥ 1.
@@ -25,12 +25,12 @@ class NoRepeatNgrams:
         self.order = order
 
     def forbidden(self, words: Tensor, chosen: Tensor, candidates: Tensor) -> Tensor:
-        """Which candidates would repeat an n-gram of earlier steps or of this one: (N, k, m) bool.
+        """Which candidates would repeat an n-gram of earlier steps or of this one: (R, k, m) bool.
 
         Args:
-            words: the words of earlier steps in generation order, without start symbols, (N, T).
-            chosen: k ways to fill the step's first p slots, (N, k, p).
-            candidates: words for slot p, (N, m).
+            words: the words of earlier steps in generation order, without start symbols, (R, T).
+            chosen: k ways to fill the step's first p slots, (R, k, p).
+            candidates: words for slot p, (R, m).
         """
         forbidden = []
         for before, ways, options in zip(words.tolist(), chosen.tolist(), candidates.tolist(), strict=True):
@@ -45,14 +45,14 @@ class NoRepeatNgrams:
         return len(set(ngrams)) < len(ngrams)
 
     def banned(self, words: list[int]) -> set[int]:
-        """Words that may not stand in the slot behind ``words``, which are in generation order."""
+        """Words that the next slot, after ``words`` in generation order, must not hold."""
         h, slot = self.order.num_directions, len(words)
         forward = self.order.reads_forward(slot % h)
         seen = {ngram for d in range(h) for ngram in self._ngrams(words[d::h], self.order.reads_forward(d))}
         if self.size == 1:
             return {ngram[0] for ngram in seen}
-        run = words[slot % h :: h]
-        context = tuple(run[-(self.size - 1) :])
+        own = words[slot % h :: h]  # those of the slot's direction
+        context = tuple(own[-(self.size - 1) :])
         if len(context) < self.size - 1:
             return set()
         if forward:

@@ -1,4 +1,4 @@
-"""Options of the multi-word beam search."""
+"""Options of the multi-word beam search. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ TASK_OPTIONS = {
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a user can choose about the multi-word beam search.
+    """The settings of the multi-word beam search.
 
     Attributes:
-        beam_size: B, hypotheses kept per sentence and returned at most.
+        beam_size: B, hypotheses kept and at most returned per sentence.
         max_len_a: with ``max_len_b``: at most ``a·S + b`` words for a source of S tokens, its end symbol included.
         max_len_b: see ``max_len_a``.
-        min_len: at least so many words. ``z`` forbids the end symbol in the first step, as the authors' search does.
+        min_len: the least number of words; ``z`` forbids the end symbol in the first step, as the authors' search does.
         normalize_scores: divide scores by the length penalty.
         len_penalty: exponent α of the length penalty.
         length_penalty_kind: ``fairseq`` or ``gnmt``, see :func:`search_steps.length_penalty`.
         unk_penalty: subtracted from the unknown word's log-probability.
         temperature: divides the logits.
         no_repeat_ngram_size: no n-gram of this size twice in an output; 0 for no such rule.
-        words_behind_end: words behind the end symbol, in the same step: ``ignore`` them, or ``count`` them in the score
-            and in the length that divides it.
+        words_behind_end: words after the end symbol in its step: ``ignore`` them, or ``count`` them in the score and in
+            the length that divides it.
         deduplicate_ngram_size: remove immediate repetitions of up to this many words from outputs; 0 for none.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
-        cuda_graphs: capture the steps of models that are not in training, see ``captured_decoding.py``.
+        cuda_graphs: capture the steps of models that cannot be trained any more, see ``captured_decoding.py``.
 
     Raises:
         ValueError: for a value outside its range, naming the command line option.

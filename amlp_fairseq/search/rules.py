@@ -1,4 +1,7 @@
-"""Rules on scores: what a search forbids or penalises in a step, whatever the model says."""
+"""Rules on scores: what a search forbids or penalises in a step, whatever the model says.
+
+Notation: docs/glossary.md.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from amlp_fairseq.search.options import SearchOptions
+
 
 class Prefixes(NamedTuple):
-    """The hypotheses of a batch before a step: N rows, B for each sentence.
+    """The hypotheses of a batch before a step: R rows, B for each sentence.
 
     Attributes:
-        words: the words so far in generation order, without start symbols, (N, T).
-        max_lengths: most words of each sentence's outputs, without the end symbol, (N / B,).
-        shortest_limit: no limit is below it; it is on the host, so that comparing with it needs no host-device sync.
+        words: the words so far in generation order, without start symbols, (R, T).
+        max_lengths: the most words that each sentence's outputs may have, without the end symbol, (b,).
+        shortest_limit: a lower bound on ``max_lengths``, as a number on the host: comparing needs no host-device sync.
     """
 
     words: Tensor
@@ -30,14 +35,14 @@ class ScoreRule(Protocol):
         """Apply the rule in place.
 
         Args:
-            lprobs: log-probabilities of the step's slots T … T + z - 1, (N, z, V).
+            lprobs: log-probabilities of the step's slots T … T + z - 1, (R, z, V).
             prefixes: the rows' words so far.
         """
 
 
 @dataclass(frozen=True)
 class NoPadding:
-    """Padding is no word."""
+    """Padding is not a word."""
 
     pad: int
 
@@ -71,7 +76,7 @@ class LeastWords:
 
 @dataclass(frozen=True)
 class MostWords:
-    """Only the end symbol behind as many words as the sentence may have (``Prefixes.max_lengths``)."""
+    """Only the end symbol after as many words as the sentence may have (``Prefixes.max_lengths``)."""
 
     eos: int
 
@@ -85,3 +90,14 @@ class MostWords:
         end_scores = lprobs[rows, slots, self.eos]
         lprobs[rows, slots] = -math.inf
         lprobs[rows, slots, self.eos] = end_scores
+
+
+def score_rules(options: SearchOptions, pad: int, eos: int, unk: int) -> list[ScoreRule]:
+    """The rules that the options ask for, in the order in which they are applied."""
+    rules: list[ScoreRule] = [NoPadding(pad)]
+    if options.unk_penalty:
+        rules.append(UnknownWordPenalty(unk, options.unk_penalty))
+    if options.min_len > 0:
+        rules.append(LeastWords(eos, options.min_len))
+    rules.append(MostWords(eos))
+    return rules

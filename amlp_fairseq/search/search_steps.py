@@ -1,6 +1,6 @@
 """The parts of a beam search that writes several words per step, as functions of probability tables.
 
-Source: Zhang et al. (2020), Algorithm 1. N rows of hypotheses, z words per step, V entries in the dictionary.
+Source: Zhang et al. (2020), Algorithm 1. Notation: docs/glossary.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from amlp_fairseq.ops.top_k import top_k
 
 
 class Combinations(NamedTuple):
-    """The k best ways to fill a step's slots, for each of N hypotheses, best first.
+    """The k best ways to fill a step's slots, for each of R hypotheses, best first.
 
     Attributes:
-        scores: sums of the slots' log-probabilities, (N, k).
-        words: the words, (N, k, z); padding behind the end symbol if words behind it are ignored.
-        word_scores: their log-probabilities, (N, k, z); 0 for such padding.
-        ends: index of the first end symbol in the step, z if there is none, (N, k).
+        scores: sums of the slots' log-probabilities, (R, k).
+        words: the words, (R, k, z); padding after the end symbol if words after it are ignored.
+        word_scores: their log-probabilities, (R, k, z); 0 for such padding.
+        ends: index of the first end symbol in the step, z if there is none, (R, k).
     """
 
     scores: Tensor
@@ -31,7 +31,7 @@ class Combinations(NamedTuple):
     ends: Tensor
 
 
-# (words chosen in this step so far (N, k, p), candidates for slot p (N, m)) -> forbidden (N, k, m)
+# (words chosen in this step so far (R, k, p), candidates for slot p (R, m)) -> forbidden (R, k, m)
 Forbidden = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -47,15 +47,15 @@ def combine_words(
     """Combine the best words of every slot by outer addition, pruned to k after each slot (lines 10-14).
 
     Args:
-        lprobs: log-probabilities of the step's slots, (N, z, V); NaN counts as -inf.
+        lprobs: log-probabilities of the step's slots, (R, z, V); NaN counts as -inf.
         k: combinations to keep per hypothesis.
         eos: the end symbol.
-        pad: fills the slots behind an end symbol.
-        words_behind_end: ``ignore``: the slots behind an end symbol hold padding, which adds 0 to the score;
+        pad: fills the slots after an end symbol.
+        words_behind_end: ``ignore``: the slots after an end symbol hold padding, which adds 0 to the score;
             ``count``: they are filled and scored like any other, as in the authors' search. Either way the k best
             combinations are found exactly.
         forbidden: which candidates may not follow which words of the same step.
-        most_forbidden: how many candidates ``forbidden`` can exclude for one slot at most.
+        most_forbidden: the most candidates that ``forbidden`` can exclude for one slot.
     """
     n, z, vocab = lprobs.shape
     ignore = words_behind_end == "ignore" and z > 1
@@ -63,11 +63,11 @@ def combine_words(
     top_scores, end_scores = (
         each.nan_to_num(nan=-math.inf, neginf=-math.inf) for each in (top_scores, lprobs[..., eos])
     )
-    going_on_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf) if ignore else top_scores
+    continuing_scores = top_scores.masked_fill(top_words.eq(eos), -math.inf) if ignore else top_scores
 
     def candidates(slot: int, words: Tensor) -> Tensor:
-        """Scores of what may follow each prefix, (N, 1 or prefixes, m)."""
-        scores = (going_on_scores if slot < z - 1 else top_scores)[:, slot].unsqueeze(1)
+        """Scores of what may follow each prefix, (R, 1 or prefixes, m)."""
+        scores = (continuing_scores if slot < z - 1 else top_scores)[:, slot].unsqueeze(1)
         if forbidden is None:
             return scores
         return scores.masked_fill(forbidden(words, top_words[:, slot]), -math.inf)
@@ -99,7 +99,7 @@ def combine_words(
 
 
 def _take(table: Tensor, rows: Tensor) -> Tensor:
-    """Rows (N, k) of a table (N, m, p): (N, k, p)."""
+    """Rows (R, k) of a table (R, m, p): (R, k, p)."""
     return table.gather(1, rows.unsqueeze(2).expand(-1, -1, table.size(2)))
 
 
@@ -116,19 +116,19 @@ def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
 
 
 def row_permutation(origins: list[int]) -> list[int]:
-    """A permutation of n rows that leaves as many as possible in place: the row for each of n places.
+    """An order of n rows in which as many as possible stay where they were: the row for each position.
 
     Args:
-        origins: the place from which each row comes, (n,); several may come from one place, or from a place ≥ n.
+        origins: the old position of each row, (n,); several may have the same, or one ≥ n.
     """
-    places = dict.fromkeys(range(len(origins)), -1)
+    rows = dict.fromkeys(range(len(origins)), -1)  # by position
     moving = []
     for row, origin in enumerate(origins):
-        if places.get(origin) == -1:
-            places[origin] = row
+        if rows.get(origin) == -1:
+            rows[origin] = row
         else:
             moving.append(row)
-    return [row if row >= 0 else moving.pop() for row in places.values()]
+    return [row if row >= 0 else moving.pop() for row in rows.values()]
 
 
 def deduplicate_ngrams(words: list[int], max_size: int) -> list[int]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from fairseq.tasks.translation import TranslationTask
-from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
 
+from amlp_fairseq.compat.internals import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
@@ -22,7 +22,7 @@ class TranslationCMLMCConfig(TranslationLevenshteinConfig, DecodingConfig):
 
 @register_task("translation_cmlmc", dataclass=TranslationCMLMCConfig)
 class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
-    """fairseq's ``translation_lev`` without its gaps.
+    """fairseq's ``translation_lev`` with what it lacks.
 
     - The model is told the number of updates: CMLMC's correction loss begins at a given one.
     - ``--eval-bleu`` works, and so does ``--best-checkpoint-metric bleu``.
@@ -43,7 +43,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """As fairseq's translation task, but for the start symbol, see :class:`StartSymbolPairDataset`."""
+        """As in fairseq's translation task, with the start symbol added, see :class:`StartSymbolPairDataset`."""
         self.cfg.max_source_positions -= 1  # --truncate-source leaves room for the start symbol
         try:
             TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
@@ -53,11 +53,6 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
 
     def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
         return super().build_dataset_for_inference(src_tokens, [length + 1 for length in src_lengths], constraints)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the task's state; checkpoints of fairseq's own tasks, whose models may rescore, have none."""
-        if "dictionaries" in state_dict:
-            super().load_state_dict(state_dict)
 
     def train_step(
         self,

@@ -1,14 +1,14 @@
-"""Translation whose targets are generated several words per step, in several directions."""
+"""Translation that generates several words per step, in several directions. Notation: docs/glossary.md."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig
 
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.order import GenerationOrder
@@ -46,7 +46,7 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     )
     words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
         default="ignore",
-        metadata={"help": "whether a score counts the words behind the end symbol in the same step"},
+        metadata={"help": "whether a score counts the words after the end symbol in its step"},
     )
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
@@ -58,8 +58,8 @@ class TranslationInterleavedTask(PluginTranslationTask):
     """Translation with interleaved targets and the multi-word beam search.
 
     The order of generation is a property of the model: it is saved in the checkpoint, taken from it when decoding,
-    and options that contradict it raise ValueError. With ``--num-directions 1`` it also decodes what was trained with
-    fairseq's translation task.
+    and options that contradict it raise ValueError. With ``--num-directions 1`` the task also decodes models that were
+    trained with fairseq's translation task.
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) | frozenset(
@@ -89,14 +89,14 @@ class TranslationInterleavedTask(PluginTranslationTask):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("interleaving")
-        if saved is None and self.order.left_to_right:
-            return  # a checkpoint of fairseq's translation task, which saves no state
-        if saved is None:
+        if saved is None and not self.order.left_to_right:
             raise ValueError(
                 "the checkpoint was not trained with --task translation_interleaved; if it is an autoregressive "
-                "Transformer, say --num-directions 1"
+                "Transformer, give --num-directions 1"
             )
         super().load_state_dict(state_dict)
+        if saved is None:
+            return  # a checkpoint of fairseq's translation task
         expected = self._given if self._order is None else asdict(self._order)
         conflicts = [
             f"--{name.replace('_', '-')} is {value}, the checkpoint has {saved[name]}"

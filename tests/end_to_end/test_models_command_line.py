@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,43 @@ def test_interactive_ensemble_and_half_precision(folder: Path, tmp_path: Path, a
     half = generate(folder, one, "--fp16")
     for i, (score, *_) in half.items():
         assert float(score) == pytest.approx(float(found[i][0]), abs=0.05)
+
+
+@pytest.mark.parametrize("arch", ["aan_transformer", "triton_lightconv", "plugin_transformer"])
+def test_fairseqs_translation_task_is_guarded(folder: Path, tmp_path: Path, arch: str) -> None:
+    """All sentences, although 8 does not divide 13; the steps of the plugin's task; no other dictionary."""
+    path = tmp_path / "save" / LAST
+    model = ["--arch", arch, *TINY, *(KERNELS if arch.startswith("triton") else [])]
+    train(folder, path.parent, *model)
+    ours = ["--task", "translation_interleaved", "--num-directions", "1"]
+    outputs = [
+        commands.run(
+            *("fairseq_cli.generate", folder, *PLUGIN, "--path", path, "--cpu", "--beam", "3", "--max-len-b", "12"),
+            *("--max-sentences", "1", "--print-step", *task),
+        )
+        for task in ([], ours)
+    ]
+    stock, interleaved = (commands.lines(output, "I") for output in outputs)
+    assert stock == interleaved
+    assert stock.keys() == set(range(13))
+    whole = commands.run("fairseq_cli.generate", folder, *PLUGIN, "--path", path, "--cpu", "--print-step")
+    assert commands.lines(whole, "H").keys() == set(range(13))
+
+    permuted = tmp_path / "permuted"
+    shutil.copytree(folder, permuted)
+    for side in ("src", "tgt"):
+        first, second, *rest = (folder / f"dict.{side}.txt").read_text().splitlines()
+        (permuted / f"dict.{side}.txt").write_text("\n".join([second, first, *rest]) + "\n")
+    for command, *options in (
+        ["fairseq_cli.generate", permuted, "--path", path],
+        ["fairseq_cli.generate", permuted, "--path", path, *ours],
+        ["fairseq_cli.interactive", permuted, "--path", path],
+    ):
+        refusal = commands.run(command, *options, *PLUGIN, "--cpu", text="w1 w2\n", check=False)
+        assert f"the source dictionary of {permuted}" in refusal
+    for start in ("--restore-file", "--finetune-from-model"):
+        refusal = train(permuted, tmp_path / "other", *model, start, path, check=False)
+        assert f"the source dictionary of {permuted}" in refusal
 
 
 @pytest.mark.parametrize(("conv", "arch"), [("lightweight", "triton_lightconv"), ("dynamic", "triton_dynamicconv")])

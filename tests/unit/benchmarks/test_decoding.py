@@ -107,7 +107,7 @@ def test_numbers_tables_and_plot(
     assert [row["decoding"] for row in result["bound"]["steps"]] == ["beam 4", "beam 1"]
     for row in result["bound"]["steps"]:
         assert row["over_bound"] == pytest.approx(row["step_ms"] / row["bound_ms"])
-        assert row["step_ms_by_part"].keys() == {PARTS.LINEAR_MAPS, *PARTS.PLACES, "all else"}
+        assert row["step_ms_by_part"].keys() == {PARTS.LINEAR_MAPS, *PARTS.TIMED_FUNCTIONS, "all else"}
         assert row["bound_ms"] == pytest.approx(sum(row["bytes"].values()) / result["bound"]["gb_per_second"] / 1e6)
         # 7 calls for 6 words: the first 2 would write one word and the end, the others see 3 to 7; the source has 26.
         words = {"beam 4": 4 * 5, "beam 1": 5}[row["decoding"]]

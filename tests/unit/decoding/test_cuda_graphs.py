@@ -88,7 +88,7 @@ def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]
     first = len(captures)
     search.generate([model], sources(task, 4, 0))
     assert len(captures) == first
-    graphs = search.prepare([model])[0].captured.graphs.kept
+    graphs = search.ready_models([model])[0].captured.graphs.kept
     for beam in range(1, 2 * cuda_graphs.KEPT):
         search.options = replace(search.options, beam_size=beam)
         search.generate([model], sources(task, 1, 0))

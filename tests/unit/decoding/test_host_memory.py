@@ -11,7 +11,7 @@ import pytest
 import toy
 
 from amlp_fairseq.decoding import preparation
-from amlp_fairseq.decoding.preparation import Preparation
+from amlp_fairseq.decoding.ready_cache import ReadyCache
 
 BLOCKS = 32 << 20
 PROGRAM = f"""
@@ -45,11 +45,11 @@ def test_final_models_are_made_ready_once_and_memory_is_kept(monkeypatch: pytest
     calls: list[None] = []
     monkeypatch.setattr(preparation, "keep_freed_memory", lambda: calls.append(None))
     model: Any = toy.model(toy.task(num_directions=2))
-    prepare = Preparation(lambda each: object())
-    (first,), (second,) = prepare([model]), prepare([model])
+    ready_models = ReadyCache(lambda each: object())
+    (first,), (second,) = ready_models([model]), ready_models([model])
     assert first is not second
     assert not calls
     model._is_generation_fast = True  # as in fairseq-generate
-    (third,), (fourth,) = prepare([model]), prepare([model])
+    (third,), (fourth,) = ready_models([model]), ready_models([model])
     assert second is not third is fourth
     assert len(calls) == 1

@@ -147,7 +147,7 @@ def test_a_whole_model_of_another_type_is_a_copy(monkeypatch: pytest.MonkeyPatch
     """As on CUDA."""
     model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6))
     assert in_decode_dtype(model, "bfloat16") == (model, "bfloat16")
-    monkeypatch.setattr(packed_linear, "_WHOLE", ("cpu",))
+    monkeypatch.setattr(packed_linear, "_CONVERT_WHOLE", ("cpu",))
     whole, left = in_decode_dtype(model, "bfloat16")
     assert left is None
     assert {parameter.dtype for parameter in whole.parameters()} == {torch.bfloat16}

@@ -191,7 +191,7 @@ def test_missing_file(
 @pytest.mark.parametrize("content", [{"weights": {}}, [torch.ones(1)], torch.ones(1)], ids=["dict", "list", "tensor"])
 def test_what_is_no_checkpoint(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt is no checkpoint of fairseq: it has no 'model'$"):
+    with pytest.raises(ValueError, match=r"other\.pt is not a checkpoint of fairseq: it has no 'model'$"):
         average_checkpoints([tmp_path / "other.pt"])
 
 

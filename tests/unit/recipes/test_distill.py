@@ -151,7 +151,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
             time.sleep(0.05)
         time.sleep(0.5)
         process.kill()
-    assert f"another run, or what is left of it, is at work in {work}" in refusal(capsys, *words)
+    assert f"another run, or a process that it has left, is using {work}" in refusal(capsys, *words)
     os.killpg(process.pid, signal.SIGKILL)
     assert not out.exists()
     assert [path.name for path in work.glob("shard-*.txt")] == ["shard-0.txt"]

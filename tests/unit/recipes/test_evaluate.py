@@ -147,7 +147,7 @@ def test_fewer_checkpoints_than_wanted(trained: Path, tmp_path: Path) -> None:
     empty.mkdir()
     (empty / "recipe.yaml").write_bytes((trained / "checkpoints/recipe.yaml").read_bytes())
     printed = commands.run("amlp_fairseq.recipes.evaluate", empty, trained / "data", "--cpu", check=False)
-    assert f"evaluate: CHECKPOINTS {empty} has none to average: its configuration wants last-epochs 2" in printed
+    assert f"evaluate: CHECKPOINTS {empty} has none to average; the configuration says last-epochs 2" in printed
     assert not (empty / "results.jsonl").exists()
 
 
@@ -175,7 +175,7 @@ def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> Non
             "has no text.json, which amlp-fairseq prepare writes; name its --corpus",
         ),
         ("data/text.json", "checkpoints data --corpus embedded", "has no text.json, which amlp-fairseq prepare writes"),
-        ("", "checkpoints data", "CHECKPOINTS checkpoints has no recipe.yaml: name its --row and --scale"),
+        ("", "checkpoints data", "CHECKPOINTS checkpoints has no recipe.yaml: give --row and --scale"),
         ("", "checkpoints data --row ibdecoder", "--row and --scale go together"),
         ("", "checkpoints data --scale embedded", "--row and --scale go together"),
         ("", "checkpoints data --row ibdecodr --scale embedded", "'ibdecodr' is unknown; did you mean 'ibdecoder'?"),

@@ -42,7 +42,7 @@ def test_table_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_checkpoints_come_in_pairs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         commands.call(pmi, monkeypatch, "data", "base", "sa", "bidirectional")
-    assert "3 checkpoints are no pairs" in capsys.readouterr().err
+    assert "3 checkpoints cannot be paired" in capsys.readouterr().err
 
 
 def test_a_log_without_validation_is_refused() -> None:

@@ -447,8 +447,8 @@ def test_corrupt_downloads_are_refused(stand_in: StandIn, tmp_path: Path) -> Non
         ("multi30k a --data .", "0 of its files match 'train.en'"),
         ("multi30k a --train b.en b.de", "--train is not for multi30k"),
         ("embedded a --mirror file:///none", "--mirror file:///none: nothing is downloaded for embedded"),
-        ("embedded a --vocab-size 9", "--vocab-size 9: the words of embedded stay as they are"),
-        ("wat17_en_ja a", "data wat17_en_ja: its text cannot be had by a program; docs/data.md says how"),
+        ("embedded a --vocab-size 9", "--vocab-size 9: the words of embedded are not segmented"),
+        ("wat17_en_ja a", "data wat17_en_ja: no program can download its text; docs/data.md says how"),
     ],
 )
 def test_bad_arguments_are_named(

@@ -93,9 +93,9 @@ def test_ids_of_several_digits() -> None:
 @pytest.mark.parametrize(
     ("order", "references", "complaint"),
     [
-        ([0, 1, 3], 4, "3 outputs for 4 references; odd sentences: [2]"),
-        ([0, 1, 2, 3], 3, "4 outputs for 3 references; odd sentences: [3]"),
-        ([1, 2, 3], 3, "3 outputs for 3 references; odd sentences: [0, 3]"),
+        ([0, 1, 3], 4, "3 outputs for 4 references; missing or unexpected: [2]"),
+        ([0, 1, 2, 3], 3, "4 outputs for 3 references; missing or unexpected: [3]"),
+        ([1, 2, 3], 3, "3 outputs for 3 references; missing or unexpected: [0, 3]"),
     ],
     ids=["too few", "too many", "others"],
 )

@@ -13,18 +13,18 @@ def is_final(models: Sequence[Any]) -> bool:
     return all(model._is_generation_fast for model in models)
 
 
-class Preparation:
-    """What ``prepare`` makes of models, kept for as long as they are the same and final."""
+class ReadyCache:
+    """What ``make_ready`` makes of models, kept for as long as they are the same and final (``is_final``)."""
 
-    def __init__(self, prepare: Callable[[Any], Any]) -> None:
-        self.prepare = prepare
+    def __init__(self, make_ready: Callable[[Any], Any]) -> None:
+        self.make_ready = make_ready
         self.models: list[Any] = []
         self.ready: list[Any] = []
 
     def __call__(self, models: Sequence[Any]) -> list[Any]:
         if not is_final(models):
-            return [self.prepare(model) for model in models]
+            return [self.make_ready(model) for model in models]
         if list(models) != self.models:
             keep_freed_memory()
-            self.models, self.ready = list(models), [self.prepare(model) for model in models]
+            self.models, self.ready = list(models), [self.make_ready(model) for model in models]
         return self.ready

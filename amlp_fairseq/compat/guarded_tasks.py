@@ -1,0 +1,121 @@
+"""fairseq's translation tasks without their traps, for the plugin's own tasks and for any that builds its models."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.file_io import PathManager
+from fairseq.tasks.translation import TranslationTask
+from fairseq.trainer import Trainer
+
+from amlp_fairseq.compat import whole_lines
+
+
+class GuardedTranslationTask(TranslationTask):
+    """fairseq's translation task, with five differences.
+
+    - No sentence is lost: fairseq drops the rest of the last batch when ``--required-batch-size-multiple`` (8 by
+      default) does not divide its size.
+    - A training that is resumed sees the batches that it would have seen: fairseq composes others.
+    - A sentence that is too long is an error that names it, its lengths and the options that help.
+    - The checkpoint keeps fingerprints of the dictionaries that it was trained with; others are refused, also when a
+      training starts from it (fairseq's trainer does not look at the state of the task).
+    - Hypotheses have ``steps`` for ``--print-step``, whatever generator makes them.
+    """
+
+    def get_batch_iterator(self, *args: Any, seed: int = 1, epoch: int = 1, **kwargs: Any) -> Any:
+        kwargs["required_batch_size_multiple"] = 1
+        if self.has_sharded_data("train"):  # each epoch has batches of its own, resumed or not
+            return super().get_batch_iterator(*args, seed=seed, epoch=epoch, **kwargs)
+        # fairseq composes batches with the seed ``seed + epoch``, and their order in an epoch with ``iterator.seed``.
+        iterator = super().get_batch_iterator(*args, seed=seed + 1 - epoch, epoch=epoch, **kwargs)
+        iterator.seed = seed
+        return iterator
+
+    def filter_indices_by_size(
+        self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
+    ) -> Any:
+        _, ignored = dataset.filter_indices_by_size(indices, max_positions)
+        if len(ignored) > 0 and not ignore_invalid_inputs:
+            raise ValueError(
+                f"{len(ignored)} sentence(s) are too long, the first is sentence {ignored[0]} with (source, target) "
+                f"lengths {dataset.size(ignored[0])}; --max-source-positions and --max-target-positions allow "
+                f"{max_positions}. Raise them, or cut long sources with --truncate-source, or leave such sentences out "
+                "with --skip-invalid-size-inputs-valid-test"
+            )
+        return super().filter_indices_by_size(indices, dataset, max_positions, ignore_invalid_inputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The task's state in a checkpoint, with fingerprints of its dictionaries."""
+        return {**super().state_dict(), "dictionaries": self._fingerprints()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the task's state from a checkpoint; one that fairseq's own models left has no fingerprints.
+
+        Raises:
+            ValueError: if the checkpoint belongs to other dictionaries.
+        """
+        self.check_dictionaries(state_dict)
+        super().load_state_dict(state_dict)
+
+    def inference_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Decode a batch. A beam search has made one step for each word of a sentence's longest hypothesis."""
+        sentences = super().inference_step(*args, **kwargs)
+        for hypotheses in sentences:
+            steps = max((len(hypothesis["tokens"]) for hypothesis in hypotheses), default=0)
+            for hypothesis in hypotheses:
+                hypothesis.setdefault("steps", steps)
+        return sentences
+
+    def check_dictionaries(self, state_dict: dict[str, Any]) -> None:
+        """Raise ValueError if a task's state is that of other dictionaries."""
+        saved = state_dict.get("dictionaries")
+        for side, fingerprint in self._fingerprints().items():
+            if saved is not None and saved[side] != fingerprint:
+                raise ValueError(
+                    f"the {side} dictionary of {self.cfg.data} ({fingerprint}) is not the one that the model was "
+                    f"trained with ({saved[side]}): binarize the data with the model's dict.*.txt "
+                    "(fairseq-preprocess --srcdict, --tgtdict)"
+                )
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {"source": _fingerprint(self.src_dict), "target": _fingerprint(self.tgt_dict)}
+
+
+def install() -> None:
+    """Let ``Trainer.load_checkpoint`` compare the dictionaries of guarded tasks."""
+    load = Trainer.load_checkpoint
+
+    @functools.wraps(load)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.task, GuardedTranslationTask) and PathManager.exists(filename):
+            self.task.check_dictionaries(checkpoint_utils.load_checkpoint_to_cpu(filename).get("task_state", {}))
+        return load(self, filename, *args, **kwargs)
+
+    Trainer.load_checkpoint = load_checkpoint
+
+
+def guard(task: Any) -> None:
+    """Guard ``task``, this object alone, if it translates. Called when it builds a model of the plugin.
+
+    Raises:
+        ValueError: if it has already loaded a checkpoint that belongs to other dictionaries.
+    """
+    whole_lines.install()
+    if isinstance(task, TranslationTask) and not isinstance(task, GuardedTranslationTask):
+        task.__class__ = _guarded(type(task))  # type: ignore[arg-type]
+        task.check_dictionaries(task.state.state_dict)
+
+
+@functools.cache
+def _guarded(kind: Any) -> Any:
+    return type(f"Guarded{kind.__name__}", (GuardedTranslationTask, kind), {})
+
+
+def _fingerprint(dictionary: Dictionary) -> str:
+    digest = hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
+    return f"{len(dictionary)} entries, sha256 {digest[:16]}"

@@ -1,0 +1,36 @@
+"""Parts of fairseq that are not its public interface, imported here and nowhere else.
+
+Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, ``models.nat``, ``models.transformer``,
+``modules``, ``tasks``) export, ``fairseq.tasks.translation``, and the modules ``checkpoint_utils``, ``options`` and
+``utils``.
+"""
+
+from fairseq.data import data_utils, indexed_dataset
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
+from fairseq.iterative_refinement_generator import DecoderOut
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.modules.transformer_sentence_encoder import init_bert_params
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
+from fairseq.utils import eval_str_list
+
+__all__ = [
+    "ARCH_MODEL_REGISTRY",
+    "NOISE_CHOICES",
+    "TASK_REGISTRY",
+    "DecoderOut",
+    "FairseqIncrementalState",
+    "GenerationConfig",
+    "TransformerDecoderLayerBase",
+    "TranslationLevenshteinConfig",
+    "TranslationLevenshteinTask",
+    "convert_namespace_to_omegaconf",
+    "data_utils",
+    "eval_str_list",
+    "gen_parser_from_dataclass",
+    "indexed_dataset",
+    "init_bert_params",
+]

@@ -1,0 +1,44 @@
+"""fairseq-interactive reads a line where there is a line feed, and survives every byte.
+
+fairseq's own reading ends a line at a carriage return, too, which shifts all later outputs, dies of bytes that are not
+UTF-8, and takes a byte-order mark for a part of the first word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Replace the reading of fairseq-interactive, if that is the program; called by the plugin's tasks and models."""
+    for name in ("fairseq_cli.interactive", "__main__"):
+        module = sys.modules.get(name)
+        if hasattr(module, "buffered_read") and hasattr(module, "make_batches"):
+            module.buffered_read = buffered_read  # type: ignore[union-attr]
+
+
+def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
+    """The lines of a file, or of standard input for "-", ``buffer_size`` at a time and stripped."""
+    buffer = []
+    with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as file:
+        for number, line in enumerate(file, 1):
+            buffer.append(_decoded(line, number).strip())
+            if len(buffer) >= buffer_size:
+                yield buffer
+                buffer = []
+    if buffer:
+        yield buffer
+
+
+def _decoded(line: bytes, number: int) -> str:
+    encoding = "utf-8-sig" if number == 1 else "utf-8"
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError:
+        logger.warning("line %d has bytes that are not UTF-8; each is read as the character U+FFFD", number)
+        return line.decode(encoding, errors="replace")

@@ -1,0 +1,50 @@
+"""Which tasks are guarded, and what a training from a checkpoint is told. Batches: test_plugin_translation.py; the
+command line: test_models_command_line.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import toy
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask, guard
+
+
+def stock_task(words: int = 12) -> Any:
+    return TranslationTask(TranslationConfig(data="data"), toy.dictionary(words), toy.dictionary(words))
+
+
+def test_only_the_task_that_builds_a_model_of_the_plugin_is_guarded() -> None:
+    ours, other = stock_task(), stock_task()
+    toy.stock_transformer(other)
+    guard(ours)
+    guard(ours)
+    assert isinstance(ours, GuardedTranslationTask)
+    assert type(ours).__mro__.count(GuardedTranslationTask) == 1
+    assert type(other) is TranslationTask
+    assert "dictionaries" not in other.state_dict()
+    guard(nothing := object())  # a task of another kind
+    assert type(nothing) is object
+
+
+def test_state_that_was_loaded_before_is_checked() -> None:
+    trained = stock_task()
+    guard(trained)
+    same, other = stock_task(), stock_task(words=11)
+    for task in (same, other):
+        task.load_state_dict({**trained.state_dict(), "own": 3})
+    guard(same)
+    assert same.state_dict() == {**trained.state_dict(), "own": 3}
+    with pytest.raises(ValueError, match=r"source dictionary of data \(15 entries.*trained with \(16 entries"):
+        guard(other)
+
+
+def test_steps_are_those_of_the_longest_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = [[{"tokens": [5, 2]}, {"tokens": [5, 6, 7, 2]}], [{"tokens": [2], "steps": 9}], []]
+    monkeypatch.setattr(TranslationTask, "inference_step", lambda *_: sentences)
+    task = stock_task()
+    guard(task)
+    found = task.inference_step(None, None, None)
+    assert [[hypothesis["steps"] for hypothesis in sentence] for sentence in found] == [[4, 4], [9], []]
