@@ -63,20 +63,22 @@ def start(
     source: Path = Path(os.devnull),
     output: Path = Path(os.devnull),
     cwd: Path | None = None,
+    errors: Path | None = None,
 ) -> Any:
-    """The process of a module's command, see :func:`run`, with files as its input and output; not waited for."""
+    """The process of a module's command, see :func:`run`, with files as its input and output (and standard error, if
+    that is not to be the same); not waited for."""
     words = [str(argument) for argument in arguments]
-    child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd()))
+    child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd(), errors))
     child.start()
     return child
 
 
-def _call(command: str, words: list[str], source: Path, output: Path, cwd: Path) -> None:
+def _call(command: str, words: list[str], source: Path, output: Path, cwd: Path, errors: Path | None) -> None:
     sys.stdout.flush()
     os.chdir(cwd)
     for path, flags, descriptor in ((source, os.O_RDONLY, 0), (output, os.O_WRONLY | os.O_CREAT, 1)):
         os.dup2(os.open(path, flags), descriptor)
-    os.dup2(1, 2)
+    os.dup2(1 if errors is None else os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.argv = [command, *words]
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from amlp_fairseq.cli.endings import clear_endings
 from amlp_fairseq.recipes.config import PLUGIN, refuse_unknown
 
 #: The commands that are modules of ``recipes/``, with their help texts.
@@ -31,6 +32,12 @@ WITHOUT_USER_DIR = ("preprocess",)
 
 def main() -> None:
     name, *words = sys.argv[1:] or ["--help"]
+    with clear_endings(f"amlp-fairseq {name}", at_once=name == "train"):
+        run(name, words)
+
+
+def run(name: str, words: list[str]) -> None:
+    """Run a command with its arguments."""
     if name in ("-h", "--help"):
         print(usage(), end="")
         return

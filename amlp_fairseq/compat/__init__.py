@@ -1,7 +1,8 @@
 """Everything that reaches into fairseq's insides: the folder to open when fairseq changes."""
 
-from amlp_fairseq.compat import fairseq_present
+from amlp_fairseq.compat import fairseq_present, versions
 
+versions.check()
 fairseq_present.require()
 
 from amlp_fairseq.compat import (  # noqa: E402

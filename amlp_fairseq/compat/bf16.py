@@ -1,4 +1,4 @@
-"""fairseq's ``--bf16`` asks for a TPU."""
+"""fairseq's ``--bf16`` asks for a TPU, and its ``--fp16`` for a GPU."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import functools
 from typing import Any
 
+import torch
 from fairseq import options
 
 
 def install() -> None:
-    """Let only ``--tpu`` itself set ``tpu``: fairseq's parser sets it whenever ``--bf16`` is given."""
+    """Let only ``--tpu`` itself set ``tpu``: fairseq's parser sets it whenever ``--bf16`` is given. Where there is no
+    GPU, ``--fp16`` keeps the parameters apart: fairseq asks for one to join them (``--fp16-no-flatten-grads``)."""
     parse = options.parse_args_and_arch
 
     @functools.wraps(parse)
@@ -20,6 +22,8 @@ def install() -> None:
         if getattr(args, "bf16", False):
             asked, _ = parser.parse_known_args(input_args)
             args.tpu = getattr(asked, "tpu", False)
+        if getattr(args, "fp16", False) and not torch.cuda.is_available():
+            args.fp16_no_flatten_grads = True
         return result
 
     options.parse_args_and_arch = parse_args_and_arch

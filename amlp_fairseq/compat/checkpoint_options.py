@@ -1,26 +1,45 @@
-"""Options of a checkpoint that is loaded as another model (``--model-overrides``): looked at before fairseq drops those
-that this model does not have."""
+"""Options that a checkpoint brings along: looked at before fairseq drops those that the model does not have
+(``--model-overrides``) and builds it."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 from typing import Any
 
+import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 
+#: Ends of the names of options that say how large a model is.
+SIZES = ("_dim", "_layers", "_heads", "_positions")
+
 
 def install() -> None:
-    """Let ``checkpoint_utils.load_checkpoint_to_cpu`` refuse options that the plugin's model would ignore."""
+    """Let ``checkpoint_utils.load_checkpoint_to_cpu`` refuse options that the plugin's model would ignore, and sizes
+    that its tensors cannot have and that would take all memory."""
     load = checkpoint_utils.load_checkpoint_to_cpu
 
     @functools.wraps(load)
-    def load_checkpoint_to_cpu(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        state = load(*args, **kwargs)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        state = load(path, *args, **kwargs)
         model = (state.get("cfg") or {}).get("model")
+        _refuse_impossible_sizes(path, state.get("model"), state.get("args") or model)
         config = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None)), object)
         if hasattr(config, "refuse_unsupported"):
             config.refuse_unsupported(state.get("args") or model)  # old checkpoints have all of them in ``args`` alone
         return state
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+
+
+def _refuse_impossible_sizes(path: str, tensors: Any, options: Any) -> None:
+    shapes = [value.shape for value in (tensors or {}).values() if isinstance(value, torch.Tensor)]
+    largest = max((size for shape in shapes for size in shape), default=0)
+    named = vars(options) if isinstance(options, argparse.Namespace) else options or {}
+    for name, value in named.items():
+        if largest and isinstance(value, int) and value > 1000 * largest and name.endswith(SIZES):
+            raise ValueError(
+                f"{path} is refused: it says {name} = {value}, and none of its tensors has more than {largest} entries "
+                "in a dimension"
+            )

@@ -14,17 +14,25 @@ def is_final(models: Sequence[Any]) -> bool:
 
 
 class ReadyCache:
-    """What ``make_ready`` makes of models, kept for as long as they are the same and final (``is_final``)."""
+    """What ``make_ready`` makes of models, kept for as long as they are the same and final (``is_final``), and nobody
+    has moved or converted them, or loaded other weights."""
 
     def __init__(self, make_ready: Callable[[Any], Any]) -> None:
         self.make_ready = make_ready
-        self.models: list[Any] = []
+        self.kept: list[Any] = []
         self.ready: list[Any] = []
 
     def __call__(self, models: Sequence[Any]) -> list[Any]:
         if not is_final(models):
             return [self.make_ready(model) for model in models]
-        if list(models) != self.models:
+        if (present := [_state(model) for model in models]) != self.kept:
             keep_freed_memory()
-            self.models, self.ready = list(models), [self.make_ready(model) for model in models]
+            self.kept, self.ready = present, [self.make_ready(model) for model in models]
         return self.ready
+
+
+def _state(model: Any) -> tuple[Any, ...]:
+    """What ``to()`` or ``load_state_dict()`` changes, by one of the parameters."""
+    parameter = next(model.parameters())
+    version = None if parameter.is_inference() else parameter._version
+    return model, parameter.device, parameter.dtype, version

@@ -10,7 +10,7 @@ from torch import Tensor
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
-from amlp_fairseq.decoding.step_decoder import Decoding, StepDecoder
+from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
 
 
 class StepwiseDecoding(Protocol):
@@ -35,6 +35,10 @@ class ReadyModel:
         decode_dtype: ``--decode-dtype``; None: the weights' own.
         cuda_graphs: ``--cuda-graphs``.
 
+    Attributes:
+        logit_bytes: size of one.
+        row_bytes: size of a row's states in the first step; 0 for a decoder that is used as it is.
+
     Raises:
         ValueError: if the device, or a decoder that is used as it is, does not support one of these options.
     """
@@ -54,6 +58,8 @@ class ReadyModel:
                 f"{type(model.decoder).__name__}"
             )
         self.encoder = with_packed_linears(model.encoder, decode_dtype)
+        self.logit_bytes = next(model.parameters()).element_size()
+        self.row_bytes = 0 if self.decoder is None else self.decoder.state_layout.row_bytes(SLOTS)
 
     def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,13 @@ class StateLayout:
         #: are growing.
         self.members = list(groups.values())
         self.shapes, self.dtypes, self.growing = zip(*groups, strict=True)
+
+    def row_bytes(self, slots: int) -> int:
+        """Size of a row's states, with room for so many slots."""
+        return sum(
+            len(members) * math.prod(shape if not growing else (*shape[:-2], slots, shape[-1])) * dtype.itemsize
+            for members, shape, dtype, growing in zip(self.members, self.shapes, self.dtypes, self.growing, strict=True)
+        )
 
 
 class StackedStates:

@@ -82,6 +82,24 @@ CHOICES = {
 }
 
 
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint, the whole of it.
+
+    Raises:
+        OSError: naming the file, where torch.save says "unexpected pos" of a full disk.
+    """
+    try:
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        if path.is_file():
+            path.unlink()
+        cause = error if isinstance(error, OSError) else error.__context__
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, cause.strerror, str(path)) from None
+        raise
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", nargs="+", type=Path, required=True, help="checkpoint files, or one folder of them")
@@ -117,7 +135,7 @@ def main() -> None:
                 f"--inputs {path}: there is no such file (for a folder, say how many checkpoints: --last-epochs, "
                 "--last-updates or --best)"
             )
-    torch.save(average_checkpoints(paths), args.output)
+    save(average_checkpoints(paths), args.output)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ from fairseq import tasks, utils
 from fairseq.data import Dictionary
 
 from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils, indexed_dataset
-from amlp_fairseq.recipes.config import PLUGIN
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
 
@@ -310,7 +309,7 @@ def distill(
         "versions": {name: facts[name] for name in facts if name.startswith(("python", "torch", "fairseq", "amlp"))},
     }
     unfinished = out.with_name(out.name + ".unfinished")
-    command = [sys.executable, "-m", "fairseq_cli.generate", str(data), "--user-dir", str(PLUGIN)]
+    command = [sys.executable, "-m", "amlp_fairseq", "generate", str(data)]
     command += ["--path", teacher, *languages(corpus.pair), *options, "--no-progress-bar"]
     with locked(unfinished) as lock:
         check_settings(unfinished / "settings.json", settings)

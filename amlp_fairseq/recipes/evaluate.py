@@ -20,10 +20,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from amlp_fairseq.recipes.average import CHOICES, average_checkpoints
-from amlp_fairseq.recipes.config import PLUGIN, SPLITS, Recipe, flags, load, quoted, read
+from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
+from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, load, quoted, read
 from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import append_results
@@ -56,17 +54,15 @@ class Evaluation:
         if chosen[1] < count:
             print(f"evaluate: {self.folder} has {chosen[1]} checkpoints to average, not {count}", file=sys.stderr)
         if self.averaged != chosen:
-            torch.save(average_checkpoints(found[-chosen[1] :]), self.folder / "average.pt")
+            save(average_checkpoints(found[-chosen[1] :]), self.folder / "average.pt")
             self.averaged = chosen
         return chosen
 
     def generate(self, subset: str, values: dict[str, Any], output: Path, *more: str) -> str:
         """What fairseq-generate prints for a subset; also written to a file."""
         words = [
-            *(sys.executable, "-m", "fairseq_cli.generate"),
+            *(sys.executable, "-m", "amlp_fairseq", "generate"),
             str(self.data),
-            "--user-dir",
-            str(PLUGIN),
             *flags(self.recipe.task, self.recipe.row),
         ]
         words += ["--path", str(self.folder / "average.pt"), "--gen-subset", subset, *flags(values, self.recipe.row)]
@@ -165,9 +161,13 @@ def main() -> None:
     except (OSError, ValueError, RuntimeError) as error:
         sys.exit(f"evaluate: {error}")
     lines = [result | model for result in results]
-    append_results(args.results or args.checkpoints / "results.jsonl", lines)
-    for line in lines:
-        print(json.dumps(line, ensure_ascii=False))
+    try:
+        append_results(args.results or args.checkpoints / "results.jsonl", lines)
+    except OSError as error:
+        sys.exit(f"evaluate: {error}")
+    finally:
+        for line in lines:
+            print(json.dumps(line, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,17 @@ from filelock import FileLock
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """All lines, each with its ``split``, ``valid`` or ``test``."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """All lines, each with its ``split``, ``valid`` or ``test``.
+
+    Raises:
+        ValueError: naming a line that is none of JSON.
+    """
+    lines = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            lines.append(json.loads(text))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} is damaged: {error}") from None
     for line in lines:
         # The first results do not have it: they are of test sets, unless the set is the embedded corpus' "valid".
         line.setdefault("split", "valid" if line["subset"] == "valid" else "test")
@@ -20,11 +30,31 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def append_results(path: Path, results: Sequence[dict[str, Any]]) -> None:
-    """Add whole lines to a file that others may write to as well."""
+    """Add whole lines to a file that others may write to as well; all of them, or none.
+
+    Raises:
+        OSError: naming the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
-    with FileLock(f"{path}.lock"), path.open("a", encoding="utf-8") as file:
-        file.write(text)
+    with FileLock(f"{path}.lock"):
+        size, whole = _end(path)
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text if whole else "\n" + text)
+        except OSError as error:
+            if path.is_file():
+                os.truncate(path, size)
+            raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _end(path: Path) -> tuple[int, bool]:
+    """The size of a file, and whether its last line is whole: who wrote it may have been killed."""
+    if not path.is_file() or not (size := path.stat().st_size):
+        return 0, True
+    with open(path, "rb") as file:
+        file.seek(size - 1)
+        return size, file.read() == b"\n"
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rules import Prefixes, score_rules
@@ -47,14 +48,13 @@ class MultiwordBeamSearch:
     def __init__(self, models: list[Any], tgt_dict: Dictionary, order: GenerationOrder, options: SearchOptions) -> None:
         self.models = models
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
+        self.vocab = len(tgt_dict)
         self.symbols_to_strip_from_output = {self.eos}
         self.order = order
         self.options = options
         self.ready_models = ReadyCache(
             lambda model: ReadyModel(model, options.decode_dtype, options.cuda_graphs and is_final([model]))
         )
-        for model in models:
-            model.eval()
 
     @torch.no_grad()
     def generate(
@@ -77,7 +77,8 @@ class MultiwordBeamSearch:
             the number of decoder calls.
 
         Raises:
-            ValueError: for prefixes, constraints and unknown arguments, and if ``min_len`` exceeds a sentence's limit.
+            ValueError: for prefixes, constraints and unknown arguments, if ``min_len`` exceeds a sentence's limit, and
+                if the search would need more memory than there is.
             RuntimeError: if a sentence has no hypothesis.
         """
         unknown = [
@@ -87,6 +88,9 @@ class MultiwordBeamSearch:
         ] + list(kwargs)
         if unknown:
             raise ValueError(f"the multi-word beam search does not support {', '.join(unknown)}")
+        for model in self.models:
+            if model.training:
+                model.eval()
         source = sample["net_input"]["src_tokens"]
         hypotheses: list[list[dict[str, Any]]] = [[] for _ in source]
         has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1)
@@ -147,7 +151,9 @@ class _Search:
         self.sentences = sentences
         self.source = source = net_input["src_tokens"][sentences]
         lengths = net_input["src_lengths"][sentences]
-        self.decodings = [model.begin(source, lengths, self.beam) for model in generator.ready_models(generator.models)]
+        models = generator.ready_models(generator.models)
+        refuse_too_large(self._needed_bytes(models), len(sentences), self.beam, source.device)
+        self.decodings = [model.begin(source, lengths, self.beam) for model in models]
         longest = min(model.max_decoder_positions() for model in generator.models) - 1
         source_lengths = source.ne(generator.pad).sum(dim=1)
         self.max_lengths = (self.options.max_len_a * source_lengths + self.options.max_len_b).long().clamp(max=longest)
@@ -167,6 +173,11 @@ class _Search:
         self.ngrams: NoRepeatNgrams | None = None
         if self.options.no_repeat_ngram_size > 0:
             self.ngrams = NoRepeatNgrams(self.options.no_repeat_ngram_size, generator.order)
+
+    def _needed_bytes(self, models: list[ReadyModel]) -> int:
+        rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
+        row_bytes = sum(model.row_bytes for model in models)
+        return needed_bytes(rows, self.z, self.generator.vocab, self.beam, len(models), itemsize, row_bytes)
 
     def run(self) -> None:
         steps = 0

@@ -47,7 +47,7 @@ def combine_words(
     """Combine the best words of every slot by outer addition, pruned to k after each slot (lines 10-14).
 
     Args:
-        lprobs: log-probabilities of the step's slots, (R, z, V); NaN counts as -inf.
+        lprobs: log-probabilities of the step's slots, (R, z, V); a slot of NaN counts as -inf.
         k: combinations to keep per hypothesis.
         eos: the end symbol.
         pad: fills the slots after an end symbol.

@@ -254,11 +254,12 @@ def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.Mo
     cfg = parsed(folder, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.rerank) == (10, 3, True, True)
-    model = SimpleNamespace(initialize_output_tokens=None, _is_generation_fast=True)
-    assert search.prepare([model]) == [(None, False)]
+    parameters = torch.nn.Linear(1, 1).parameters
+    model = SimpleNamespace(initialize_output_tokens=None, _is_generation_fast=True, parameters=parameters)
+    assert search.ready_models([model]) == [(None, False)]
     cfg = parsed(folder, "--decode-dtype", "int8", "--cuda-graphs")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
-    assert search.prepare([model]) == [("int8", True)]
+    assert search.ready_models([model]) == [("int8", True)]
 
 
 def test_targets_padded_on_the_left_are_refused(folder: Path) -> None:

@@ -14,6 +14,7 @@ import re
 import subprocess
 import tarfile
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import toy
 import yaml
 from fairseq import checkpoint_utils, file_utils
 from fairseq.data import Dictionary, data_utils, indexed_dataset
@@ -330,3 +332,24 @@ def test_hostile_checkpoints_are_refused(how: str, tmp_path: Path, monkeypatch: 
     with pytest.raises((ValueError, pickle.UnpicklingError), match=f"^{re.escape(str(checkpoint))} is "):
         checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
     assert folder_content(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["encoder_embed_dim", "decoder_layers", "max_target_positions"])
+@pytest.mark.parametrize("kind", ["args", "cfg"])
+def test_sizes_that_would_take_all_memory_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+    task = toy.task()
+    model = toy.model(task)
+    path = tmp_path / "checkpoint.pt"
+
+    def save(value: int) -> None:
+        options = Namespace(arch="ibdecoder", task="translation_interleaved", data="data", **{name: value})
+        state = {"args": None, "cfg": None, "model": model.state_dict(), "task_state": {}}
+        state |= {"extra_state": {"epoch": 1, "train_iterator": {}}, "optimizer_history": [{"lr_scheduler_state": {}}]}
+        state[kind] = options if kind == "args" else {"model": options}
+        torch.save(state, path)
+
+    save(10**9)
+    with pytest.raises(ValueError, match=rf"{path} is refused: it says {name} = 1000000000, and none of its tensors"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    save(64)
+    assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["model"].keys() == model.state_dict().keys()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import toy
 
-from amlp_fairseq.decoding import preparation
+from amlp_fairseq.decoding import ready_cache
 from amlp_fairseq.decoding.ready_cache import ReadyCache
 
 BLOCKS = 32 << 20
@@ -43,7 +43,7 @@ def test_freed_blocks_are_kept() -> None:
 
 def test_final_models_are_made_ready_once_and_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
-    monkeypatch.setattr(preparation, "keep_freed_memory", lambda: calls.append(None))
+    monkeypatch.setattr(ready_cache, "keep_freed_memory", lambda: calls.append(None))
     model: Any = toy.model(toy.task(num_directions=2))
     ready_models = ReadyCache(lambda each: object())
     (first,), (second,) = ready_models([model]), ready_models([model])

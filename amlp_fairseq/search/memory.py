@@ -1,0 +1,73 @@
+"""A search that would need more memory than there is, seen before it starts. Notation: docs/glossary.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from amlp_fairseq.decoding.host_memory import KEPT
+
+GIB = 1 << 30
+
+
+def needed_bytes(rows: int, z: int, vocab: int, beam: int, models: int, itemsize: int, row_bytes: int) -> int:
+    """The least that the first step holds at once.
+
+    Args:
+        rows: R.
+        z: words of a step.
+        vocab: V.
+        beam: B.
+        models: how many are averaged.
+        itemsize: bytes of a logit.
+        row_bytes: of a row's states, in all models.
+    """
+    table, candidates = rows * z * vocab, min(2 * beam, vocab)
+    combinations = rows * candidates**2 * 4 if z > 1 else 0
+    return rows * row_bytes + max(table * (4 * models + itemsize), table * 4 + combinations)
+
+
+def refuse_too_large(needed: int, sentences: int, beam: int, device: torch.device) -> None:
+    """Raise ValueError if a search needs more than there is; less than a GiB is not looked at."""
+    free = free_bytes(device) if needed > GIB else None
+    if free is not None and needed > free:
+        raise ValueError(
+            f"--beam {beam} with {sentences} sentence(s) in a batch needs at least {needed / GIB:.1f} GiB, and there "
+            f"are {free / GIB:.1f} ({device.type}): take a smaller --beam, or smaller batches (--batch-size)"
+        )
+
+
+def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
+    """What this process can still have, with what it keeps for itself; None where that is not known."""
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
+        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
+        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        free = [sizes["MemAvailable"] + sizes["SwapFree"]]
+    except (OSError, LookupError, ValueError):
+        return None
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            free += _free_in_groups(root / "sys/fs/cgroup" / controllers, path.strip("/"))
+    return max(0, min(free)) + KEPT
+
+
+def _free_in_groups(root: Path, path: str) -> list[int]:
+    """What a control group and those around it leave, of version 1 (``root`` ends in memory) or 2."""
+    names = ("memory.max", "memory.current", "inactive_file")
+    if root.name == "memory":
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    free, parts = [], path.split("/") if path else []
+    for folder in (root.joinpath(*parts[:end]) for end in range(len(parts) + 1)):
+        try:
+            limit, used = (int((folder / name).read_text(encoding="utf-8")) for name in names[:2])
+            lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
+            free.append(limit - used + int(dict(line.split() for line in lines)[names[2]]))
+        except (OSError, LookupError, ValueError):
+            continue  # there is no limit: "max", or no such file
+    return free

@@ -1,0 +1,52 @@
+"""Many lines through one process: its memory stays flat, and none is lost."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import commands
+import pytest
+from conftest import WORDS, System
+
+
+def last_sentence(output: Path) -> int:
+    """The number of the last translation that has been printed, -1 before the first."""
+    if not output.exists():
+        return -1
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - 4096))
+        found = re.findall(rb"\nH-(\d+)\t", file.read())
+    return int(found[-1]) if found else -1
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process has had, in KiB."""
+    return int(re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
+
+
+@pytest.mark.parametrize("row", ["ibdecoder", "cmlmc"])
+@pytest.mark.parametrize("count", [4_000, pytest.param(100_000, marks=pytest.mark.long)], ids=["bounded", "long"])
+def test_memory_stays_flat(row: str, count: int, system: Callable[[str], System], tmp_path: Path) -> None:
+    rng, text, output = random.Random(row), tmp_path / "text", tmp_path / "output"
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(count)]
+    text.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    limits = ["--buffer-size", "100", "--batch-size", "50", "--max-len-b", "8"]
+    child = commands.start("fairseq_cli.interactive", *system(row).options, *limits, source=text, output=output)
+    peaks = []
+    for part in (0.1, 0.9):
+        while last_sentence(output) < part * count:
+            assert child.is_alive()
+            time.sleep(0.005)
+        peaks.append(peak(child.pid))
+    child.join()
+    assert child.exitcode == 0
+    printed = output.read_text(encoding="utf-8")
+    sources = {number: words for number, (words,) in commands.lines(printed, "S").items()}
+    assert sources == dict(enumerate(lines))
+    assert list(commands.lines(printed, "H")) == list(range(count))
+    assert peaks[1] <= 1.05 * peaks[0]
+    print(f"{row}, {count} lines: at most {peaks[0]} KiB at 10 %, {peaks[1]} KiB at 90 %")  # noqa: T201
