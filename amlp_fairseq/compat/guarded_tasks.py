@@ -16,23 +16,26 @@ from amlp_fairseq.compat import whole_lines
 
 
 class GuardedTranslationTask(TranslationTask):
-    """fairseq's translation task, with five differences.
+    """fairseq's translation task, with six differences.
 
     - No sentence is lost: fairseq drops the rest of the last batch when ``--required-batch-size-multiple`` (8 by
       default) does not divide its size.
     - A training that is resumed sees the batches that it would have seen: fairseq composes others.
+    - Lines that were translated are forgotten: fairseq-interactive keeps the data set of every buffer.
     - A sentence that is too long is an error that names it, its lengths and the options that help.
     - The checkpoint keeps fingerprints of the dictionaries that it was trained with; others are refused, also when a
       training starts from it (fairseq's trainer does not look at the state of the task).
     - Hypotheses have ``steps`` for ``--print-step``, whatever generator makes them.
     """
 
-    def get_batch_iterator(self, *args: Any, seed: int = 1, epoch: int = 1, **kwargs: Any) -> Any:
+    def get_batch_iterator(self, dataset: Any, *args: Any, seed: int = 1, epoch: int = 1, **kwargs: Any) -> Any:
         kwargs["required_batch_size_multiple"] = 1
+        if not any(dataset is each for each in self.datasets.values()):
+            kwargs["disable_iterator_cache"] = True
         if self.has_sharded_data("train"):  # each epoch has batches of its own, resumed or not
-            return super().get_batch_iterator(*args, seed=seed, epoch=epoch, **kwargs)
+            return super().get_batch_iterator(dataset, *args, seed=seed, epoch=epoch, **kwargs)
         # fairseq composes batches with the seed ``seed + epoch``, and their order in an epoch with ``iterator.seed``.
-        iterator = super().get_batch_iterator(*args, seed=seed + 1 - epoch, epoch=epoch, **kwargs)
+        iterator = super().get_batch_iterator(dataset, *args, seed=seed + 1 - epoch, epoch=epoch, **kwargs)
         iterator.seed = seed
         return iterator
 

@@ -15,10 +15,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """All lines, each with its ``split``, ``valid`` or ``test``.
 
     Raises:
-        ValueError: naming a line that is none of JSON.
+        ValueError: naming a line that is damaged.
     """
     lines = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, text in enumerate(_whole(path).decode("utf-8").splitlines(), 1):
         try:
             lines.append(json.loads(text))
         except ValueError as error:
@@ -38,23 +38,28 @@ def append_results(path: Path, results: Sequence[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
     with FileLock(f"{path}.lock"):
-        size, whole = _end(path)
+        before = _whole(path) if path.is_file() else b""
+        if path.is_file():
+            os.truncate(path, len(before))
         try:
             with path.open("a", encoding="utf-8") as file:
-                file.write(text if whole else "\n" + text)
+                file.write(text if before[-1:] in (b"", b"\n") else "\n" + text)
         except OSError as error:
             if path.is_file():
-                os.truncate(path, size)
+                os.truncate(path, len(before))
             raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def _end(path: Path) -> tuple[int, bool]:
-    """The size of a file, and whether its last line is whole: who wrote it may have been killed."""
-    if not path.is_file() or not (size := path.stat().st_size):
-        return 0, True
+def _whole(path: Path) -> bytes:
+    """A file's content without the part of a line that a process was writing when it was killed, or is writing."""
     with open(path, "rb") as file:
-        file.seek(size - 1)
-        return size, file.read() == b"\n"
+        content = file.read()
+    begin = content.rfind(b"\n") + 1
+    try:
+        json.loads(content[begin:] or b"{}")  # somebody may have edited the file, and left no line feed
+    except ValueError:
+        return content[:begin]
+    return content
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -29,7 +29,7 @@ def peak(pid: int) -> int:
 
 
 @pytest.mark.parametrize("row", ["ibdecoder", "cmlmc"])
-@pytest.mark.parametrize("count", [4_000, pytest.param(100_000, marks=pytest.mark.long)], ids=["bounded", "long"])
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.long)], ids=["bounded", "long"])
 def test_memory_stays_flat(row: str, count: int, system: Callable[[str], System], tmp_path: Path) -> None:
     rng, text, output = random.Random(row), tmp_path / "text", tmp_path / "output"
     lines = [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(count)]
@@ -48,5 +48,5 @@ def test_memory_stays_flat(row: str, count: int, system: Callable[[str], System]
     sources = {number: words for number, (words,) in commands.lines(printed, "S").items()}
     assert sources == dict(enumerate(lines))
     assert list(commands.lines(printed, "H")) == list(range(count))
-    assert peaks[1] <= 1.05 * peaks[0]
     print(f"{row}, {count} lines: at most {peaks[0]} KiB at 10 %, {peaks[1]} KiB at 90 %")  # noqa: T201
+    assert peaks[1] <= 1.05 * peaks[0]
