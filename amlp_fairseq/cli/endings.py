@@ -73,8 +73,8 @@ def _ending(name: str) -> Any:
     command = os.getpid()
 
     def end(number: int, frame: object) -> None:
-        if os.getpid() != command:
-            raise KeyboardInterrupt  # a worker of a DataLoader, which then ends
+        if os.getpid() != command:  # a forked worker, which its pool ends by SIGTERM
+            _die_of(number)
         for child in _children(command):
             with contextlib.suppress(OSError):
                 os.kill(child, signal.SIGTERM)

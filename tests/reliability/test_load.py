@@ -37,12 +37,15 @@ def test_memory_stays_flat(row: str, count: int, system: Callable[[str], System]
     limits = ["--buffer-size", "100", "--batch-size", "50", "--max-len-b", "8"]
     child = commands.start("fairseq_cli.interactive", *system(row).options, *limits, source=text, output=output)
     peaks = []
-    for part in (0.1, 0.9):
-        while last_sentence(output) < part * count:
-            assert child.is_alive()
-            time.sleep(0.005)
-        peaks.append(peak(child.pid))
-    child.join()
+    try:
+        for part in (0.1, 0.9):
+            while last_sentence(output) < part * count:
+                assert child.is_alive()
+                time.sleep(0.01)
+            peaks.append(peak(child.pid))
+        child.join()
+    finally:
+        child.kill()
     assert child.exitcode == 0
     printed = output.read_text(encoding="utf-8")
     sources = {number: words for number, (words,) in commands.lines(printed, "S").items()}
