@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -51,6 +52,9 @@ class Scripted:
     _modules: ClassVar[dict[str, Any]] = {}
     decoder = SimpleNamespace(layers=[])
     EDGE = -100.0  # the score of start and end, which is to count nowhere
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        yield torch.nn.Parameter(torch.zeros(1))
 
     def __init__(self, scripts: list[dict[int, Script]], in_place: bool = False) -> None:
         self.scripts, self.in_place = scripts, in_place
