@@ -36,7 +36,7 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
             another process would not hear of them before that one answers.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
     before = {number: signal.getsignal(number) for number in _SIGNALS[: 1 if at_once else 3]}
     handle_error, end = logging.Handler.handleError, _ending(name)
     for number, handler in before.items():

@@ -2,8 +2,8 @@
 line by line.
 
 fairseq's own reading ends a line at a carriage return, too, which shifts all later outputs, dies of bytes that are not
-UTF-8, and takes a byte-order mark for a part of the first word. What it prints to a file or a pipe leaves in blocks: a
-process that is killed has begun a line, and lost those before it.
+UTF-8, and takes a byte-order mark for a part of the first word. What it prints to a file or a pipe leaves in blocks, or
+with PYTHONUNBUFFERED in parts of lines: a process that is killed has begun a line, and lost those before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def install() -> None:
     for name in ("fairseq_cli.generate", "__main__"):
         generates = hasattr(sys.modules.get(name), "get_symbols_to_strip_from_output")
         if generates and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)
+            sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
 def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:

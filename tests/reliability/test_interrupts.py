@@ -86,6 +86,13 @@ def evaluable(trained: System, data: Path, folder: Path) -> tuple[Path, Path]:
     return folder / "checkpoints", folder / "data"
 
 
+def program(arguments: list[Any]) -> dict[str, Any]:
+    """What subprocess takes to run amlp-fairseq, not in the tests' forks."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "amlp_fairseq", *map(str, arguments)]
+    return {"args": command, "env": {**environment, "OMP_NUM_THREADS": "1"}}
+
+
 def translations(output: str) -> list[str]:
     """The lines that are the same in every run."""
     return [line for line in output.splitlines(keepends=True) if re.match("[SHDP]-", line)]
@@ -185,10 +192,8 @@ def test_an_evaluation_takes_its_programs_along(
 )
 def test_a_closed_pipe(command: str, words: Callable[[str], list[Any]], tmp_path: Path) -> None:
     """Of a process of its own: fairseq's logging is that of a program."""
-    arguments = [sys.executable, "-m", "amlp_fairseq", *map(str, words(command))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (tmp_path / "errors").open("wb") as errors:
-        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, env=environment)
+        child = subprocess.Popen(**program(words(command)), stdout=subprocess.PIPE, stderr=errors)
     try:
         assert child.stdout is not None
         child.stdout.readline()
@@ -236,10 +241,8 @@ def test_a_full_disk_under_the_output(
 
 def test_no_output_at_all(words: Callable[[str], list[Any]]) -> None:
     """Python itself, when it ends, does not find anything left to write."""
-    arguments = [sys.executable, "-m", "amlp_fairseq", *map(str, words("generate"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with open("/dev/full", "wb") as output:
-        done = subprocess.run(arguments, stdout=output, stderr=subprocess.PIPE, text=True, env=environment)
+        done = subprocess.run(**program(words("generate")), stdout=output, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"amlp-fairseq generate: {os.strerror(errno.ENOSPC)}"
     assert "Traceback" not in done.stderr
