@@ -158,6 +158,28 @@ def test_signals(
         assert (last == f"amlp-fairseq {command}: interrupted") == (number == signal.SIGINT)
 
 
+@pytest.mark.parametrize(
+    "command", ["fairseq_cli.interactive", pytest.param(f"{CLI} interactive", marks=pytest.mark.long)]
+)
+def test_translations_leave_when_they_are_made(command: str, system: Callable[[str], System], tmp_path: Path) -> None:
+    """To a file, line by line: what kills the process later, be it SIGKILL, takes none of them away."""
+    source, output = tmp_path / "source", tmp_path / "output"
+    os.mkfifo(source)
+    words = [*command.split()[1:], *system("ibdecoder").options]
+    child = commands.start(command.split()[0], *words, source=source, output=output)
+    try:
+        with source.open("w", encoding="utf-8") as lines:
+            for number in range(3):
+                print("w1 w2 w3", file=lines, flush=True)
+                wait_until(lambda: f"\nP-{number}\t" in output.read_text(encoding="utf-8"), child)  # noqa: B023
+            child.kill()
+    finally:
+        child.kill()
+        child.join()
+    assert output.read_text(encoding="utf-8").endswith("\n")
+    assert len(translations(output.read_text(encoding="utf-8"))) == 4 * 3
+
+
 def children(parent: int) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True).stdout
     return [int(word) for word in found.split()]
@@ -239,12 +261,12 @@ def test_a_full_disk_under_the_output(
     assert (full / "output").read_bytes().endswith(b"\n")
 
 
-def test_no_output_at_all(words: Callable[[str], list[Any]]) -> None:
+def test_no_output_at_all() -> None:
     """Python itself, when it ends, does not find anything left to write."""
     with open("/dev/full", "wb") as output:
-        done = subprocess.run(**program(words("generate")), stdout=output, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(**program(["--help"]), stdout=output, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"amlp-fairseq generate: {os.strerror(errno.ENOSPC)}"
+    assert done.stderr.splitlines()[-1] == f"amlp-fairseq --help: {os.strerror(errno.ENOSPC)}"
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
