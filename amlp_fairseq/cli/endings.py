@@ -42,6 +42,7 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
     for number, handler in before.items():
         if handler in (signal.SIG_DFL, signal.default_int_handler):  # not those that nohup has turned off
             signal.signal(number, end)
+            _handled.append(number)
     logging.Handler.handleError = _raise_again  # type: ignore[assignment,method-assign]
     checkpoints = logging.getLogger("fairseq.checkpoint_utils")
     checkpoints.addFilter(_is_not_of_a_full_disk)
@@ -61,21 +62,45 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
     finally:
         checkpoints.removeFilter(_is_not_of_a_full_disk)
         logging.Handler.handleError = handle_error  # type: ignore[method-assign]
+        _handled.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Those that the command handles at present.
+_handled: list[int] = []
+_masks: list[set[signal.Signals]] = []
+
+
+def _hold_signals() -> None:
+    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, _handled))
+
+
+def _let_signals_come() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
+
+
+def _leave_signals_to_the_system() -> None:
+    """Forked workers die of them. A pool ends them by SIGTERM, and Python forgets a signal that reaches a process while
+    it is forked: the pool would wait for ever."""
+    for number in _handled:
+        signal.signal(number, signal.SIG_DFL)
+    _let_signals_come()
+
+
+os.register_at_fork(
+    before=_hold_signals,
+    after_in_parent=_let_signals_come,
+    after_in_child=_leave_signals_to_the_system,
+)
 
 
 def _ending(name: str) -> Any:
     """The handler of signals. Python calls it between two prints: what has been printed are whole lines."""
-    command = os.getpid()
 
     def end(number: int, frame: object) -> None:
-        if os.getpid() != command:  # a forked worker, which its pool ends by SIGTERM
-            _die_of(number)
-        for child in _children(command):
+        for child in _children(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(child, signal.SIGTERM)
         if number == signal.SIGINT:
