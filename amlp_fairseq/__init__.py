@@ -10,3 +10,12 @@ compat.install()
 
 # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
 from amlp_fairseq import models, tasks  # noqa: E402, F401
+
+
+def __getattr__(name: str) -> object:
+    """``amlp_fairseq.Translator``, imported when it is first asked for: commands that train do not need it."""
+    if name == "Translator":
+        from amlp_fairseq.translator import Translator
+
+        return Translator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

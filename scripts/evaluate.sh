@@ -3,4 +3,4 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-exec amlp-fairseq evaluate "$@"
+recipe evaluate "$@"

@@ -1,27 +1,57 @@
 #!/usr/bin/env bash
-# Creates .venv beside this folder and installs amlp-fairseq with everything its scripts need (CPU build of torch).
+# Installs amlp-fairseq with all that its pages and tests use into .venv beside this folder.
 #   usage: bash scripts/install.sh
-# PYTHON names the interpreter (default python3). Does nothing when .venv already holds this version of the recipe.
+#
+#   PYTHON       the interpreter, of Python 3.10, 3.11 or 3.12; default python3
+#   TORCH_INDEX  where pip finds torch; default PyTorch's CPU builds; https://pypi.org/simple has its CUDA build
+#   WHEELS       a folder that scripts/build_wheels.sh has filled: no compiler is needed, and the checkout is not used
+#
+# Settings hold until others are given. Does nothing if .venv holds all this already. Only a .venv that this script has
+# made is made anew; it has a file named recipe.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+no_arguments "$@"
+wheels=${WHEELS:+$(realpath -m "$WHEELS")}
+cd "$root"
+venv=.venv
+if [[ -f $venv/settings ]]; then
+  { read -r last_index; read -r last_wheels; } < "$venv/settings"
+  TORCH_INDEX=${TORCH_INDEX-$last_index}
+  if [[ ! ${WHEELS+set} ]]; then wheels=$last_wheels; fi
+fi
+# shellcheck source=scripts/venv.sh
+source "$root/scripts/venv.sh"
 
-python=${PYTHON:-python3}
-torch=2.13.0
-recipe=$(cat setup.py pyproject.toml scripts/install.sh scripts/fairseq.txt | sha256sum)
-if [[ -f .venv/recipe && $(<.venv/recipe) == "$recipe" ]]; then exit 0; fi
+settings=${TORCH_INDEX-}$'\n'$wheels
+recipe=$(cat setup.py pyproject.toml scripts/{install,venv}.sh scripts/fairseq.txt - <<< "$settings" | sha256sum)
+if [[ -f $venv/recipe && $(< $venv/recipe) == "$recipe" ]]; then exit 0; fi
+if [[ -e $venv && ! -f $venv/recipe ]]; then
+  die "$root/$venv was not made by this script (it has no file named recipe): move it away, or remove it"
+fi
 
-"$python" -c 'import sys
-if not (3, 10) <= sys.version_info[:2] <= (3, 12):
-    sys.exit(f"install: Python 3.10, 3.11 or 3.12 is needed, {sys.executable} is {sys.version.split()[0]}; set PYTHON")'
-command -v g++ >/dev/null || { echo "install: a C++ compiler is needed to build fairseq (g++)" >&2; exit 1; }
+python=$(find_python)
+if [[ $wheels ]]; then
+  plugin=("$wheels"/amlp_fairseq-*.whl)
+  [[ -f ${plugin[0]} ]] || die "WHEELS=$wheels has no wheel of amlp-fairseq: bash scripts/build_wheels.sh $wheels"
+  [[ ${#plugin[@]} == 1 ]] || die "WHEELS=$wheels has more than one wheel of amlp-fairseq: ${plugin[*]##*/}"
+else
+  need_compiler "; or set WHEELS to a folder of scripts/build_wheels.sh"
+fi
 
-rm -rf .venv
-"$python" -m venv .venv
-pip() { .venv/bin/python -m pip install -q --disable-pip-version-check "$@"; }
-# A CPU wheel that the user's own pip settings can reach comes first, then PyTorch's index: PyPI's wheel brings CUDA.
-pip "torch==$torch+cpu" 2>/dev/null || pip "torch==$torch" --index-url https://download.pytorch.org/whl/cpu
-# Without build isolation fairseq's extensions are compiled against this torch, and no second one is downloaded.
-pip "setuptools>=77,<82" wheel cython numpy
-MAX_JOBS=$(nproc) CFLAGS="${CFLAGS:--O1 -g0}" pip --no-build-isolation --no-deps --require-hashes -r scripts/fairseq.txt
-pip --no-build-isolation -e ".[fairseq,test,bench]"
-echo "$recipe" > .venv/recipe
+rm -rf "$venv"
+mkdir "$venv"
+echo unfinished > "$venv/recipe"
+echo "$settings" > "$venv/settings"
+"$python" -m venv "$venv"
+echo "install: torch $torch, then fairseq and the rest, into $root/$venv (minutes)" >&2
+install_torch
+if [[ $wheels ]]; then
+  # A wheel of fairseq is preferred to its source on PyPI; without one for this Python pip would go on to compile.
+  pip install --find-links "$wheels" --only-binary fairseq-fixed "${plugin[0]}[fairseq,test,bench]"
+else
+  install_build_tools
+  pip_fairseq install
+  pip install --no-build-isolation -e ".[fairseq,test,bench]"
+fi
+echo "$recipe" > "$venv/recipe"

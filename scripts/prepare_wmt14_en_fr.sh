@@ -3,4 +3,4 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-exec amlp-fairseq prepare wmt14_en_fr "$@"
+recipe prepare wmt14_en_fr "$@"

@@ -1,16 +1,40 @@
 #!/usr/bin/env bash
-# The tests that take minutes or hours (marked long), and docs/results/test_long.txt with what they said.
-#   usage: bash scripts/test_long.sh [PYTEST_ARGUMENT …]
+# The tests that take minutes or hours (marked long), all or a part of them. docs/results/test_long.txt has the last
+# result of each, with the commit that it is of; also those of a run that is stopped in the middle.
+#   usage: bash scripts/test_long.sh [PYTEST_ARGUMENT …]      (bash scripts/test_long.sh -k "interactive and cmlmc")
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/install.sh
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
-log=$(mktemp)
+results=docs/results/test_long.txt
+folder=$(mktemp -d)
+export OMP_NUM_THREADS=1
+pytest -m long --collect-only -q tests | grep -a :: > "$folder/tests"
+commit=$(git describe --always --abbrev=12 --exclude='*' --dirty=+changes)
+
+# The lines of pytest -v, with workers "[gw0] [ 50%] PASSED tests/…", without "tests/… PASSED [ 50%]".
+said() {
+  sed -nE -e "s/^\[gw[0-9]+\] \[ *[0-9]+%\] (PASSED|FAILED|ERROR|SKIPPED) ([^ ].*[^ ]) *$/\1 $commit \2/p" \
+    -e "s/^(tests[^ ]*::.*) (PASSED|FAILED|ERROR|SKIPPED)( .*)?$/\2 $commit \1/p" "$folder/log" | tac
+}
+
+# Of each test that there is the newest line.
+write_results() {
+  [[ -s $folder/log ]] || return 0
+  { said; [[ ! -e $results ]] || grep -aE '^(PASSED|FAILED|ERROR|SKIPPED) ' "$results" || true; } | sort -us -k3 |
+    awk 'NR == FNR { known[$0]; next } { name = $0; sub(/^[^ ]+ [^ ]+ /, "", name) } name in known' "$folder/tests" - \
+    > "$folder/lines"
+  {
+    python -c 'from amlp_fairseq.recipes.environment import environment; print(environment())'
+    echo "$(wc -l < "$folder/lines") of $(wc -l < "$folder/tests") long tests have run, $(grep -c ^PASSED "$folder/lines") passed"
+    cat "$folder/lines"
+  } > "$folder/results"
+  mv "$folder/results" "$results"
+  rm -r "$folder"
+}
+trap write_results EXIT
+
 status=0
-OMP_NUM_THREADS=1 pytest -m long -n 2 -rA --color=no "$@" tests/reliability | tee "$log" || status=$?
-{
-  python -c 'from amlp_fairseq.recipes.environment import environment; print(environment())'
-  grep -E '^(PASSED|FAILED|ERROR) |^=+ .*(passed|failed).* =+$' "$log" | sort
-} > docs/results/test_long.txt
+python -u -m pytest -m long -n 2 -v --color=no tests "$@" | tee -i "$folder/log" || status=$?
 exit "$status"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate",
 forks = multiprocessing.get_context("forkserver")
 RECIPES = ("average", "distill", "evaluate", "parameters", "pmi", "prepare", "reproduce", "score", "tables", "train")
 MODULES += ["amlp_fairseq.cli.main", *(f"amlp_fairseq.recipes.{name}" for name in RECIPES)]
+MODULES += ["torch._dynamo"]  # every training imports it, which would take longer than the training
 forks.set_forkserver_preload(MODULES)
 
 
@@ -64,16 +67,30 @@ def start(
     output: Path = Path(os.devnull),
     cwd: Path | None = None,
     errors: Path | None = None,
+    own_session: bool = False,
 ) -> Any:
     """The process of a module's command, see :func:`run`, with files as its input and output (and standard error, if
-    that is not to be the same); not waited for."""
+    that is not to be the same); not waited for. One with a session of its own can be killed with all that it has
+    started: :func:`kill_session`."""
     words = [str(argument) for argument in arguments]
-    child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd(), errors))
+    child = forks.Process(target=_call, args=(command, words, source, output, cwd or Path.cwd(), errors, own_session))
     child.start()
     return child
 
 
-def _call(command: str, words: list[str], source: Path, output: Path, cwd: Path, errors: Path | None) -> None:
+def kill_session(child: Any) -> None:
+    """SIGKILL for a process with a session of its own, and for those that it has started."""
+    child.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.join()
+
+
+def _call(
+    command: str, words: list[str], source: Path, output: Path, cwd: Path, errors: Path | None, own_session: bool
+) -> None:
+    if own_session:
+        os.setsid()
     sys.stdout.flush()
     os.chdir(cwd)
     for path, flags, descriptor in ((source, os.O_RDONLY, 0), (output, os.O_WRONLY | os.O_CREAT, 1)):

@@ -70,7 +70,7 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Those that the command handles at present.
 _handled: list[int] = []
-_masks: list[set[signal.Signals]] = []
+_masks: list[set[int | signal.Signals]] = []
 
 
 def _hold_signals() -> None:

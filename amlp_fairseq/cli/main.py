@@ -1,6 +1,8 @@
 """amlp-fairseq: fast-decoding machine translation for fairseq, from a corpus to results.
 
-usage: amlp-fairseq COMMAND …     (details and an example: amlp-fairseq COMMAND --help)
+usage: amlp-fairseq COMMAND … [--verbose]     (details and an example: amlp-fairseq COMMAND --help)
+
+--verbose, anywhere in the line, shows what libraries warn of, and configuration and model in the logs.
 
 """
 
@@ -10,6 +12,8 @@ import sys
 from importlib import import_module
 
 from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.cli.logs import readable, take_verbose
+from amlp_fairseq.compat.command_line import one_line_errors
 from amlp_fairseq.recipes.config import PLUGIN, refuse_unknown
 
 #: The commands that are modules of ``recipes/``, with their help texts.
@@ -25,14 +29,22 @@ RECIPES = {
     "parameters": "compare numbers of parameters with the published ones",
     "pmi": "estimate how much words that are predicted together depend on each other",
 }
+#: The commands that are modules of ``cli/``.
+MODELS = {
+    "options": "list tasks, architectures and every option, with defaults",
+    "package": "make one folder of a trained model",
+    "translate": "translate raw text with such a folder",
+}
 #: Commands of fairseq, with --user-dir set.
 FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
 WITHOUT_USER_DIR = ("preprocess",)
 
 
 def main() -> None:
-    name, *words = sys.argv[1:] or ["--help"]
-    with clear_endings(f"amlp-fairseq {name}", at_once=name == "train"):
+    words, verbose = take_verbose(sys.argv[1:])
+    name, *words = words or ["--help"]
+    command = f"amlp-fairseq {name}"
+    with clear_endings(command, at_once=name == "train"), readable(name, verbose), one_line_errors(command):
         run(name, words)
 
 
@@ -45,10 +57,13 @@ def run(name: str, words: list[str]) -> None:
         print(PLUGIN)
         return
     try:
-        refuse_unknown([name], [*RECIPES, *FAIRSEQ, "path"], "amlp-fairseq")
+        refuse_unknown([name], [*RECIPES, *MODELS, *FAIRSEQ, "path"], "amlp-fairseq")
     except ValueError as error:
         sys.exit(str(error))
     sys.argv = [f"amlp-fairseq {name}", *words]
+    if name in MODELS:
+        import_module(f"amlp_fairseq.cli.{name}").main()
+        return
     if name in RECIPES:
         import_module(f"amlp_fairseq.recipes.{name}").main()
         return
@@ -59,7 +74,7 @@ def run(name: str, words: list[str]) -> None:
 
 def usage() -> str:
     """The text of ``--help``."""
-    commands = [*RECIPES.items(), ("path", "print the folder of the plugin, for --user-dir")]
+    commands = [*RECIPES.items(), *MODELS.items(), ("path", "print the folder of the plugin, for --user-dir")]
     lines = [f"  {name:<12}{text}" for name, text in commands]
     lines.append(f"  {', '.join(FAIRSEQ)}: fairseq's commands, with --user-dir set")
     return f"{__doc__}" + "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
-"""Binarised text, ``train.en-de.en.idx`` and ``.bin``: files that are damaged are named.
+"""Binarised text, ``train.en-de.en.idx`` and ``.bin``: files that are damaged, or of another dictionary, are named.
 
 Of a file that is cut off fairseq says "buffer is smaller than requested size" when it comes to the sentence, or reads
-whatever is in memory.
+whatever is in memory; a word that the dictionary lacks is an IndexError of an embedding on a CPU, and a failed
+assertion of a kernel on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 from typing import Any
 
 import numpy as np
-from fairseq.data import indexed_dataset
+from fairseq.data import Dictionary, indexed_dataset
 from fairseq.data.huffman import HuffmanMMapIndex
 
 MMAP = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
@@ -24,16 +25,24 @@ def install() -> None:
     make_dataset = indexed_dataset.make_dataset
 
     @functools.wraps(make_dataset)
-    def make_checked_dataset(path: str, impl: str, *args: Any, **kwargs: Any) -> Any:
+    def make_checked_dataset(
+        path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
+    ) -> Any:
         if impl in ("mmap", "cached", "lazy") and indexed_dataset.IndexedDataset.exists(path):
-            check(path)
-        return make_dataset(path, impl, *args, **kwargs)
+            dtype = check(path)
+            if dictionary is not None and dtype is not None:
+                # The older formats count from one.
+                check_words(path, dtype, dictionary, first=int(impl != "mmap" and fix_lua_indexing))
+        return make_dataset(path, impl, fix_lua_indexing, dictionary)
 
     indexed_dataset.make_dataset = make_checked_dataset
 
 
-def check(path: str) -> None:
+def check(path: str) -> np.dtype[Any] | None:
     """Whether the index ``path.idx`` is whole and ``path.bin`` has what it points to.
+
+    Returns:
+        the type of the numbers in ``path.bin``; None if they are compressed.
 
     Raises:
         ValueError: naming the file that is not.
@@ -46,7 +55,7 @@ def check(path: str) -> None:
     elif head.startswith(TORCHNET):
         header, layout = 48, "<QQQQ"
     elif head.startswith(HuffmanMMapIndex._HDR_MAGIC[:8]):
-        return
+        return None
     else:
         raise ValueError(f"{index} is damaged, or no index of binarised text: it begins with {head[:8]!r}")
     if len(head) < header:
@@ -54,6 +63,7 @@ def check(path: str) -> None:
     fields = struct.unpack(layout, head[header - struct.calcsize(layout) : header])
     if fields[0] not in indexed_dataset._code_to_dtype:
         raise ValueError(f"{index} is damaged: it has a data type {fields[0]}, which does not exist")
+    dtype = np.dtype(indexed_dataset._code_to_dtype[fields[0]])
     sentences = fields[1] if header == 26 else fields[2]
     needed = header + (12 * sentences if header == 26 else 8 * (2 * (sentences + 1) + fields[3]))
     if os.path.getsize(index) < needed:
@@ -65,7 +75,7 @@ def check(path: str) -> None:
         if header == 26:
             sizes = np.fromfile(file, np.int32, sentences).astype(np.int64)
             begins = np.fromfile(file, np.int64, sentences)
-            ends = begins + sizes * np.dtype(indexed_dataset._code_to_dtype[fields[0]]).itemsize
+            ends = begins + sizes * dtype.itemsize
         else:
             dimensions = np.fromfile(file, np.int64, sentences + 1)
             begins = np.fromfile(file, np.int64, sentences + 1)
@@ -78,3 +88,29 @@ def check(path: str) -> None:
             f"{data} is cut off, or not that of its index: it has {os.path.getsize(data)} bytes, "
             f"{ends.max(initial=0)} are needed"
         )
+    return dtype
+
+
+def check_words(path: str, dtype: np.dtype[Any], dictionary: Dictionary, first: int = 0) -> None:
+    """Whether the dictionary has all words of ``path.bin``; the file is read once, as fairseq does when it opens it.
+
+    Args:
+        path: of the files, without their ending.
+        dtype: of the numbers in it.
+        dictionary: of its words.
+        first: the number that stands for the dictionary's first entry.
+
+    Raises:
+        ValueError: naming the file and the number that no entry has.
+    """
+    data = indexed_dataset.data_file_path(path)
+    count = os.path.getsize(data) // dtype.itemsize
+    if dtype.kind not in "iu" or count == 0:
+        return
+    numbers = np.memmap(data, dtype, mode="r", shape=(count,))
+    for number in (int(numbers.min()) - first, int(numbers.max()) - first):
+        if not 0 <= number < len(dictionary):
+            raise ValueError(
+                f"{data} has a word with number {number}, its dictionary has {len(dictionary)} entries: the file is "
+                "damaged, or was binarized with another dictionary (fairseq-preprocess --srcdict, --tgtdict)"
+            )

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+from omegaconf import DictConfig, open_dict
 
 #: Ends of the names of options that say how large a model is.
 SIZES = ("_dim", "_layers", "_heads", "_positions")
@@ -24,6 +26,7 @@ def install() -> None:
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         state = load(path, *args, **kwargs)
         model = (state.get("cfg") or {}).get("model")
+        _add_overrides(model, args[0] if args else kwargs.get("arg_overrides"))
         _refuse_impossible_sizes(path, state.get("model"), state.get("args") or model)
         config = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None)), object)
         if hasattr(config, "refuse_unsupported"):
@@ -31,6 +34,17 @@ def install() -> None:
         return state
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+
+
+def _add_overrides(model: Any, overrides: Mapping[str, Any] | None) -> None:
+    """Set the options that the model has and the checkpoint does not, being older; fairseq passes over them."""
+    config = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None)))
+    if not isinstance(model, DictConfig):
+        return
+    for name, value in (overrides or {}).items():
+        if name in getattr(config, "__dataclass_fields__", {}) and name not in model:
+            with open_dict(model):
+                model[name] = value
 
 
 def _refuse_impossible_sizes(path: str, tensors: Any, options: Any) -> None:

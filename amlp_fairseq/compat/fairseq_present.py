@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import sys
 from collections.abc import Iterator
 
-INSTALL = "pip install --no-build-isolation fairseq-fixed==0.12.3.1 (scripts/install.sh does it)"
+BUILD = (
+    'pip install "setuptools>=77,<82" wheel cython numpy && '
+    "pip install --no-build-isolation fairseq-fixed==0.12.3.1 (in a checkout scripts/install.sh does it all)"
+)
+WITHOUT_COMPILER = (
+    "there is no C++ compiler (g++) here to build it: install one, or a wheel that scripts/build_wheels.sh has made "
+    "elsewhere (pip install --find-links FOLDER fairseq-fixed==0.12.3.1)"
+)
 
 
 def require() -> None:
@@ -22,12 +30,17 @@ def require() -> None:
     except ModuleNotFoundError as error:
         if error.name != "fairseq":
             raise
-        raise ImportError(f"amlp_fairseq needs fairseq, which is not installed: {INSTALL}", name="fairseq") from None
+        raise ImportError(f"amlp_fairseq needs fairseq, which is not installed: {_install()}", name="fairseq") from None
     except (ValueError, AttributeError, TypeError) as error:
         # PyPI's fairseq 0.12.2: ValueError, its dataclasses have mutable defaults, which Python 3.11 refuses.
         version = ".".join(map(str, sys.version_info[:2]))
-        message = f"this fairseq cannot be imported on Python {version} ({error}); one that can: {INSTALL}"
+        message = f"this fairseq cannot be imported on Python {version} ({error}); one that can: {_install()}"
         raise ImportError(message, name="fairseq") from error
+
+
+def _install() -> str:
+    """How to get fairseq on this machine."""
+    return BUILD if shutil.which("g++") else WITHOUT_COMPILER
 
 
 @contextlib.contextmanager

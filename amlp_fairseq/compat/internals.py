@@ -5,25 +5,39 @@ Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, 
 ``utils``.
 """
 
+from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion as NATLoss
 from fairseq.data import data_utils, indexed_dataset
-from fairseq.dataclass.configs import GenerationConfig
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass
+from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass, overwrite_args_by_name
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.iterative_refinement_generator import DecoderOut
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+)
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
-from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
 from fairseq.utils import eval_str_list
 
 __all__ = [
+    "ARCH_CONFIG_REGISTRY",
+    "ARCH_MODEL_NAME_REGISTRY",
     "ARCH_MODEL_REGISTRY",
+    "MODEL_DATACLASS_REGISTRY",
+    "MODEL_REGISTRY",
     "NOISE_CHOICES",
+    "TASK_DATACLASS_REGISTRY",
     "TASK_REGISTRY",
     "DecoderOut",
+    "FairseqConfig",
     "FairseqIncrementalState",
     "GenerationConfig",
+    "NATLoss",
     "TransformerDecoderLayerBase",
     "TranslationLevenshteinConfig",
     "TranslationLevenshteinTask",
@@ -33,4 +47,5 @@ __all__ = [
     "gen_parser_from_dataclass",
     "indexed_dataset",
     "init_bert_params",
+    "overwrite_args_by_name",
 ]

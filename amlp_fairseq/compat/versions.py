@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 Version = tuple[int, int]
 #: From the oldest to the newest.
@@ -32,14 +33,20 @@ def check() -> None:
     found = {name: number for name in TESTED if (number := _installed(name)) is not None}
     for name, (least, fix) in LEAST.items():
         if name in found and found[name] < least:
-            raise ImportError(f"amlp_fairseq needs {name} {_text(least)} or newer, this is {_text(found[name])}: {fix}")
+            message = f"amlp_fairseq needs {name} {_text(least)} or newer, this is {_text(found[name])}: {fix}"
+            raise ImportError(message, name=name)
+        if name not in found and find_spec(name) is None:
+            raise ImportError(f"amlp_fairseq needs {name}, which is not installed: {fix}", name=name)
     untested = [
         f"{name} {_text(found[name])} (tested: {_text(oldest)} to {_text(newest)})"
         for name, (oldest, newest) in TESTED.items()
         if name in found and not oldest <= found[name] <= newest
     ]
     if untested:
-        warnings.warn(f"amlp_fairseq has not been tested with {', '.join(untested)}", stacklevel=2)
+        message = f"amlp_fairseq has not been tested with {', '.join(untested)}"
+        if found.get("torch", (0, 0)) > TESTED["torch"][1]:
+            message += f"; the tested torch: {LEAST['torch'][1]}"
+        warnings.warn(message, stacklevel=2)
 
 
 def _installed(name: str) -> Version | None:

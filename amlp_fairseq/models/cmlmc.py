@@ -23,7 +23,12 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import replace_attentions
 from amlp_fairseq.compat.guarded_tasks import guard
-from amlp_fairseq.compat.internals import DecoderOut, gen_parser_from_dataclass, init_bert_params
+from amlp_fairseq.compat.internals import (
+    DecoderOut,
+    TranslationLevenshteinTask,
+    gen_parser_from_dataclass,
+    init_bert_params,
+)
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.models.plugin_transformer import (
@@ -127,6 +132,8 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
     def build_model(cls, cfg: Any, task: Any) -> "CMLMCTransformerModel":
         if not 0 <= cfg.replace_factor <= 1:
             raise ValueError(f"--replace-factor {cfg.replace_factor} must be between 0 and 1")
+        if not isinstance(task, TranslationLevenshteinTask):
+            raise ValueError("a cmlmc_transformer needs --task translation_cmlmc (fairseq's default is translation)")
         guard(task)
         # Not through TransformerModel, which expects all of fairseq's own options.
         return super(TransformerModel, cls).build_model(transformer_config(cfg, CMLMCConfig), task)

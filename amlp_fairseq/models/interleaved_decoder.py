@@ -151,8 +151,8 @@ class IBDecoderModel(PluginTransformerModel):
         order = getattr(task, "order", None)
         if order is None:
             raise ValueError(
-                f"an ibdecoder needs --task translation_interleaved, not {type(task).__name__} "
-                "(fairseq's commands take 'translation' when --task is missing)"
+                "an ibdecoder needs --task translation_interleaved (fairseq's commands take 'translation' when --task "
+                "is missing)"
             )
         result = super().transformer_config(cfg, task)
         result.order = order

@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ SECTIONS = {
     "data": ("base", *EXPERIMENT, "sizes", "families", "rows", "prepare", "variants"),
     "scale": ("base", *EXPERIMENT, "sizes", "families", "vocab-size"),
 }
+#: The sections of keys and values.
+MAPPINGS = ("task", "train", "generate", "sizes", "families", "rows", "prepare", "variants")
 PUBLISHED = (
     *("data", "table", "row", "decoding", "kind", "split", "bleu", "distilled", "speedup", "sentences-per-second"),
     *("parameters", "over", "note"),
@@ -223,14 +226,16 @@ def quoted(words: Iterable[object]) -> str:
     return shlex.join(str(word) for word in words)
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raise ValueError that names what is not known, and the nearest that is."""
+def refuse_unknown(
+    given: Iterable[str], known: Iterable[str], where: str, line: Callable[[str], str] = lambda name: ""
+) -> None:
+    """Raise ValueError that names what is not known, the nearest that is, and the line that ``line`` gives."""
     known = list(known)
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"{where}: {name!r} is unknown; {hint}")
+            raise ValueError(f"{where}: {name!r} is unknown; {hint}{line(name)}")
 
 
 def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
@@ -242,7 +247,8 @@ def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
     found: list[tuple[str, DictConfig]] = []
     while True:
         content = _load(path)
-        refuse_unknown(map(str, content), SECTIONS[kind], str(path))
+        refuse_unknown(map(str, content), SECTIONS[kind], str(path), partial(_line, path))
+        _check_sections(content, path)
         _check_parts(content, path)
         found.insert(0, (path.stem, content))
         base = content.pop("base", None)
@@ -259,11 +265,42 @@ def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
 def _load(path: Path) -> DictConfig:
     try:
         content = OmegaConf.load(path)
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ValueError(f"{path}: {error.problem or error.context} (YAML{where})") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, DictConfig):
         raise ValueError(f"{path}: sections are needed ({', '.join(SECTIONS['rows'])}), not {content!r}")
     return content
+
+
+def _line(path: Path, *keys: str) -> str:
+    """Where the last of these keys, each inside the one before, stands in a file: `` (line 3)``."""
+    node = yaml.compose(path.read_text(encoding="utf-8"))
+    line = ""
+    for name in keys:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key.value == name:
+                line, node = f" (line {key.start_mark.line + 1})", value
+                break
+    return line
+
+
+def _check_sections(content: DictConfig, path: Path) -> None:
+    """Refuse unknown sections, and those of keys and values that are something else."""
+    sections: Any = OmegaConf.to_container(content)
+    for name, value in sections.items():
+        parts = {name: value}
+        if name == "generate" and isinstance(value, dict):
+            parts |= {f"{name}, {key}": part for key, part in value.items()}
+        for where, part in parts.items():
+            if name in MAPPINGS and part is not None and not isinstance(part, dict):
+                raise ValueError(
+                    f"{path}: {where} must have keys and values, like {{key: value}}, not {part!r}"
+                    + _line(path, *where.split(", "))
+                )
 
 
 def _families() -> list[str]:
@@ -275,8 +312,12 @@ def _check_parts(content: DictConfig, path: Path) -> None:
     beside = [other.stem for other in path.parent.glob("*.yaml")]
     for section, known in (("families", _families()), ("rows", names("rows"))):
         for name, part in (content.get(section) or {}).items():
-            refuse_unknown([name], [*known, *beside], f"{path}: {section}")
-            refuse_unknown(map(str, part or ()), EXPERIMENT, f"{path}: {section}, {name}")
+            refuse_unknown([name], [*known, *beside], f"{path}: {section}", partial(_line, path, section))
+            if not isinstance(part, (DictConfig, type(None))):
+                where = _line(path, section, name)
+                raise ValueError(f"{path}: {section}, {name} must have sections, not {part!r}{where}")
+            inside = partial(_line, path, section, name)
+            refuse_unknown(map(str, part or ()), EXPERIMENT, f"{path}: {section}, {name}", inside)
 
 
 def _of(part: DictConfig, section: str, wanted: list[str]) -> list[DictConfig]:

@@ -39,10 +39,12 @@ import torch
 from fairseq import options as fairseq_options
 from fairseq import tasks, utils
 from fairseq.data import Dictionary
+from tqdm import tqdm
 
 from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils, indexed_dataset
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.watching import watching
 
 OPTIONS = ["--gen-subset", "train", "--beam", "5", "--max-tokens", "8000", "--required-batch-size-multiple", "1"]
 #: Options that would change which sentences are decoded, or what the S- and H- lines say.
@@ -222,11 +224,16 @@ def decode(
             raise DistillError(f"{' '.join(words)}: status {process.returncode}, see {log}:\n{last}")
         corpus.read(part, numbers[shard])
         part.rename(outputs[shard])
-        print(f"distill: shard {shard} of {shards} is decoded", file=sys.stderr)
+        with tqdm.external_write_mode(file=sys.stderr):
+            print(f"distill: shard {shard} of {shards} is decoded", file=sys.stderr)
 
     todo = [shard for shard, output in enumerate(outputs) if not output.exists()]
     print(f"distill: {len(todo)} of {shards} shards to decode: {' '.join(command)}", file=sys.stderr)
-    with ThreadPoolExecutor(jobs) as pool:
+    parts = [outputs[shard].with_suffix(".txt.part") for shard in todo]
+    for part in parts:
+        part.unlink(missing_ok=True)
+    sentences = sum(len(numbers[shard]) for shard in todo)
+    with watching("distill", parts, sentences), ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(decode_shard, shard) for shard in todo]
         try:
             for future in as_completed(futures):

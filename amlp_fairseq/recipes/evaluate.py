@@ -4,7 +4,8 @@
 
 CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (for one of fairseq-train, give --row and --scale),
 DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. For each way of decoding
-a line of JSON is appended to the results file; outputs stay in CHECKPOINTS, those named .hyp in the order of the set.
+a line of JSON is appended to the results file and printed, on a terminal as a row of a table; outputs stay in
+CHECKPOINTS, those named .hyp in the order of the set.
 If the configuration has several length penalties (``tune-lenpen``) or numbers of checkpoints to average, the pair with
 the highest BLEU on the validation set is taken. Sentences are decoded one at a time, so that times are latencies; with
 options like ``--batch-size 32`` no times are stored.
@@ -24,9 +25,10 @@ from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, load, quoted, read
 from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.results import append_results
+from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.train import RECIPE
+from amlp_fairseq.recipes.watching import watching
 
 
 class Evaluation:
@@ -73,7 +75,8 @@ class Evaluation:
             words += ["--tokenizer", self.text["tokenizer"], "-s", self.source, "-t", self.target]
         words += self.rest
         print("+", quoted(words), file=sys.stderr, flush=True)
-        with output.open("w", encoding="utf-8") as file:
+        sentences = len(self.references(subset))
+        with output.open("w", encoding="utf-8") as file, watching(f"evaluate: {output.name}", [output], sentences):
             done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT)
         printed = output.read_bytes().decode("utf-8")
         if done.returncode:
@@ -81,8 +84,10 @@ class Evaluation:
         return printed
 
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
-        references = read_references(self.data / "raw" / f"{subset}.{self.target}")
-        return score(printed, references, self.target)
+        return score(printed, self.references(subset), self.target)
+
+    def references(self, subset: str) -> list[str]:
+        return read_references(self.data / "raw" / f"{subset}.{self.target}")
 
     def tuned(self, name: str, options: dict[str, Any]) -> tuple[tuple[str, int], dict[str, Any]]:
         """The average and the options of a way of decoding; of several pairs the best on the validation set."""
@@ -119,6 +124,7 @@ class Evaluation:
                 "distilled": (self.data / "manifest.json").is_file(),
                 "split": subset,
                 "subset": self.text[f"{subset}_set"],
+                "data_sha256": data_sha256(self.data, subset),
                 "decoding": name,
                 "average": dict([averaged]),
                 "options": quoted([*flags(values, self.recipe.row), *self.rest]),
@@ -166,8 +172,30 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"evaluate: {error}")
     finally:
-        for line in lines:
-            print(json.dumps(line, ensure_ascii=False))
+        if sys.stdout.isatty():
+            print(table(lines))
+        else:
+            for line in lines:
+                print(json.dumps(line, ensure_ascii=False))
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Results for people: how good and how fast each way of decoding is."""
+    columns = ["configuration", "targets", "decoding", "split", "BLEU", "chrF", "calls", "ms/sentence"]
+    rows = [
+        [
+            line["system"],
+            "distilled" if line["distilled"] else "raw",
+            line["decoding"],
+            line["split"],
+            *(
+                f"{line[name]:.2f}" if name in line else ""
+                for name in ("bleu", "chrf", "steps_per_sentence", "milliseconds_per_sentence")
+            ),
+        ]
+        for line in lines
+    ]
+    return in_columns(columns, rows)
 
 
 if __name__ == "__main__":

@@ -202,6 +202,9 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
         "languages": [texts.source, texts.target],
         "post_process": None if texts.model is None else settings.segmentation,
         "tokenizer": settings.tokenizer,
+        "normalize": settings.normalize,
+        "split_hyphens": settings.split_hyphens,
+        "lowercase": settings.lowercase,
         "valid_set": settings.valid_set,
         "test_set": settings.test_set,
     }

@@ -4,9 +4,9 @@
 
 Rows are those of configs/rows that name the table. Distilled rows learn from the translations that the row
 ``transformer`` makes of the training set (amlp-fairseq distill). Results go to WORK/results.jsonl, their tables to a
-.md file next to it (amlp-fairseq tables). Rows that have results are not run again; a stopped training continues. On a
-CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in batches and no
-latencies are stored, because the jobs slow each other down.
+.md file next to it (amlp-fairseq tables). Rows that have results on the same data are not run again; a stopped training
+continues. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in
+batches and no latencies are stored, because the jobs slow each other down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from amlp_fairseq.recipes.config import load, names, quoted
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.recipes.corpus import text_settings
+from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
 
 TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
@@ -73,12 +74,14 @@ class Reproduction:
         ]
 
     def done(self) -> set[Experiment]:
-        """The experiments that have results on the test set in all ways of decoding."""
+        """The experiments that have results on the test set of this data in all ways of decoding."""
         if not self.results.exists():
             return set()
+        data = self.data(distilled=False)  # distilled data have the same test set and dictionaries
+        checksum, name = data_sha256(data, "test"), text_settings(data, self.corpus)["name"]
         found: dict[Experiment, set[str]] = {}
         for line in read_results(self.results):
-            if line["split"] == "test":
+            if line["split"] == "test" and same_data(line, checksum, name):
                 experiment = Experiment(line["system"], line["distilled"], line["seed"])
                 found.setdefault(experiment, set()).add(line["decoding"])
         return {

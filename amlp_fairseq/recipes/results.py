@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+
+from amlp_fairseq.recipes.download import sha256
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -60,6 +63,32 @@ def _whole(path: Path) -> bytes:
     except ValueError:
         return content[:begin]
     return content
+
+
+def data_sha256(folder: Path, split: str) -> str:
+    """What a data folder decodes: a checksum over the names and contents of its dictionaries and of a split, binarised
+    and raw; the first 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("dict.*.txt"), *folder.glob(f"{split}.*"), *folder.glob(f"raw/{split}.*")]):
+        digest.update(f"{path.relative_to(folder)} {sha256(path)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def same_data(line: dict[str, Any], data_sha256: str | None, name: str) -> bool:
+    """Whether a result is of the data with this checksum (None: unknown) and name. Old results have no checksum: for
+    them the name counts."""
+    known = line.get("data_sha256")
+    return line.get("data") == name if known is None or data_sha256 is None else known == data_sha256
+
+
+def in_columns(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns are aligned, for a terminal."""
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    lines = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (columns, *rows)
+    ]
+    lines.insert(1, " | ".join("-" * width for width in widths))
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

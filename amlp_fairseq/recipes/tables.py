@@ -3,7 +3,8 @@
     amlp-fairseq tables docs/results/embedded.jsonl
 
 The file is one that ``amlp-fairseq evaluate`` appends to. Of several results with the same configuration, data, way of
-decoding, split and seed the last counts; several seeds are averaged. Next to a paper's BLEU, ours is of the same kind
+decoding, split and seed the last counts; several seeds are averaged, where their data have the checksum of the newest
+result. Next to a paper's BLEU, ours is of the same kind
 and split; at reduced scale, where the data differ anyway, of the test set. A difference is given only if data set,
 split and kind are the paper's, with a mark if the paper does not say of which kind its BLEU is. Speed is measured by
 benchmarks/decoding.py, which runs systems side by side.
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from amlp_fairseq.recipes.config import CONFIGS, load, names
-from amlp_fairseq.recipes.results import markdown, read_results
+from amlp_fairseq.recipes.results import markdown, read_results, same_data
 
 #: The fields of results that have the kinds of BLEU.
 KINDS = {
@@ -58,14 +59,18 @@ class Results:
             raise ValueError(f"results of one corpus at one scale are needed, not of {sorted(found)}")
         ((self.data, self.scale),) = found
         last: dict[tuple[Key, int], dict[str, Any]] = {}
+        newest: dict[Key, str | None] = {}
         for line in lines:
             options = line.get("training_options", "")
             key = Key(line["system"], line["distilled"], line["decoding"], line["split"], options)
             last[key, line["seed"]] = line
+            newest[key] = line.get("data_sha256")
         self.lines = list(last.values())
         self.groups: dict[Key, list[dict[str, Any]]] = {}
         for (key, _), line in last.items():
             self.groups.setdefault(key, []).append(line)
+        for key, group in self.groups.items():
+            self.groups[key] = [line for line in group if same_data(line, newest[key], self.data)]
 
     def mean(self, key: Key, name: str = "bleu") -> float | None:
         """The mean over seeds, None where there is no result."""

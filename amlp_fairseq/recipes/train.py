@@ -129,7 +129,7 @@ def run(words: list[str]) -> None:
     from fairseq_cli import train
 
     keep_freed_memory()
-    sys.argv = ["fairseq-train", *words]
+    sys.argv[1:] = words
     train.cli_main()
 
 

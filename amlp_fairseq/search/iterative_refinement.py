@@ -92,9 +92,11 @@ class IterativeRefinement:
         writers = models[:-1] if self.rerank else models
         for model in writers:
             if not getattr(model, "allow_length_beam", False):
+                combined = " and ".join(getattr(each, "checkpoint", type(each).__name__) for each in writers)
                 raise ValueError(
                     f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
-                    "translation_lev is for such models"
+                    "translation_lev is for such models that are not autoregressive"
+                    + (f"; the models {combined} cannot be combined" if len(writers) > 1 else "")
                 )
         if len(writers) > 1 and not writers[0].allow_ensemble:
             raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")

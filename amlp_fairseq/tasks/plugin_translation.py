@@ -1,7 +1,9 @@
 """What the translation tasks of the plugin share."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Optional
 
 from fairseq import utils
@@ -32,6 +34,8 @@ class PluginTranslationTask(GuardedTranslationTask):
 
     #: Generation options that the task's generator honours; any other that is not at its default is an error.
     HONOURED_GENERATION_OPTIONS: frozenset[str] = frozenset()
+    #: What to give in place of others, by their names.
+    INSTEAD: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "PluginTranslationTask":
@@ -50,12 +54,17 @@ class PluginTranslationTask(GuardedTranslationTask):
             ValueError: for generation options that would have no effect, naming them; for a language model and
                 ``prefix_allowed_tokens_fn``.
         """
+        self.refuse_unsupported(args)
+        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
+            raise ValueError(f"{type(self).__name__} does not support prefix_allowed_tokens_fn or a language model")
+
+    @classmethod
+    def refuse_unsupported(cls, args: Any) -> None:
+        """Raise ValueError for generation options that would have no effect, naming them."""
         refused = []
         for name, option in GenerationConfig.__dataclass_fields__.items():
             value = getattr(args, name, option.default)
-            if name not in self.HONOURED_GENERATION_OPTIONS and value != option.default:
-                refused.append(f"--{name.replace('_', '-')} {value}")
+            if name not in cls.HONOURED_GENERATION_OPTIONS and value != option.default:
+                refused.append(f"--{name.replace('_', '-')} {value}{cls.INSTEAD.get(name, '')}")
         if refused:
-            raise ValueError(f"{type(self).__name__} does not support {', '.join(refused)}")
-        if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
-            raise ValueError(f"{type(self).__name__} does not support prefix_allowed_tokens_fn or a language model")
+            raise ValueError(f"{cls.__name__} does not support {', '.join(refused)}")

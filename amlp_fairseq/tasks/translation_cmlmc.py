@@ -1,12 +1,18 @@
 """Translation with non-autoregressive models: masked targets, and decoding by iterative refinement."""
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from fairseq.tasks.translation import TranslationTask
 
-from amlp_fairseq.compat.internals import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
+from amlp_fairseq.compat.internals import (
+    NOISE_CHOICES,
+    NATLoss,
+    TranslationLevenshteinConfig,
+    TranslationLevenshteinTask,
+)
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
@@ -31,10 +37,11 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(
-        "beam nbest max_len_a max_len_b lenpen iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter "
+        "max_len_a max_len_b iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter "
         "iter_decode_with_external_reranker retain_iter_history print_step no_seed_provided no_beamable_mm lm_weight "
         "sacrebleu post_process path".split()
     )
+    INSTEAD = MappingProxyType({"beam": " (sentences of how many lengths are tried: --iter-decode-with-beam)"})
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationCMLMCTask":
@@ -53,6 +60,12 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
 
     def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
         return super().build_dataset_for_inference(src_tokens, [length + 1 for length in src_lengths], constraints)
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        if not isinstance(criterion, NATLoss):
+            raise ValueError(f"--criterion {cfg._name}: --task translation_cmlmc needs --criterion nat_loss")
+        return criterion
 
     def train_step(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -99,3 +100,17 @@ def system(data: Path, shared: Path) -> Callable[[str], System]:
         return System(row, data, folder / "checkpoint_last.pt", options)
 
     return trained
+
+
+def evaluable(trained: System, data: Path, folder: Path) -> tuple[Path, Path]:
+    """What amlp-fairseq evaluate needs: checkpoints to average, and raw references."""
+    shutil.copytree(data, folder / "data")
+    shutil.copytree(data.parent / "raw", folder / "data/raw")
+    text = {"name": "random", "corpus": "embedded", "languages": ["en", "de"], "post_process": None}
+    text |= {"tokenizer": None, "valid_set": "valid", "test_set": "test"}
+    (folder / "data/text.json").write_text(json.dumps(text), encoding="utf-8")
+    (folder / "checkpoints").mkdir()
+    shutil.copy(trained.checkpoint.with_name("recipe.yaml"), folder / "checkpoints")
+    for name in ("checkpoint_1_2.pt", "checkpoint_last.pt"):
+        shutil.copy(trained.checkpoint, folder / "checkpoints" / name)
+    return folder / "checkpoints", folder / "data"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import commands
@@ -66,3 +67,48 @@ def test_interactive(row: str, count: int, longest: int, system: Callable[[str],
     assert list(hypotheses) == list(range(count))
     assert [len(sources[i][0].split()) if i in sources else 0 for i in range(count)] == [words_of(raw) for raw in lines]
     assert "bytes that are not UTF-8" in output
+
+
+@pytest.fixture(scope="module")
+def binarised(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], tuple[list[str], Path]]:
+    """Random lines, and their folder of fairseq-preprocess, which takes a carriage return for the end of a line and
+    refuses what is not UTF-8: the lines have none of them."""
+
+    @cache
+    def made(count: int, longest: int) -> tuple[list[str], Path]:
+        rng, folder = random.Random(count), tmp_path_factory.mktemp("binarised")
+        lines = [line(rng).decode(errors="replace").replace("\r", " ") for _ in range(count - 2)]
+        lines += ["", " ".join(["w3"] * longest)]
+        rng.shuffle(lines)
+        for language in ("en", "de"):
+            (folder / f"test.{language}").write_text("".join(each + "\n" for each in lines), encoding="utf-8")
+        dictionary = ["--joined-dictionary", "--srcdict", data / "dict.en.txt"]
+        text = ["-s", "en", "-t", "de", "--testpref", folder / "test", "--destdir", folder / "data"]
+        commands.run("amlp_fairseq.cli.main", "preprocess", *text, *dictionary)
+        return lines, folder / "data"
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("row", "count", "longest"),
+    [
+        *(pytest.param(row, 60, 500, id=f"{row}-bounded") for row in ("ibdecoder_sa", "lightconv", "cmlmc_amlp")),
+        *(pytest.param(row, 10_000, 10_000, id=f"{row}-long", marks=pytest.mark.long) for row in SYSTEMS),
+    ],
+)
+def test_generate(
+    row: str,
+    count: int,
+    longest: int,
+    system: Callable[[str], System],
+    binarised: Callable[[int, int], tuple[list[str], Path]],
+) -> None:
+    """One output for each line that was binarised."""
+    lines, folder = binarised(count, longest)
+    _, *options = system(row).options
+    output = commands.run("amlp_fairseq.cli.main", "generate", folder, *options, "--max-tokens", "12000")
+    assert sorted(commands.lines(output, "H")) == list(range(count))
+    sources = commands.lines(output, "S")
+    assert [len(sources[i][0].split()) for i in range(count)] == [words_of(each.encode()) for each in lines]
+    assert f"Translated {count} sentences" in output

@@ -15,7 +15,7 @@ from conftest import TINY
 
 from amlp_fairseq.recipes.train import RECIPE
 
-UPDATES = 60
+UPDATES = 40
 
 
 def words(data: Path, row: str, save_dir: Path) -> list[Any]:

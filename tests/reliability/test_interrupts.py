@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from typing import Any
 
 import commands
 import pytest
-from conftest import TINY, WORDS, System
+from conftest import TINY, WORDS, System, evaluable
 
 from amlp_fairseq.recipes.results import append_results, read_results
 
@@ -70,20 +68,6 @@ def words(
         return ["interactive", *trained.options, "--input", text, "--buffer-size", "4", "--batch-size", "4"]
 
     return words_of
-
-
-def evaluable(trained: System, data: Path, folder: Path) -> tuple[Path, Path]:
-    """What amlp-fairseq evaluate needs: checkpoints to average, and raw references."""
-    shutil.copytree(data, folder / "data")
-    shutil.copytree(data.parent / "raw", folder / "data/raw")
-    text = {"name": "random", "corpus": "embedded", "languages": ["en", "de"], "post_process": None}
-    text |= {"tokenizer": None, "valid_set": "valid", "test_set": "test"}
-    (folder / "data/text.json").write_text(json.dumps(text), encoding="utf-8")
-    (folder / "checkpoints").mkdir()
-    shutil.copy(trained.checkpoint.with_name("recipe.yaml"), folder / "checkpoints")
-    for name in ("checkpoint_1_2.pt", "checkpoint_last.pt"):
-        shutil.copy(trained.checkpoint, folder / "checkpoints" / name)
-    return folder / "checkpoints", folder / "data"
 
 
 def program(arguments: list[Any]) -> dict[str, Any]:

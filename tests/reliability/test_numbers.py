@@ -22,9 +22,6 @@ from torch import Tensor
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
 
-# Every training imports it, which would take longer than the training.
-commands.forks.set_forkserver_preload([*commands.MODULES, "torch._dynamo"])
-
 #: Bounded trainings in fp16; the long ones are all.
 FP16 = ("transformer_abc", "cmlmc_amlp_cov")
 TRAININGS = [

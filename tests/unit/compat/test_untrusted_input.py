@@ -219,14 +219,14 @@ OF_CACHED = {
 def test_damaged_binarised_files_are_named(impl: str, damage: Any, tmp_path: Path) -> None:
     prefix = tmp_path / "train.a-b.a"
     binarise(prefix, impl)
-    dataset = data_utils.load_indexed_dataset(str(prefix), Dictionary())
+    dataset = data_utils.load_indexed_dataset(str(prefix))
     assert [len(dataset[i]) for i in range(3)] == [3, 2, 4] if impl == "mmap" else len(dataset) == 3
     suffix, change = damage[1]
     path = Path(f"{prefix}{suffix}")
     path.write_bytes(change(path.read_bytes()))
     named = ".bin" if damage[0] in ("length", "place") else suffix
     with pytest.raises(ValueError, match=f"^{re.escape(str(prefix))}{named} is "):
-        data_utils.load_indexed_dataset(str(prefix), Dictionary())
+        data_utils.load_indexed_dataset(str(prefix))
 
 
 # YAML

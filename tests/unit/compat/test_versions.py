@@ -35,6 +35,7 @@ def test_one_warning_names_all_that_is_untested(monkeypatch: pytest.MonkeyPatch)
         versions.check()
     assert [str(warning.message) for warning in caught] == [
         "amlp_fairseq has not been tested with torch 2.20 (tested: 2.11 to 2.13), triton 3.5 (tested: 3.6 to 3.7)"
+        '; the tested torch: pip install "torch>=2.11,<2.14"'
     ]
 
 
@@ -46,6 +47,13 @@ def test_impossible_versions_are_refused_with_the_way_out(monkeypatch: pytest.Mo
         versions.check()
     monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
     with pytest.raises(ImportError, match=r"needs Python 3\.10 or newer, this is 3\.9: make a virtual environment"):
+        versions.check()
+
+
+def test_missing_torch_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, torch=None)
+    monkeypatch.setattr(versions, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'needs torch, which is not installed: pip install "torch>=2\.11,<2\.14"$'):
         versions.check()
 
 

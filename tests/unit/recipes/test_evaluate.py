@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from amlp_fairseq.recipes import evaluate as module
-from amlp_fairseq.recipes.results import append_results
+from amlp_fairseq.recipes.results import append_results, data_sha256
 
 pytestmark = pytest.mark.xdist_group("evaluate")  # one process trains the model
 
@@ -112,6 +112,7 @@ def test_results_are_those_of_the_commands_by_hand(trained: Path, tmp_path: Path
     facts = {"system": "row", "distilled": False, "subset": "toy", "decoding": "beam 2", "seed": 3, "updates": 180}
     assert (facts | {"split": "test", "average": {"last-epochs": 2}}).items() <= result.items()
     assert (result["data"], result["scale"]) == ("words", "tiny")
+    assert result["data_sha256"] == data_sha256(trained / "data", "test")
     assert {"parameters", "training_seconds", "chrf", "tokenised_bleu", "device", "commit"} <= result.keys()
 
 
@@ -195,6 +196,25 @@ def test_what_is_missing_is_named(
     with pytest.raises(SystemExit, match=re.escape(message)) as error:
         commands.call(module, monkeypatch, *words.split())
     assert str(error.value.code).startswith("evaluate: ")
+
+
+def test_a_terminal_shows_a_table(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file has lines of JSON all the same; what was not measured is empty."""
+    facts = {"system": "row", "distilled": True, "split": "test", "decoding": "greedy", "bleu": 7.5, "chrf": 30.25}
+    lines = [facts, facts | {"decoding": "beam 2", "steps_per_sentence": 4.5, "milliseconds_per_sentence": 12.0}]
+    monkeypatch.setattr(module.Evaluation, "results", lambda self, subset: lines)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    commands.call(module, monkeypatch, trained / "checkpoints", trained / "data", results=tmp_path / "results.jsonl")
+    columns, _, *rows = (
+        [cell.strip() for cell in line.split("|")[3:-1]] for line in capsys.readouterr().out.splitlines()
+    )
+    assert columns == ["decoding", "split", "BLEU", "chrF", "calls", "ms/sentence"]
+    assert rows == [["greedy", "test", "7.50", "30.25", "", ""], ["beam 2", "test", "7.50", "30.25", "4.50", "12.00"]]
+    stored = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["decoding"] for line in stored] == ["greedy", "beam 2"]
+    assert {line["updates"] for line in stored} == {180}
 
 
 class InPieces:

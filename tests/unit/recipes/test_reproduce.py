@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from amlp_fairseq.recipes import reproduce
+from amlp_fairseq.recipes.results import append_results, data_sha256
 
 #: Corpora at the scales that are for them.
 SCALES = [("embedded", "embedded"), ("multi30k", "multi30k"), ("multi30k", "multi30k_base")]
@@ -79,7 +80,8 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     before = len(reproduction.calls)
     reproduction.data(distilled=True)
     assert len(reproduction.calls) == before
-    facts = {"system": "ibdecoder", "seed": 1, "subset": "new", "split": "test", "decoding": "greedy"}
+    facts = {"data": "embedded", "system": "ibdecoder", "seed": 1, "subset": "new", "split": "test"}
+    facts["decoding"] = "greedy"
     lines = [
         *(facts | {"distilled": kind, "decoding": "beam 4"} for kind in (False, True)),
         facts | {"distilled": False},
@@ -87,6 +89,29 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     ]
     reproduction.results.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert reproduction.done() == {reproduce.Experiment("ibdecoder", False, 1)}
+
+
+def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
+    """By the checksum where a result has one, whatever the data are called; by the name where it is older."""
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    folder = reproduction.data(distilled=False)
+    (folder / "dict.de.txt").write_text("Haus 1\n", encoding="utf-8")
+    checksum, lines = data_sha256(folder, "test"), []
+    for seed, data in enumerate(
+        [
+            {"data": "embedded", "data_sha256": checksum},
+            {"data": "embedded", "data_sha256": "0" * 16},
+            {"data": "embedded"},
+            {"data": "own"},
+        ],
+        1,
+    ):
+        facts = {"system": "ibdecoder", "seed": seed, "distilled": True, "subset": "new", "split": "test"}
+        lines += [data | facts | {"decoding": decoding} for decoding in ("beam 4", "greedy")]
+    append_results(reproduction.results, lines)
+    assert {experiment.seed for experiment in reproduction.done()} == {1, 3}
+    (folder / "dict.de.txt").write_text("Haus 2\n", encoding="utf-8")
+    assert {experiment.seed for experiment in reproduction.done()} == {3}
 
 
 def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def test_seeds_are_averaged_and_the_last_result_counts() -> None:
     assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "26.00 ± 2.00 (3)"
 
 
+def test_results_on_other_data_are_not_averaged() -> None:
+    """The newest one says which data; a result without a checksum is of those with its name."""
+    checksums = ({"data_sha256": "old"}, {}, {"data_sha256": "new"}, {"data_sha256": "new"})
+    lines = [line("ibdecoder", 10.0 * seed, seed=seed, **more) for seed, more in enumerate(checksums, 1)]
+    assert cells(Results(lines).overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "30.00 ± 10.00 (3)"
+    assert cells(Results(lines[:2]).overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "15.00 ± 7.07 (2)"
+
+
 def test_a_validation_result_is_another() -> None:
     lines = [line("ibdecoder", 26.0), line("ibdecoder", 90.0, split="valid")]
     results = Results(lines)

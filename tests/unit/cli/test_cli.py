@@ -33,17 +33,17 @@ def printed(
 def test_help_lists_every_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One for each recipe that is a command."""
+    """One for each module that is a command."""
     text = printed(monkeypatch, capsys, *words)
     listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
-    assert listed[:-1] == [*RECIPES, "path"]
+    assert listed[:-1] == [*RECIPES, *cli.MODELS, "path"]
     assert text.splitlines()[-1].split(":")[0].split() == ", ".join(FAIRSEQ).split()
-    folder = commands.PLUGIN / "recipes"
-    runnable = {path.stem for path in folder.glob("*.py") if "\ndef main()" in path.read_text(encoding="utf-8")}
-    assert runnable == set(RECIPES)
+    for folder, names in (("recipes", RECIPES), ("cli", [*cli.MODELS, "main"])):
+        files = (commands.PLUGIN / folder).glob("*.py")
+        assert {path.stem for path in files if "\ndef main()" in path.read_text(encoding="utf-8")} == set(names)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, *cli.MODELS])
 def test_help_of_a_command_has_an_example(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,7 +59,7 @@ def test_help_of_a_command_has_an_example(
         ("trian", "amlp-fairseq: 'trian' is unknown; did you mean 'train'?"),
         ("evalute", "amlp-fairseq: 'evalute' is unknown; did you mean 'evaluate'?"),
         ("generat", "amlp-fairseq: 'generat' is unknown; did you mean 'generate'?"),
-        ("xyz", f"amlp-fairseq: 'xyz' is unknown; known: {', '.join([*RECIPES, *FAIRSEQ])}, path"),
+        ("xyz", f"amlp-fairseq: 'xyz' is unknown; known: {', '.join([*RECIPES, *cli.MODELS, *FAIRSEQ])}, path"),
     ],
 )
 def test_unknown_commands_name_the_nearest(

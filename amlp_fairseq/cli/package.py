@@ -1,0 +1,162 @@
+"""Make one folder of a trained model: weights, dictionaries, subword model, decoding options and a model card.
+
+    amlp-fairseq package CHECKPOINT… --out DIR [--weights TYPE] [decoding options of fairseq-generate]
+
+CHECKPOINT is a checkpoint, several of one training, which are averaged, or the folder of `amlp-fairseq train --row`
+once `amlp-fairseq evaluate` has averaged its checkpoints. DIR stands wherever a checkpoint does (--path DIR), and
+`amlp-fairseq translate --model DIR` reads raw text. A Transformer of fairseq is stored as plugin_transformer, the same
+model, which decodes faster.
+
+    amlp-fairseq package ibdecoder --out en-de --weights bfloat16 --beam 4 --lenpen 0.6
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.models.transformer import TransformerModel, TransformerModelBase
+from omegaconf import open_dict
+
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
+from amlp_fairseq.recipes.average import average_checkpoints, save
+from amlp_fairseq.recipes.config import flags, quoted, read
+from amlp_fairseq.recipes.text import MODELS
+from amlp_fairseq.recipes.train import RECIPE
+from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
+from amlp_fairseq.translator import decoding_options, model_card, model_folder
+from amlp_fairseq.translator.text_pipeline import TextPipeline
+from amlp_fairseq.translator.translator import Translator
+
+#: Settings of text.json that are about how a line is cut up.
+TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
+
+
+def checkpoint(paths: list[Path], scratch: Path) -> dict[str, Any]:
+    """The checkpoint that is packaged, with options as OmegaConf has them."""
+    if len(paths) == 1:
+        return dict(checkpoint_utils.load_checkpoint_to_cpu(str(paths[0])))
+    save(average_checkpoints(paths), scratch / "average.pt")
+    return dict(checkpoint_utils.load_checkpoint_to_cpu(str(scratch / "average.pt")))
+
+
+def decode_fast(state: dict[str, Any]) -> None:
+    """Let the multi-word search decode an autoregressive Transformer that fairseq's translation task has trained."""
+    cfg = state["cfg"]
+    name = cfg.model._name
+    kind: Any = ARCH_MODEL_REGISTRY.get(name, object)
+    if cfg.task._name != "translation" or not issubclass(kind, TransformerModelBase):
+        return
+    with open_dict(cfg):
+        cfg.task = {**asdict(TranslationInterleavedConfig()), **cfg.task}
+        cfg.task._name, cfg.task.num_directions = "translation_interleaved", 1
+        if kind in (TransformerModel, TransformerModelBase):
+            cfg.model._name = "plugin_transformer"
+
+
+def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any], Path | None]:
+    """How lines are cut up, and the subword model: from DATA/text.json, or else from the command line."""
+    found: dict[str, Any] = {}
+    if (data / "text.json").is_file():
+        stored = json.loads((data / "text.json").read_text(encoding="utf-8"))
+        found = {name: stored[name] for name in TEXT if name in stored}
+    for name in ("tokenizer", "post_process"):
+        if getattr(given, name) is not None:
+            found[name] = getattr(given, name)
+    if found.get("post_process") is None:
+        return found, None
+    name = MODELS[found["post_process"]]
+    model = given.subword_model or data / name
+    if not model.is_file():
+        raise ValueError(f"there is no subword model {model}: name it with --subword-model")
+    return found, model
+
+
+def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
+    """Decoding options: those of the recipe's first way of decoding, or of the named one, and those given."""
+    ways = read(run / RECIPE) if (run / RECIPE).is_file() else None
+    if name is not None and (ways is None or name not in ways.generate):
+        known = ", ".join(ways.generate) if ways else f"none: {run} has no {RECIPE}"
+        raise ValueError(f"--decoding {name!r} is not in the recipe; it has {known}")
+    values = {} if ways is None else ways.generate[name or next(iter(ways.generate))]
+    values = {
+        option: value for option, value in values.items() if option.replace("-", "_") not in decoding_options.OUTPUT
+    }
+    return decoding_options.parse([*flags(values, "decoding"), *words], task)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq package",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="+", type=Path, help="see above")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
+    parser.add_argument(
+        "--weights", choices=model_folder.WEIGHT_TYPES, default="float32", help="type of stored weights"
+    )
+    parser.add_argument("--data", type=Path, help="the data folder (default: the one that the model was trained on)")
+    parser.add_argument("--decoding", metavar="NAME", help="the recipe's way of decoding (default: its first)")
+    without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
+    without.add_argument("--tokenizer", choices=("moses",), help="how lines are tokenised")
+    without.add_argument("--post-process", choices=sorted(MODELS), help="how words are cut up")
+    without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
+    args, words = parser.parse_known_args()
+    try:
+        package(args, words)
+    except (OSError, ValueError) as error:
+        sys.exit(f"package: {error}")
+
+
+def package(args: argparse.Namespace, words: list[str]) -> None:
+    paths = args.checkpoints
+    if len(paths) == 1 and paths[0].is_dir() and not model_folder.is_model_folder(paths[0]):
+        paths = [paths[0] / "average.pt"]
+    for path in paths:
+        if not path.exists():
+            hint = "; amlp-fairseq evaluate makes it" if path.name == "average.pt" else ""
+            raise FileNotFoundError(f"CHECKPOINT {path}: there is no such file{hint}")
+    if args.out.exists():
+        raise FileExistsError(f"--out {args.out} exists already: name another folder, or remove it")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    run = paths[0].parent
+    with tempfile.TemporaryDirectory() as scratch:
+        state = checkpoint(paths, Path(scratch))
+    task = state["cfg"].task
+    data = args.data or Path(task.data)
+    languages = [task.source_lang, task.target_lang]
+    dictionaries = [data / f"dict.{language}.txt" for language in languages]
+    for path in dictionaries:
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no dictionary {path}: name the data folder of the training with --data")
+    text, subword_model = text_settings(data, args)
+    files = [*dict.fromkeys(dictionaries), *([subword_model] if subword_model else [])]
+    decode_fast(state)
+    options = decoding(run, args.decoding, words, task._name)
+    config = {"languages": languages, "text": text, "decoding": options}
+    model_folder.write(args.out, state, args.weights, config, files)
+    try:
+        translator = Translator(args.out)
+    except Exception:
+        shutil.rmtree(args.out)
+        raise
+    (args.out / model_folder.CARD).write_text(model_card.card(translator, run / "results.jsonl"), encoding="utf-8")
+    size = sum(path.stat().st_size for path in args.out.iterdir())
+    print(f"{args.out}: {size / 1e6:.1f} MB, decodes with {quoted(flags_of(options)) or 'the defaults of fairseq'}")
+
+
+def flags_of(options: dict[str, Any]) -> list[str]:
+    return flags({name.replace("_", "-"): value for name, value in options.items()}, "decoding")
+
+
+if __name__ == "__main__":
+    main()

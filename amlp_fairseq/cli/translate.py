@@ -1,0 +1,92 @@
+"""Translate raw text with a model folder: a line out for each line in, in order.
+
+    amlp-fairseq translate --model DIR < in.txt > out.txt
+    amlp-fairseq translate --model DIR --jsonl --nbest 3 --beam 5 < in.txt > out.jsonl
+
+Further options are those of fairseq-generate that are about decoding (--beam, --lenpen, --decode-dtype int8,
+--iter-decode-max-iter, ...); by default those of the model are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from amlp_fairseq.compat.whole_lines import buffered_read
+from amlp_fairseq.translator import decoding_options, long_inputs
+from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.translator import Translation, Translator
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 is needed")
+    return int(text)
+
+
+def translated(translator: Translator, source: Path | None, buffer: int) -> Iterator[tuple[str, Translation]]:
+    """The lines of a file, or of standard input, with their translations.
+
+    Raises:
+        ValueError: for a line that is too long, naming it.
+    """
+    terminal = source is None and sys.stdin.isatty()
+    before = 0
+    progress = tqdm(unit=" lines", disable=terminal or not sys.stderr.isatty())
+    with progress:
+        for lines in buffered_read(str(source or "-"), 1 if terminal else buffer):
+            try:
+                yield from zip(lines, translator.translations(lines), strict=True)
+            except long_inputs.TooLong as error:
+                raise ValueError(f"line {before + error.number}: {error}") from None
+            before += len(lines)
+            progress.update(len(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq translate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
+    parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    details = "with score, decoder calls, alternatives (--nbest) and alignment (--print-alignment)"
+    parser.add_argument("--jsonl", action="store_true", help=f"a line of JSON for each line, {details}")
+    parser.add_argument("--long", choices=long_inputs.CHOICES, default="split", help="lines that the model cannot read")
+    parser.add_argument("--max-length", type=positive, metavar="N", help="pieces from which a line is long")
+    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
+    parser.add_argument(
+        "--buffer-size", type=positive, default=1000, metavar="N", help="lines that are read before any is written"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
+    args, words = parser.parse_known_args()
+    try:
+        options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
+        settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long}
+        translator = Translator(args.model, **settings, max_length=args.max_length, **options)
+        with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
+            for line, translation in translated(translator, args.input, args.buffer_size):
+                print(as_json(line, translation) if args.jsonl else translation.text, file=output)
+    except (OSError, ValueError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        sys.exit(f"translate: {error}")
+
+
+def as_json(line: str, translation: Translation) -> str:
+    return json.dumps({"source": line, **asdict(translation)}, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    main()

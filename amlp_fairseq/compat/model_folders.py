@@ -1,0 +1,28 @@
+"""The folder of a model (``translator/model_folder.py``) wherever fairseq reads a checkpoint."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+
+from amlp_fairseq.compat.internals import overwrite_args_by_name
+
+
+def install() -> None:
+    """Let ``checkpoint_utils.load_checkpoint_to_cpu`` read folders."""
+    load = checkpoint_utils.load_checkpoint_to_cpu
+
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
+        if not Path(path).is_dir():
+            return load(path, arg_overrides, load_on_all_ranks)
+        from amlp_fairseq.translator.model_folder import read_checkpoint
+
+        state = read_checkpoint(Path(path))
+        overwrite_args_by_name(state["cfg"], arg_overrides or {})
+        return state
+
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu

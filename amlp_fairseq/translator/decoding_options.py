@@ -1,0 +1,40 @@
+"""Decoding options on the command line: those of fairseq-generate that say how a sentence is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fairseq import options
+
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
+from amlp_fairseq.tasks.plugin_translation import DecodingConfig
+
+#: Options of tasks that are about decoding.
+TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
+    *("length_penalty", "words_behind_end", "deduplicate_ngrams"),
+}
+#: Options of fairseq-generate that say what it prints.
+OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
+
+
+def parse(words: list[str], task: str) -> dict[str, Any]:
+    """The decoding options that are given, by name.
+
+    Args:
+        words: of the command line: ``["--beam", "4", "--decode-dtype", "int8"]``.
+        task: the name of the task that decodes.
+
+    Raises:
+        ValueError: for an option of fairseq-generate that is not about decoding.
+        SystemExit: for what is no option, after argparse's message.
+    """
+    parser = options.get_generation_parser(default_task=task)
+    line = [str(Path()), "--task", task, *words]
+    given = vars(options.parse_args_and_arch(parser, line, suppress_defaults=True))
+    of_task = TASK_OPTIONS & TASK_DATACLASS_REGISTRY[task].__dataclass_fields__.keys()
+    known = (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT
+    others = [name for name in given if name not in known | {"data", "task"}]
+    if others:
+        raise ValueError(f"--{others[0].replace('_', '-')} is not an option of decoding; they are {sorted(known)}")
+    return {name: value for name, value in given.items() if name in known}

@@ -1,0 +1,204 @@
+"""One folder is one model: weights, dictionaries, subword model, and how to decode.
+
+    config.json        task, model, text and decoding options
+    model.safetensors  the weights
+    dict.*.txt         the dictionaries
+    bpecodes or sentencepiece.bpe.model, if words are cut up
+    README.md          the model card
+
+It stands wherever a checkpoint of fairseq does (``--path DIR``, see ``compat/model_folders.py``), and holds data alone:
+no pickle is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from amlp_fairseq.compat.internals import FairseqConfig
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FORMAT = 1
+#: Types in which weights may be stored.
+WEIGHT_TYPES = ("float32", "bfloat16", "int8")
+#: Groups of fairseq's configuration that say nothing about a model.
+_OTHER_GROUPS = (
+    *("common", "common_eval", "distributed_training", "dataset", "optimization", "checkpoint", "bmuf", "generation"),
+    *("eval_lm", "interactive", "optimizer", "lr_scheduler", "scoring", "ema"),
+)
+#: The suffix of the name under which the scales (rows,) of an int8 matrix (rows, columns) are stored.
+_SCALES = ":scales"
+
+
+def is_model_folder(path: str | Path) -> bool:
+    return (Path(path) / CONFIG).is_file()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json``: ``languages`` (source, target), ``text`` (see ``text_pipeline.py``), ``decoding`` (options of
+    fairseq-generate and of the task by name), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``.
+
+    Raises:
+        ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        version = config["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+    if version != FORMAT:
+        raise ValueError(
+            f"{path} has format {version}; this version of amlp_fairseq reads {FORMAT}: install a newer one"
+        )
+    return dict(config)
+
+
+def write(folder: Path, state: Mapping[str, Any], weights: str, config: dict[str, Any], files: list[Path]) -> None:
+    """Make the folder of a model.
+
+    Args:
+        folder: to be made; its parent exists.
+        state: a checkpoint of fairseq.
+        weights: the type to store weights in, one of ``WEIGHT_TYPES``.
+        config: ``languages``, ``text`` and ``decoding``, see :func:`read_config`.
+        files: dictionaries and the subword model, to be copied.
+    """
+    cfg = state["cfg"]
+    task, model = dict(cfg["task"]), cfg["model"]
+    legacy = isinstance(model, argparse.Namespace)
+    options = vars(model) if legacy else dict(model)
+    unrelated = {name for group in _OTHER_GROUPS for name in (cfg.get(group) or {})} | {*task, "user_dir"}
+    if legacy:
+        kept = ("_name", "arch", "max_source_positions", "max_target_positions")
+        options = {name: value for name, value in options.items() if name not in unrelated or name in kept}
+    task.pop("data", None)
+    shared = _shared(state["model"])
+    content = {
+        "format": FORMAT,
+        **config,
+        "weights": weights,
+        "shared_weights": shared,
+        "updates": state["optimizer_history"][-1].get("num_updates", 0),
+        "task": _plain(task),
+        "task_state": _plain(state.get("task_state", {})),
+        "model": _plain(options),
+        "model_options": "namespace" if legacy else "config",
+        "criterion": _plain(cfg.get("criterion")),
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    folder.mkdir()
+    for file in files:
+        shutil.copy(file, folder)
+    (folder / WEIGHTS).write_bytes(save(_stored(state["model"], weights, shared)))
+    (folder / CONFIG).write_text(text, encoding="utf-8")  # last: without it the folder is not a model
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """What ``torch.load`` would give for the checkpoint that the folder was made of, without its optimizer; weights in
+    float32 if they were stored as int8.
+
+    Raises:
+        ValueError: if the folder is damaged; names the file.
+    """
+    config = read_config(folder)
+    try:
+        weights = _restored(load_file(folder / WEIGHTS), config["shared_weights"])
+    except (SafetensorError, OSError, KeyError) as error:
+        raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from None
+    groups = FairseqConfig.__dataclass_fields__
+    cfg: dict[str, Any] = {name: asdict(field.type()) for name, field in groups.items() if isinstance(field.type, type)}
+    cfg["task"] = {**config["task"], "data": str(folder)}
+    cfg["model"], cfg["criterion"] = config["model"], config["criterion"]
+    if config["model_options"] == "namespace":
+        cfg["model"] = argparse.Namespace(**config["model"], data=str(folder))
+    cfg["generation"] |= {name: value for name, value in config["decoding"].items() if name in cfg["generation"]}
+    cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in cfg["task"]}
+    return {
+        "args": None,
+        "cfg": OmegaConf.create(cfg, flags={"allow_objects": True}),
+        "model": weights,
+        "criterion": None,
+        "task_state": config["task_state"],
+        "optimizer_history": [
+            {
+                "criterion_name": None,
+                "optimizer_name": None,
+                "lr_scheduler_state": {},
+                "num_updates": config["updates"],
+            }
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+
+
+def _shared(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """The names of weights that are stored under another name, which has the same values: tied embeddings."""
+    first: dict[Any, list[str]] = {}
+    shared = {}
+    for name, weight in weights.items():
+        like = first.setdefault((weight.shape, weight.dtype), [])
+        same = next((other for other in like if torch.equal(weights[other], weight)), None)
+        if same is None:
+            like.append(name)
+        elif weight.dim() == 2:
+            shared[name] = same
+    return shared
+
+
+def _stored(weights: Mapping[str, Tensor], kind: str, shared: Mapping[str, str]) -> dict[str, Tensor]:
+    """Weights as they are written, those that are shared once."""
+    result = {}
+    for name, weight in weights.items():
+        if name in shared:
+            continue
+        weight = weight.detach().contiguous().clone()
+        if weight.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            if kind == "int8" and weight.dim() == 2:
+                weight, result[name + _SCALES] = _quantised(weight.float())
+            else:
+                weight = weight.to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+        result[name] = weight
+    return result
+
+
+def _quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix (rows, columns) as int8, with a scale for each row (rows,): those of ``--decode-dtype int8``."""
+    scales = weight.abs().amax(dim=1) / 127
+    scales[scales == 0] = 1
+    return (weight / scales.unsqueeze(1)).round().to(torch.int8), scales
+
+
+def _restored(stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> dict[str, Tensor]:
+    result = {}
+    for name, weight in stored.items():
+        if name.endswith(_SCALES):
+            continue
+        scales = stored.get(name + _SCALES)
+        result[name] = weight if scales is None else weight.float() * scales.unsqueeze(1)
+    return result | {name: result[first] for name, first in shared.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.value if isinstance(value, Enum) else value

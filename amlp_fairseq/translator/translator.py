@@ -1,0 +1,176 @@
+"""Raw text in, translations out, for every system of the plugin and fairseq's Transformers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, utils
+
+from amlp_fairseq.recipes.config import refuse_unknown
+from amlp_fairseq.translator import long_inputs
+from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.text_pipeline import TextPipeline
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What became of an input.
+
+    Attributes:
+        text: the translation.
+        score: the log-probability per word that it was chosen by, in nats (fairseq-generate prints bits); of an input
+            that was split the mean over its parts; 0 for an empty input.
+        calls: decoder calls, summed over parts.
+        alternatives: further texts with their scores, best first (``nbest``); none for an input that was split.
+        alignment: pairs of a source and a target piece, counted from 0 (``print_alignment``); none for an input that
+            was split.
+        source_pieces, pieces: what the model read and wrote.
+    """
+
+    text: str
+    score: float = 0.0
+    calls: int = 0
+    alternatives: tuple[tuple[str, float], ...] = ()
+    alignment: tuple[tuple[int, int], ...] = ()
+    source_pieces: tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()
+
+
+class Translator:
+    """A model folder, loaded. Threads may share it; they decode one after the other.
+
+    Args:
+        folder: made by ``amlp-fairseq package``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, …
+        max_tokens: source pieces of a batch, padding included.
+        long: what to do with inputs that the model cannot read: ``split`` them by sentence, or ``refuse`` them.
+        max_length: source pieces from which an input is long; None: those that the model can read.
+        options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
+            flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
+
+    Raises:
+        ValueError: for a folder that is not a model or is damaged, and for an argument outside its range.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        device: str = "cpu",
+        max_tokens: int = 4000,
+        long: str = "split",
+        max_length: int | None = None,
+        **options: Any,
+    ) -> None:
+        if long not in long_inputs.CHOICES:
+            raise ValueError(f"long={long!r}: choose one of {', '.join(long_inputs.CHOICES)}")
+        for name, value in (("max_tokens", max_tokens), ("max_length", max_length)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: it must be at least 1")
+        self.folder, self.long, self.max_tokens = Path(folder), long, max_tokens
+        config = read_config(self.folder)
+        self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
+        self.text = TextPipeline.of(self.folder, self.languages, config["text"])
+        (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(self.folder)], arg_overrides=options
+        )
+        refuse_unknown(options, [*self.cfg.generation, *self.cfg.task], "Translator")
+        self.device = torch.device(device)
+        self.model.prepare_for_inference_(self.cfg)
+        self.model.to(self.device)
+        self.generator = self.task.build_generator([self.model], self.cfg.generation)
+        limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
+        self.max_length = limit - 2 if max_length is None else min(max_length, limit - 2)  # two symbols may be added
+        self._lock = threading.Lock()
+
+    def translate(self, lines: Sequence[str]) -> list[str]:
+        """The translations of texts, in their order."""
+        return [translation.text for translation in self.translations(lines)]
+
+    def translations(self, lines: Sequence[str]) -> list[Translation]:
+        """The same with scores, decoder calls and what the decoding options ask for.
+
+        Raises:
+            TypeError: for a single string.
+            long_inputs.TooLong: for the first input that is too long, with ``long="refuse"``.
+            ValueError: for a word that is too long to be split.
+        """
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of texts, not one text: translate([text])")
+        parts = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
+        decoded = iter(self._decode([pieces for line in parts for pieces, _ in line]))
+        return [_joined([(next(decoded), space) for _, space in line]) for line in parts]
+
+    def _parts(self, line: str, number: int) -> Iterator[tuple[str, str]]:
+        """The pieces of a text, of each of its parts if it is long, with the white space behind them."""
+        pieces = self.text.encode(line)
+        if not pieces:
+            return
+        count = len(pieces.split())
+        if count <= self.max_length:
+            yield pieces, ""
+        elif self.long == "refuse":
+            message = f"{count} pieces, the model reads at most {self.max_length} (--long split cuts it up)"
+            raise long_inputs.TooLong(number, message)
+        else:
+            for part, space in long_inputs.split(line, self.languages[0], self._fits):
+                yield self.text.encode(part), space
+
+    def _fits(self, text: str) -> bool:
+        return len(self.text.encode(text).split()) <= self.max_length
+
+    def _decode(self, sentences: list[str]) -> list[Translation]:
+        """The translations of sentences, given as pieces; batches are made of sentences of similar length."""
+        if not sentences:
+            return []
+        dictionary = self.task.source_dictionary
+        tokens = [dictionary.encode_line(each, add_if_not_exist=False).long() for each in sentences]
+        dataset = self.task.build_dataset_for_inference(tokens, [len(each) for each in tokens])
+        batches = self.task.get_batch_iterator(
+            dataset, max_tokens=max(self.max_tokens, max(map(len, tokens)) + 1), disable_iterator_cache=True
+        )
+        found: dict[int, Translation] = {}
+        for batch in batches.next_epoch_itr(shuffle=False):
+            with self._lock:
+                moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
+                hypotheses = self.task.inference_step(self.generator, [self.model], moved)
+            for row, found_here in zip(batch["id"].tolist(), hypotheses, strict=True):
+                found[row] = self._translation(sentences[row], found_here)
+        return [found[row] for row in range(len(sentences))]
+
+    def _translation(self, source: str, hypotheses: list[dict[str, Any]]) -> Translation:
+        best, *others = hypotheses[: self.cfg.generation.nbest]
+        alignment = best["alignment"] if best["alignment"] is not None else ()
+        return Translation(
+            text=self.text.decode(self._pieces(best)),
+            score=float(best["score"]),
+            calls=int(best["steps"]),
+            alternatives=tuple((self.text.decode(self._pieces(each)), float(each["score"])) for each in others),
+            alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
+            source_pieces=tuple(source.split()),
+            pieces=tuple(self._pieces(best).split()),
+        )
+
+    def _pieces(self, hypothesis: dict[str, Any]) -> str:
+        return str(self.task.target_dictionary.string(hypothesis["tokens"].int().cpu()))
+
+
+def _joined(parts: list[tuple[Translation, str]]) -> Translation:
+    """The translation of an input from those of its parts, each with the white space behind it."""
+    if not parts:
+        return Translation("")
+    if len(parts) == 1:
+        return parts[0][0]
+    translations = [translation for translation, _ in parts]
+    return Translation(
+        text="".join(translation.text + (" " if space else "") for translation, space in parts).strip(),
+        score=sum(translation.score for translation in translations) / len(parts),
+        calls=sum(translation.calls for translation in translations),
+        source_pieces=tuple(piece for each in translations for piece in each.source_pieces),
+        pieces=tuple(piece for each in translations for piece in each.pieces),
+    )

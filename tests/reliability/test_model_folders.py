@@ -1,0 +1,117 @@
+"""A model folder translates as the checkpoint does that it was made of, for all systems."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import commands
+import pytest
+import torch
+from conftest import SYSTEMS, WORDS, System
+from fairseq import checkpoint_utils
+from test_any_text import line
+
+from amlp_fairseq import Translator
+from amlp_fairseq.cli.package import package
+
+
+def folder_of(trained: System, out: Path, weights: str = "float32") -> Path:
+    """The model folder of a system."""
+    args = {"checkpoints": [trained.checkpoint], "out": out, "weights": weights, "data": None, "decoding": None}
+    text = {"tokenizer": None, "post_process": None, "subword_model": None}
+    package(argparse.Namespace(**args, **text), ["--max-len-b", "8"])
+    return out
+
+
+@pytest.mark.parametrize("row", SYSTEMS)
+def test_as_the_checkpoint(row: str, system: Callable[[str], System], data: Path, tmp_path: Path) -> None:
+    trained = system(row)
+    folder = folder_of(trained, tmp_path / "model")
+    weights = torch.load(trained.checkpoint, weights_only=True)["model"]
+    stored = checkpoint_utils.load_checkpoint_to_cpu(str(folder))["model"]
+    assert weights.keys() == stored.keys()
+    assert all(torch.equal(weights[name], stored[name]) for name in weights)
+
+    output = commands.run("fairseq_cli.generate", *trained.options, "--print-step")
+    sources = (data.parent / "raw/test.en").read_text(encoding="utf-8").splitlines()
+    found = Translator(folder).translations(sources)
+    expected = commands.lines(output, "H")
+    for number, translation in enumerate(found):
+        score, words = expected[number]
+        assert translation.text == words
+        assert translation.score / math.log(2) == pytest.approx(float(score), abs=1e-3)
+        if "translation" not in trained.decoding:  # fairseq's search does not say how many calls it made
+            assert translation.calls == int(commands.lines(output, "I")[number][0])
+
+
+@pytest.mark.parametrize("row", ["ibdecoder_sa", "cmlmc_amlp", "dynamicconv"])
+@pytest.mark.parametrize("command", ["generate", "validate"])
+def test_in_place_of_a_checkpoint(row: str, command: str, system: Callable[[str], System], tmp_path: Path) -> None:
+    trained = system(row)
+    folder = folder_of(trained, tmp_path / "model")
+    words = [str(folder) if word == str(trained.checkpoint) else word for word in trained.options]
+    if command == "generate":
+        outputs = [commands.run("fairseq_cli.generate", *options) for options in (trained.options, words)]
+        assert commands.lines(outputs[0], "H") == commands.lines(outputs[1], "H")
+    else:
+        task = words[words.index("--task") : words.index("--task") + 2]
+        path = [str(trained.data), "--path", folder, "--user-dir", commands.PLUGIN, *task, "--cpu"]
+        assert "loss" in commands.run("fairseq_cli.validate", *path)
+
+
+@pytest.mark.parametrize(
+    ("row", "count", "longest"),
+    [
+        *(pytest.param(row, 60, 500, id=f"{row}-bounded") for row in ("ibdecoder", "aan", "cmlmc")),
+        *(pytest.param(row, 10_000, 10_000, id=f"{row}-long", marks=pytest.mark.long) for row in SYSTEMS),
+    ],
+)
+def test_any_text(row: str, count: int, longest: int, system: Callable[[str], System], tmp_path: Path) -> None:
+    """A line out for each line in, in order; empty ones for empty ones."""
+    folder, rng = folder_of(system(row), tmp_path / "model"), random.Random(row)
+    lines = [b"\xef\xbb\xbfw1 w2", *(line(rng) for _ in range(count - 2)), b" ".join([b"w3"] * longest)]
+    rng.shuffle(lines)
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"\n".join(lines) + b"\n")
+    files = ["--input", source, "--output", output, "--buffer-size", "500"]
+    commands.run("amlp_fairseq.cli.main", "translate", "--model", folder, *files)
+    translations = output.read_bytes().split(b"\n")
+    assert translations.pop() == b""
+    assert len(translations) == count
+    for raw, translation in zip(lines, translations, strict=True):
+        if not raw.decode("utf-8-sig", errors="replace").split():
+            assert translation == b""
+
+
+def test_int8_folder(system: Callable[[str], System], data: Path, tmp_path: Path) -> None:
+    """Rows of int8 with their scales: a step of the scale is the largest difference."""
+    trained = system("ibdecoder")
+    weights = torch.load(trained.checkpoint, weights_only=True)["model"]
+    stored = checkpoint_utils.load_checkpoint_to_cpu(str(folder_of(trained, tmp_path / "model", "int8")))["model"]
+    for name, weight in weights.items():
+        if weight.dim() == 2 and weight.is_floating_point():
+            step = weight.abs().amax(dim=1, keepdim=True) / 127
+            assert ((stored[name] - weight).abs() <= step * 0.5001).all()
+        else:
+            assert torch.equal(stored[name], weight)
+
+
+def test_threads_share_a_translator(system: Callable[[str], System], tmp_path: Path) -> None:
+    translator, rng = Translator(folder_of(system("ibdecoder"), tmp_path / "model")), random.Random(1)
+    texts = [[" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(5)] for _ in range(8)]
+    expected, found = [translator.translate(each) for each in texts], [[""]] * len(texts)
+
+    def translate(number: int) -> None:
+        found[number] = translator.translate(texts[number])
+
+    threads = [threading.Thread(target=translate, args=[number]) for number in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
