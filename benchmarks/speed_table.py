@@ -1,8 +1,8 @@
-"""Print the results of benchmarks/decoding.py at batch size 1 as the short table of README.md.
+"""Print the results of benchmarks/decoding.py at batch size 1 as the table of docs/speed.md.
 
     python -m benchmarks.speed_table docs/results/benchmark_decoding.json
 
-A test compares README.md with it.
+A test compares the page with it.
 """
 
 from __future__ import annotations

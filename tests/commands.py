@@ -99,6 +99,8 @@ def _call(
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.argv = [command, *words]
     torch.set_num_threads(1)
+    # As in a process of its own; a DataLoader would start another server, which takes longer than most commands.
+    multiprocessing.set_start_method("fork", force=True)
     module = importlib.import_module(command)
     getattr(module, "cli_main", getattr(module, "main", None))()
 

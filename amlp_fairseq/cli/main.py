@@ -34,6 +34,9 @@ MODELS = {
     "options": "list tasks, architectures and every option, with defaults",
     "package": "make one folder of a trained model",
     "translate": "translate raw text with such a folder",
+    "compare": "compare models on a text: quality, decoder calls and time side by side",
+    "watch": "show how such folders write a translation, step by step",
+    "serve": "translate over HTTP with such a folder",
 }
 #: Commands of fairseq, with --user-dir set.
 FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
@@ -44,7 +47,7 @@ def main() -> None:
     words, verbose = take_verbose(sys.argv[1:])
     name, *words = words or ["--help"]
     command = f"amlp-fairseq {name}"
-    with clear_endings(command, at_once=name == "train"), readable(name, verbose), one_line_errors(command):
+    with one_line_errors(command), clear_endings(command, at_once=name == "train"), readable(name, verbose):
         run(name, words)
 
 

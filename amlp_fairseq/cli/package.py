@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
-from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.recipes.average import average_checkpoints, save
 from amlp_fairseq.recipes.config import flags, quoted, read
 from amlp_fairseq.recipes.text import MODELS
@@ -79,6 +78,13 @@ def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any]
     return found, model
 
 
+def longest_source(data: Path, languages: list[str]) -> int | None:
+    """Pieces of the longest source that the model was trained on; None where the training data are not at hand."""
+    pair = "-".join(languages)
+    sources = data_utils.load_indexed_dataset(str(data / f"train.{pair}.{languages[0]}"))
+    return None if sources is None else int(sources.sizes.max()) - 1  # without the end symbol
+
+
 def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
     """Decoding options: those of the recipe's first way of decoding, or of the named one, and those given."""
     ways = read(run / RECIPE) if (run / RECIPE).is_file() else None
@@ -111,10 +117,7 @@ def main() -> None:
     without.add_argument("--post-process", choices=sorted(MODELS), help="how words are cut up")
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
     args, words = parser.parse_known_args()
-    try:
-        package(args, words)
-    except (OSError, ValueError) as error:
-        sys.exit(f"package: {error}")
+    package(args, words)
 
 
 def package(args: argparse.Namespace, words: list[str]) -> None:
@@ -126,7 +129,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
             hint = "; amlp-fairseq evaluate makes it" if path.name == "average.pt" else ""
             raise FileNotFoundError(f"CHECKPOINT {path}: there is no such file{hint}")
     if args.out.exists():
-        raise FileExistsError(f"--out {args.out} exists already: name another folder, or remove it")
+        raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     run = paths[0].parent
     with tempfile.TemporaryDirectory() as scratch:
@@ -142,7 +145,12 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     files = [*dict.fromkeys(dictionaries), *([subword_model] if subword_model else [])]
     decode_fast(state)
     options = decoding(run, args.decoding, words, task._name)
-    config = {"languages": languages, "text": text, "decoding": options}
+    config = {
+        "languages": languages,
+        "text": text,
+        "decoding": options,
+        "longest_source": longest_source(data, languages),
+    }
     model_folder.write(args.out, state, args.weights, config, files)
     try:
         translator = Translator(args.out)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -63,25 +64,34 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     details = "with score, decoder calls, alternatives (--nbest) and alignment (--print-alignment)"
     parser.add_argument("--jsonl", action="store_true", help=f"a line of JSON for each line, {details}")
-    parser.add_argument("--long", choices=long_inputs.CHOICES, default="split", help="lines that the model cannot read")
-    parser.add_argument("--max-length", type=positive, metavar="N", help="pieces from which a line is long")
+    parser.add_argument(
+        "--long", choices=long_inputs.CHOICES, default="split", help="lines that are too long for the model"
+    )
+    parser.add_argument(
+        "--max-length",
+        type=positive,
+        metavar="N",
+        help="pieces of the longest line that is not (default: of the training)",
+    )
     parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
     parser.add_argument(
         "--buffer-size", type=positive, default=1000, metavar="N", help="lines that are read before any is written"
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
+    parser.add_argument("--serve", metavar="PORT", help="serve over HTTP: amlp-fairseq serve --port PORT")
     args, words = parser.parse_known_args()
-    try:
-        options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
-        settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long}
-        translator = Translator(args.model, **settings, max_length=args.max_length, **options)
-        with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
-            for line, translation in translated(translator, args.input, args.buffer_size):
-                print(as_json(line, translation) if args.jsonl else translation.text, file=output)
-    except (OSError, ValueError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        sys.exit(f"translate: {error}")
+    if args.serve is not None:
+        from amlp_fairseq.cli import serve  # which imports this module
+
+        sys.argv = [re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv]
+        serve.main()
+        return
+    options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
+    settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long, "max_length": args.max_length}
+    translator = Translator(args.model, **settings, **options)
+    with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
+        for line, translation in translated(translator, args.input, args.buffer_size):
+            print(as_json(line, translation) if args.jsonl else translation.text, file=output)
 
 
 def as_json(line: str, translation: Translation) -> str:

@@ -83,17 +83,18 @@ CHOICES = {
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint, the whole of it.
+    """Write a checkpoint; the file has its name when it is complete.
 
     Raises:
         OSError: naming the file, where torch.save says "unexpected pos" of a full disk.
     """
+    part = path.with_name(path.name + ".part")
     try:
-        with path.open("wb") as file:
+        with part.open("wb") as file:
             torch.save(state, file)
+        part.replace(path)
     except (OSError, RuntimeError) as error:
-        if path.is_file():
-            path.unlink()
+        part.unlink(missing_ok=True)
         cause = error if isinstance(error, OSError) else error.__context__
         if isinstance(cause, OSError):
             raise OSError(cause.errno, cause.strerror, str(path)) from None

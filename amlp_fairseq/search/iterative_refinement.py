@@ -78,7 +78,9 @@ class IterativeRefinement:
         Returns:
             for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
             log-probability of the words; with ``rerank`` the reranker's, of words and end symbol),
-            ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``.
+            ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``: with
+            ``retain_history`` what the model read and wrote, by turns, as dicts of ``tokens`` with the end symbol, and
+            for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
             ValueError: for prefixes, constraints, models that change a sentence's length, and a missing reranker.
@@ -121,6 +123,7 @@ class IterativeRefinement:
             state = model.regenerate_length_beam(state, self.beam_size)
         if self.retain_history:
             state = state._replace(history=[state.output_tokens.clone()])
+        scores: list[Tensor] = []  # of the outputs in the history
         ends = state.output_tokens.ne(self.pad).sum(dim=1).sub(1).tolist()
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
@@ -129,6 +132,10 @@ class IterativeRefinement:
             state = model.forward_decoder(
                 state._replace(step=iteration, max_step=self.max_iter + 1), encoder_out, decoding_format=None
             )
+            if self.retain_history:
+                # Stock cmlm_transformer masks at the end of an iteration.
+                masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
+                scores.append(state.output_scores.masked_fill(masks, torch.nan))
             if iteration == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
             elif not self.adaptive:
@@ -143,7 +150,7 @@ class IterativeRefinement:
                 continue
             for row in done.nonzero().squeeze(1).tolist():
                 sentence = int(alive[row])
-                finished[sentence] = self._hypothesis(state, row, ends[sentence])
+                finished[sentence] = self._hypothesis(state, row, ends[sentence], scores)
             if done.all():
                 break
             kept = (~done).nonzero().squeeze(1)
@@ -154,10 +161,12 @@ class IterativeRefinement:
                 output_scores=state.output_scores[kept],
                 history=None if state.history is None else [tokens[kept] for tokens in state.history],
             )
+            scores = [each[kept] for each in scores]
         return finished
 
-    def _hypothesis(self, state: Any, row: int, end: int) -> dict[str, Any]:
-        """The row's words and the end symbol, which was at position ``end`` before the first iteration.
+    def _hypothesis(self, state: Any, row: int, end: int, written: list[Tensor]) -> dict[str, Any]:
+        """The row's words and the end symbol, which was at position ``end`` before the first iteration. ``written`` has
+        the scores (rows, T) of the outputs in the history.
 
         Stock NAT models may overwrite it, and may write end symbols among the words.
         """
@@ -172,15 +181,19 @@ class IterativeRefinement:
             "attention": None,
         }
         if self.retain_history:
-            result["history"] = [{"tokens": self._strip(entry[row])} for entry in state.history]
+            rows = [tokens[row] for tokens in state.history]
+            result["history"] = [{"tokens": tokens[self._kept(tokens)]} for tokens in rows]
+            for entry, tokens, values in zip(result["history"][1::2], rows[1::2], written, strict=True):
+                entry["scores"] = values[row][self._kept(tokens)]
         return result
 
     def _words(self, tokens: Tensor) -> Tensor:
         """Mask of the positions that hold neither start, end nor padding."""
         return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
 
-    def _strip(self, tokens: Tensor) -> Tensor:
-        return tokens[tokens.ne(self.pad) & tokens.ne(self.bos)]
+    def _kept(self, tokens: Tensor) -> Tensor:
+        """Mask of the positions that the history keeps."""
+        return tokens.ne(self.pad) & tokens.ne(self.bos)
 
 
 def _refines(model: Any) -> bool:

@@ -36,5 +36,6 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     known = (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT
     others = [name for name in given if name not in known | {"data", "task"}]
     if others:
-        raise ValueError(f"--{others[0].replace('_', '-')} is not an option of decoding; they are {sorted(known)}")
+        flag = others[0].replace("_", "-")
+        raise ValueError(f"--{flag} is not an option of decoding (amlp-fairseq options {task} lists them)")
     return {name: value for name, value in given.items() if name in known}

@@ -19,8 +19,8 @@ class TooLong(ValueError):
 
 
 def split(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Cut a text up into parts that fit, each with the white space behind it: sentences, or words of one that is too
-    long itself.
+    """Cut a text up into parts that fit, each with the space that is behind it: sentences, or words of one that is too
+    long itself. Other white space counts as one space.
 
     Args:
         text: any text.
@@ -30,9 +30,7 @@ def split(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tup
     Raises:
         ValueError: if a word does not fit.
     """
-    for sentence in sentencex.segment(language, text):
-        if not sentence.strip():
-            continue
+    for sentence in sentencex.segment(language, " ".join(text.split())):
         body = sentence.rstrip()
         space = sentence[len(body) :]
         if fits(body):

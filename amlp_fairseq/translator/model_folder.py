@@ -31,6 +31,11 @@ from amlp_fairseq.compat.internals import FairseqConfig
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
+#: What config.json has, beside ``format``.
+KEYS = (
+    *("languages", "text", "decoding", "longest_source", "weights", "shared_weights", "updates", "task", "task_state"),
+    *("model", "model_options", "criterion"),
+)
 #: Types in which weights may be stored.
 WEIGHT_TYPES = ("float32", "bfloat16", "int8")
 #: Groups of fairseq's configuration that say nothing about a model.
@@ -48,7 +53,8 @@ def is_model_folder(path: str | Path) -> bool:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """``config.json``: ``languages`` (source, target), ``text`` (see ``text_pipeline.py``), ``decoding`` (options of
-    fairseq-generate and of the task by name), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``.
+    fairseq-generate and of the task by name), ``longest_source`` (pieces, in training; None if unknown), ``task``,
+    ``model``, ``criterion``, ``task_state``, ``updates``.
 
     Raises:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
@@ -65,6 +71,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} has format {version}; this version of amlp_fairseq reads {FORMAT}: install a newer one"
         )
+    if missing := [key for key in KEYS if key not in config]:
+        raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
     return dict(config)
 
 
@@ -120,8 +128,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         weights = _restored(load_file(folder / WEIGHTS), config["shared_weights"])
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from None
-    groups = FairseqConfig.__dataclass_fields__
-    cfg: dict[str, Any] = {name: asdict(field.type()) for name, field in groups.items() if isinstance(field.type, type)}
+    defaults = {name: field.default for name, field in FairseqConfig.__dataclass_fields__.items()}
+    cfg: dict[str, Any] = {name: asdict(each()) if isinstance(each, type) else None for name, each in defaults.items()}
     cfg["task"] = {**config["task"], "data": str(folder)}
     cfg["model"], cfg["criterion"] = config["model"], config["criterion"]
     if config["model_options"] == "namespace":

@@ -48,8 +48,9 @@ class Translator:
         folder: made by ``amlp-fairseq package``.
         device: ``cpu``, ``cuda``, ``cuda:1``, …
         max_tokens: source pieces of a batch, padding included.
-        long: what to do with inputs that the model cannot read: ``split`` them by sentence, or ``refuse`` them.
-        max_length: source pieces from which an input is long; None: those that the model can read.
+        long: what to do with inputs that are too long for the model: ``split`` them by sentence, or ``refuse`` them.
+        max_length: the most source pieces that are not too long; by default those of the longest sentence that the
+            model was trained on.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
             flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
 
@@ -80,12 +81,15 @@ class Translator:
             [str(self.folder)], arg_overrides=options
         )
         refuse_unknown(options, [*self.cfg.generation, *self.cfg.task], "Translator")
-        self.device = torch.device(device)
+        if (nbest := self.cfg.generation.nbest) > (beam := self.cfg.generation.beam):
+            raise ValueError(f"nbest={nbest} is more than beam={beam} finds: raise beam, or lower nbest")
+        self.device = _device(device)
         self.model.prepare_for_inference_(self.cfg)
         self.model.to(self.device)
         self.generator = self.task.build_generator([self.model], self.cfg.generation)
         limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
-        self.max_length = limit - 2 if max_length is None else min(max_length, limit - 2)  # two symbols may be added
+        wanted = max_length or config["longest_source"] or limit
+        self.max_length = min(wanted, limit - 2)  # two symbols may be added
         self._lock = threading.Lock()
 
     def translate(self, lines: Sequence[str]) -> list[str]:
@@ -97,14 +101,23 @@ class Translator:
 
         Raises:
             TypeError: for a single string.
-            long_inputs.TooLong: for the first input that is too long, with ``long="refuse"``.
-            ValueError: for a word that is too long to be split.
+            long_inputs.TooLong: for the first input that is too long, with ``long="refuse"``, or has a word that is too
+                long itself.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
         parts = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
         decoded = iter(self._decode([pieces for line in parts for pieces, _ in line]))
         return [_joined([(next(decoded), space) for _, space in line]) for line in parts]
+
+    def check(self, line: str) -> None:
+        """Read a text without translating it.
+
+        Raises:
+            long_inputs.TooLong: as :meth:`translations` does; its number is 1.
+        """
+        for _ in self._parts(line, 1):
+            pass
 
     def _parts(self, line: str, number: int) -> Iterator[tuple[str, str]]:
         """The pieces of a text, of each of its parts if it is long, with the white space behind them."""
@@ -115,17 +128,26 @@ class Translator:
         if count <= self.max_length:
             yield pieces, ""
         elif self.long == "refuse":
-            message = f"{count} pieces, the model reads at most {self.max_length} (--long split cuts it up)"
+            message = f"{count} pieces, at most {self.max_length} are allowed: --long split, or a larger --max-length"
             raise long_inputs.TooLong(number, message)
         else:
-            for part, space in long_inputs.split(line, self.languages[0], self._fits):
-                yield self.text.encode(part), space
+            try:
+                for part, space in long_inputs.split(line, self.languages[0], self._fits):
+                    yield self.text.encode(part), space
+            except ValueError as error:
+                raise long_inputs.TooLong(number, str(error)) from None
 
     def _fits(self, text: str) -> bool:
         return len(self.text.encode(text).split()) <= self.max_length
 
     def _decode(self, sentences: list[str]) -> list[Translation]:
-        """The translations of sentences, given as pieces; batches are made of sentences of similar length."""
+        """The translations of sentences, given as pieces."""
+        found = self.hypotheses(sentences)
+        return [self._translation(source, each) for source, each in zip(sentences, found, strict=True)]
+
+    def hypotheses(self, sentences: list[str]) -> list[list[dict[str, Any]]]:
+        """What fairseq's generators find for sentences, given as pieces: the best hypothesis of each first. Batches are
+        made of sentences of similar length."""
         if not sentences:
             return []
         dictionary = self.task.source_dictionary
@@ -134,13 +156,12 @@ class Translator:
         batches = self.task.get_batch_iterator(
             dataset, max_tokens=max(self.max_tokens, max(map(len, tokens)) + 1), disable_iterator_cache=True
         )
-        found: dict[int, Translation] = {}
+        found: dict[int, list[dict[str, Any]]] = {}
         for batch in batches.next_epoch_itr(shuffle=False):
             with self._lock:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
                 hypotheses = self.task.inference_step(self.generator, [self.model], moved)
-            for row, found_here in zip(batch["id"].tolist(), hypotheses, strict=True):
-                found[row] = self._translation(sentences[row], found_here)
+            found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
         return [found[row] for row in range(len(sentences))]
 
     def _translation(self, source: str, hypotheses: list[dict[str, Any]]) -> Translation:
@@ -158,6 +179,14 @@ class Translator:
 
     def _pieces(self, hypothesis: dict[str, Any]) -> str:
         return str(self.task.target_dictionary.string(hypothesis["tokens"].int().cpu()))
+
+
+def _device(name: str) -> torch.device:
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return torch.device(name)
 
 
 def _joined(parts: list[tuple[Translation, str]]) -> Translation:

@@ -25,8 +25,6 @@ SYSTEMS = {
         *(320, 2, 50.0),
     ),
 }
-#: Those whose parts the others have, too, each of which trains for more than a minute.
-COMBINED = ("autoregressive", "ibdecoder, dynamic_conv")
 #: Least BLEU in the results that amlp-fairseq reproduce left, in the first way of decoding.
 REPRODUCED = {
     "transformer": 80.0,
@@ -120,9 +118,7 @@ def generate(corpus: Path, checkpoint: Path, *options: Any) -> tuple[dict[str, d
     return found, hypotheses, sacrebleu.corpus_bleu(hypotheses, [references]).score
 
 
-@pytest.mark.parametrize(
-    "system", [pytest.param(name, marks=pytest.mark.long) if name in COMBINED else name for name in SYSTEMS]
-)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_train_average_generate_score(system: str, corpus: Path, tmp_path: Path) -> None:
     row, more, updates, words_per_step, least_bleu = SYSTEMS[system]
     task, training, _ = options(row)

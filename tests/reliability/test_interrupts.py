@@ -131,7 +131,7 @@ def test_signals(
     for part in range(times):
         output = tmp_path / f"output-{part}"
         child = start(*arguments, output=output)
-        begun = "num_updates=" if command == "train" else "\nP-"
+        begun = " updates, " if command == "train" else "\nP-"
         wait_until(lambda: output.exists() and begun in output.read_text(encoding="utf-8"), child)  # noqa: B023
         time.sleep(rng.uniform(0, 0.1))
         os.kill(child.pid, number)
@@ -155,7 +155,7 @@ def test_translations_leave_when_they_are_made(command: str, system: Callable[[s
         with source.open("w", encoding="utf-8") as lines:
             for number in range(3):
                 print("w1 w2 w3", file=lines, flush=True)
-                wait_until(lambda: f"\nP-{number}\t" in output.read_text(encoding="utf-8"), child)  # noqa: B023
+                wait_until(lambda: size(output) and f"\nP-{number}\t" in output.read_text(encoding="utf-8"), child)  # noqa: B023
             child.kill()
     finally:
         child.kill()

@@ -60,7 +60,7 @@ def test_in_place_of_a_checkpoint(row: str, command: str, system: Callable[[str]
         assert commands.lines(outputs[0], "H") == commands.lines(outputs[1], "H")
     else:
         task = words[words.index("--task") : words.index("--task") + 2]
-        path = [str(trained.data), "--path", folder, "--user-dir", commands.PLUGIN, *task, "--cpu"]
+        path = [str(trained.data), "--path", folder, "--user-dir", commands.PLUGIN, *task, "--batch-size", "5", "--cpu"]
         assert "loss" in commands.run("fairseq_cli.validate", *path)
 
 

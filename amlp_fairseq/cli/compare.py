@@ -1,0 +1,92 @@
+"""Compare models on a text with references: BLEU, chrF, decoder calls and milliseconds a sentence side by side.
+
+    amlp-fairseq compare --model DIR [--model DIR …] --source test.en --reference test.de [--sentences N]
+
+Further options are decoding options of fairseq-generate, which hold for all models. Sentences are translated one at a
+time, in turn by all models, so that times are latencies under the same load; the medians are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from sacrebleu.metrics import BLEU, CHRF
+from tqdm import tqdm
+
+from amlp_fairseq.cli.translate import positive
+from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.translator import Translation, Translator
+
+#: Translations that are shown.
+EXAMPLES = 2
+
+
+def run(translators: Sequence[Translator], sources: Sequence[str]) -> tuple[list[list[Translation]], list[float]]:
+    """The translations by each model, and its median milliseconds a sentence."""
+    found: list[list[Translation]] = [[] for _ in translators]
+    seconds: list[list[float]] = [[] for _ in translators]
+    for translator in translators:  # the first call lays weights out
+        translator.translations(sources[:1])
+    for source in tqdm(sources, unit=" sentences", disable=not sys.stderr.isatty()):
+        for number, translator in enumerate(translators):
+            begin = time.perf_counter()
+            found[number] += translator.translations([source])
+            seconds[number].append(time.perf_counter() - begin)
+    return found, [1000 * statistics.median(each) for each in seconds]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="amlp-fairseq compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", type=Path, action="append", required=True, metavar="DIR", help="a model folder")
+    parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
+    parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")
+    parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
+    args, words = parser.parse_known_args()
+    sources, references = (read_references(path)[: args.sentences] for path in (args.source, args.reference))
+    if len(sources) != len(references):
+        counts = f"{len(sources)} lines, --reference {args.reference} has {len(references)}"
+        raise ValueError(f"--source {args.source} has {counts}")
+    options = [decoding_options.parse(words, read_config(model)["task"]["_name"]) for model in args.model]
+    translators = [Translator(model, **each) for model, each in zip(args.model, options, strict=True)]
+    found, milliseconds = run(translators, sources)
+
+    table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    bleu, chrf = BLEU(), CHRF()
+    for model, translations, median in zip(args.model, found, milliseconds, strict=True):
+        texts = [translation.text for translation in translations]
+        scores = [metric.corpus_score(texts, [references]).score for metric in (bleu, chrf)]
+        calls = statistics.mean(translation.calls for translation in translations)
+        cells = [f"{scores[0]:.1f}", f"{scores[1]:.1f}", f"{calls:.1f}", f"{median:.1f}"]
+        table.add_row(model.name, *cells, f"{milliseconds[0] / median:.2f}x")
+    console = Console(soft_wrap=True)
+    for number in range(min(EXAMPLES, len(sources))):
+        console.print(f"[dim]{'source':>{width(args.model)}}[/dim]  {sources[number]}", highlight=False)
+        for model, translations in zip(args.model, found, strict=True):
+            console.print(f"[dim]{model.name:>{width(args.model)}}[/dim]  {translations[number].text}", highlight=False)
+        console.print()
+    console.print(table)
+    console.print(f"[dim]{len(sources)} sentences, one at a time; {bleu.get_signature()}[/dim]", highlight=False)
+
+
+def width(models: Sequence[Path]) -> int:
+    return max(len("source"), *(len(model.name) for model in models))
+
+
+if __name__ == "__main__":
+    main()

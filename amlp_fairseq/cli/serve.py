@@ -1,0 +1,94 @@
+"""Translate over HTTP with a model folder: POST /translate, GET /health (docs/serving.md).
+
+    amlp-fairseq serve --model DIR --port 8000
+    curl localhost:8000/translate -d '{"texts": ["A sentence.", "Another one."]}'
+
+Requests that come at the same time are translated together. Further options are those of fairseq-generate that are
+about decoding (--beam, --nbest, --decode-dtype int8, ...); by default those of the model are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from amlp_fairseq.cli.translate import positive
+from amlp_fairseq.compat.command_line import Parser
+from amlp_fairseq.translator import decoding_options, long_inputs
+from amlp_fairseq.translator.limits import Limits
+from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.translator import Translator
+
+
+def port(text: str) -> int:
+    """A number from 0 to 65535."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 0 to 65535 is needed")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number of seconds above 0 is needed")
+    return value
+
+
+def main() -> None:
+    parser = Parser(
+        prog="amlp-fairseq serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
+    parser.add_argument("--port", type=port, default=8000, metavar="N", help="default: 8000; 0 takes a free one")
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all addresses (default: 127.0.0.1)")
+    parser.add_argument("--long", choices=long_inputs.CHOICES, default="split", help="texts that the model cannot read")
+    parser.add_argument("--max-length", type=positive, metavar="N", help="pieces from which a text is long")
+    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
+    limits = parser.add_argument_group("limits")
+    for each in fields(Limits):
+        kind, metavar = (positive, "N") if isinstance(each.default, int) else (seconds, "SECONDS")
+        text = f"{each.metadata['help']} (default: {each.default})"
+        limits.add_argument(
+            f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
+        )
+    args, words = parser.parse_known_args()
+    try:
+        serve(args, words)
+    except (OSError, ValueError) as error:
+        sys.exit(f"serve: {error}")
+
+
+def serve(args: argparse.Namespace, words: list[str]) -> None:
+    try:
+        from amlp_fairseq.translator import server
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        command = 'pip install "starlette>=1.0,<2" "uvicorn>=0.40,<1"'
+        raise ValueError(f"it needs {error.name}, which is not installed: {command}") from None
+    options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
+    with server.listen(args.host, args.port) as listener:
+        settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long}
+        translator = Translator(args.model, **settings, max_length=args.max_length, **options)
+        name, (source, target) = args.model.resolve().name, translator.languages
+
+        def announce(address: str) -> None:
+            print(f"{name} translates {source} to {target} on {address}", flush=True)
+
+        limits = Limits(**{each.name: getattr(args, each.name) for each in fields(Limits)})
+        server.server(translator, listener, limits, announce).run([listener])
+
+
+if __name__ == "__main__":
+    main()

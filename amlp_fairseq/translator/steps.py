@@ -1,0 +1,225 @@
+"""How a translation comes about: what was written in which decoder call, for every system of the plugin.
+
+The words stand in reading order from the first step on, which is known afterwards: an order of generation gives every
+word its place when the length is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.translator import Translator
+
+WRITE, MASK = "write", "mask"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decoder call, or what iterative refinement masks before one.
+
+    Attributes:
+        call: the number of the decoder call, from 1; of a masking that of the call behind it.
+        kind: ``write`` or ``mask``.
+        words: the piece at each place; None where it is missing.
+        probabilities: of the pieces; None where they are missing, or unknown.
+        places: those written or masked in this step, ascending; of an iteration those that are new or differ.
+        ends: whether the end of the sentence was written.
+    """
+
+    call: int
+    kind: str
+    words: tuple[str | None, ...]
+    probabilities: tuple[float | None, ...]
+    places: tuple[int, ...]
+    ends: bool
+
+    @property
+    def time(self) -> float:
+        """Decoder calls that have been made; a masking comes half a call after the last one."""
+        return self.call if self.kind == WRITE else self.call - 0.5
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """A translation with the steps that led to it.
+
+    Attributes:
+        name: of the model folder.
+        system: how it decodes, for people.
+        languages: source, target.
+        sentence: what was translated.
+        source: the pieces that the model read.
+        text: the translation.
+        calls: decoder calls.
+        steps: what happened, at least one step.
+        directions: which one wrote each place, from 0; empty for iterative refinement.
+        arrows: a name for each direction: ``→`` for those that write in reading order, ``←`` for the others.
+        attention: of each place over the source pieces and the end symbol; None for models without such weights.
+    """
+
+    name: str
+    system: str
+    languages: tuple[str, str]
+    sentence: str
+    source: tuple[str, ...]
+    text: str
+    calls: int
+    steps: tuple[Step, ...]
+    directions: tuple[int, ...] = ()
+    arrows: tuple[str, ...] = ()
+    attention: tuple[tuple[float, ...], ...] | None = None
+
+
+def load(folder: Path, **options: Any) -> Translator:
+    """A model that keeps what :func:`decode` shows.
+
+    Args:
+        folder: of the model.
+        options: decoding options, see ``Translator``.
+
+    Raises:
+        ValueError: as ``Translator``, and for options under which words have no place.
+    """
+    config = read_config(folder)
+    if {**config["decoding"], **options}.get("deduplicate_ngrams"):
+        raise ValueError("--deduplicate-ngrams removes words that were written: --deduplicate-ngrams=0 shows them all")
+    if config["task"]["_name"] == "translation_cmlmc":
+        options["retain_iter_history"] = True
+    elif (
+        config["task"]["_name"] == "translation_interleaved"
+        and config["model"].get("decoder_cross_attention_type", "softmax") == "softmax"
+    ):
+        options["print_alignment"] = "soft"  # others have no weights
+    return Translator(folder, long="refuse", **options)
+
+
+def decode(translator: Translator, text: str) -> Decoding:
+    """Translate a text and say how.
+
+    Args:
+        translator: from :func:`load`.
+        text: that the model can read as a whole.
+
+    Raises:
+        ValueError: if the text is empty or too long, or the order in which the model's task writes is not known.
+    """
+    pieces = translator.text.encode(text)
+    count = len(pieces.split())
+    if not pieces:
+        raise ValueError("the sentence is empty")
+    if count > translator.max_length:
+        raise ValueError(f"the sentence has {count} pieces, {translator.folder} reads at most {translator.max_length}")
+    best = translator.hypotheses([pieces])[0][0]
+    names = translator.task.target_dictionary.symbols
+    words = tuple(names[token] for token in best["tokens"].tolist()[:-1])
+    found: dict[str, Any] = {
+        "name": translator.folder.resolve().name,
+        "languages": translator.languages,
+        "sentence": " ".join(text.split()),
+        "source": tuple(pieces.split()),
+        "text": translator.text.decode(translator.task.target_dictionary.string(best["tokens"].int().cpu())),
+    }
+    if "history" in best:
+        steps = _iterations(best["history"], names)
+        system = "iterative refinement: writes every word at once, then doubts the least certain ones"
+        return Decoding(**found, system=system, calls=steps[-1].call, steps=steps)
+    order = getattr(translator.task, "order", None)
+    if order is None:
+        if translator.task.cfg._name != "translation":
+            raise ValueError(
+                f"{translator.folder}: --task {translator.task.cfg._name} does not say in what order it writes"
+            )
+        order = GenerationOrder(1, 1)
+    attention = best["attention"]
+    return Decoding(
+        **found,
+        system=describe(order),
+        calls=len(words) // order.words_per_step + 1,
+        steps=_in_order(words, best["positional_scores"].exp().tolist(), order),
+        directions=tuple((order.recover(torch.arange(len(words))) % order.num_directions).tolist()),
+        arrows=_arrows(order),
+        attention=tuple(map(tuple, attention.t()[:-1].tolist())) if attention is not None and len(attention) else None,
+    )
+
+
+def moments(decodings: Sequence[Decoding]) -> list[float]:
+    """The times, in decoder calls, at which something happens in any of them."""
+    return sorted({step.time for decoding in decodings for step in decoding.steps})
+
+
+def at(decoding: Decoding, time: float) -> Step | None:
+    """The last step at a time; None before the first one."""
+    return next((step for step in reversed(decoding.steps) if step.time <= time), None)
+
+
+def describe(order: GenerationOrder) -> str:
+    """An order of generation, for people."""
+    h, c = order.num_directions, order.words_per_direction
+    if order.left_to_right:
+        return "autoregressive: one word a call, from left to right"
+    if h == 1:
+        return f"semi-autoregressive: {c} words a call, from left to right"
+    origin = "the middle" if order.middle_to_side else "both ends"
+    if h > 2:
+        origin += f" of {h // 2} parts"
+    if c == 0:
+        return f"bidirectional: one word a call, from {origin} by turns"
+    return f"interleaved: {order.words_per_step} words a call, from {origin}"
+
+
+def _arrows(order: GenerationOrder) -> tuple[str, ...]:
+    segments = max(order.num_directions // 2, 1)
+    return tuple(
+        ("→" if order.reads_forward(direction) else "←") + (str(direction % segments + 1) if segments > 1 else "")
+        for direction in range(order.num_directions)
+    )
+
+
+def _in_order(words: tuple[str, ...], probabilities: list[float], order: GenerationOrder) -> tuple[Step, ...]:
+    """The steps of words in reading order, which were written in an order of generation."""
+    z, count = order.words_per_step, len(words)
+    slots = order.recover(torch.arange(count)).tolist()
+    steps = []
+    for call in range(1, count // z + 2):
+        known = [slot < call * z for slot in slots]
+        steps.append(
+            Step(
+                call,
+                WRITE,
+                tuple(word if seen else None for word, seen in zip(words, known, strict=True)),
+                tuple(value if seen else None for value, seen in zip(probabilities[:count], known, strict=True)),
+                tuple(place for place, slot in enumerate(slots) if slot // z == call - 1),
+                ends=count < call * z,
+            )
+        )
+    return tuple(steps)
+
+
+def _iterations(history: list[dict[str, Any]], names: Sequence[str]) -> tuple[Step, ...]:
+    """The steps of iterative refinement: what was read and written by turns, the end symbols left out."""
+    steps: list[Step] = []
+    read = [names[token] for token in history[0]["tokens"].tolist()[:-1]]
+    before: list[str | None] = [None] * len(read)
+    certain: list[float | None] = [None] * len(read)
+    for call, (given, written) in enumerate(zip(history[::2], history[1::2], strict=False), 1):
+        if call > 1:
+            read = [names[token] for token in given["tokens"].tolist()[:-1]]
+            masked = [place for place, word in enumerate(read) if word != before[place]]
+            if masked:
+                for place in masked:
+                    before[place] = certain[place] = None
+                steps.append(Step(call, MASK, tuple(before), tuple(certain), tuple(masked), ends=False))
+        words = [names[token] for token in written["tokens"].tolist()[:-1]]
+        changed = tuple(place for place, word in enumerate(words) if word != before[place])
+        certain = [None if math.isnan(score) else math.exp(score) for score in written["scores"].tolist()[:-1]]
+        before = [*words]
+        steps.append(Step(call, WRITE, tuple(before), tuple(certain), changed, ends=False))
+    return tuple(steps)

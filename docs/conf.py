@@ -1,0 +1,12 @@
+"""The site of these pages, see scripts/build_docs.sh. Its source folder is the checkout, so that all links hold."""
+
+from __future__ import annotations
+
+project = "amlp-fairseq"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = ["docs/**.md", "examples/own_corpus/README.md", "CONTRIBUTING.md"]
+myst_heading_anchors = 3
+autodoc_typehints = "description"
+html_theme = "furo"
+html_title = "amlp-fairseq"
