@@ -237,7 +237,9 @@ class CTranslate(Engine):
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
         super().__init__(model, task, precision, args, forced)
         with tempfile.TemporaryDirectory() as folder:
-            _convert(copy.deepcopy(model).cpu(), task, f"{folder}/model")
+            from amlp_fairseq.translator.ctranslate2_model import convert  # needs ctranslate2
+
+            convert(copy.deepcopy(model).cpu(), task, Path(folder, "model"))
             workers = [_Worker(f"{folder}/model", args.device, precision, count) for count in {1, args.threads}]
         sources = [[task.source_dictionary[task.source_dictionary.nspecial]] * 20]
         trial = json.dumps([sources, {"min_decoding_length": 20, "max_decoding_length": 20}])
@@ -300,32 +302,6 @@ class _Worker:
         start = time.perf_counter()
         self.ask(request)
         return time.perf_counter() - start
-
-
-def _convert(model: Any, task: Any, path: str) -> None:
-    """Write a stock Transformer as a model of CTranslate2: FairseqConverter from memory, with the model's positions."""
-    from ctranslate2.converters import fairseq as converters
-    from ctranslate2.specs.transformer_spec import TransformerSpec
-
-    class Converter(converters.Converter):
-        def _load(self) -> Any:
-            cfg = model.cfg
-            spec = TransformerSpec.from_config(
-                (len(model.encoder.layers), len(model.decoder.layers)),
-                cfg.encoder.attention_heads,
-                pre_norm=cfg.encoder.normalize_before,
-                activation=converters._SUPPORTED_ACTIVATIONS[cfg.activation_fn],
-                layernorm_embedding=cfg.layernorm_embedding,
-            )
-            converters.set_transformer_encoder(spec.encoder, model.encoder)
-            converters.set_transformer_decoder(spec.decoder, model.decoder)
-            spec.register_source_vocabulary(converters._get_vocab(task.source_dictionary))
-            spec.register_target_vocabulary(converters._get_vocab(task.target_dictionary))
-            spec.config.decoder_start_token = spec.config.eos_token
-            spec.config.add_source_eos = True
-            return spec
-
-    Converter().convert(path)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The picture of README.md: a page of amlp-fairseq watch in the middle of an animation.
 
     amlp-fairseq watch --model DIR [--model DIR2 …] --html page.html "A sentence."
-    python examples/watch_picture.py page.html docs/watch.png --step 3
+    python examples/watch_picture.py page.html docs/watch.png --step 4
 
 It needs playwright (pip install playwright) and a Chromium.
 """
@@ -20,7 +20,7 @@ def main() -> None:
     )
     parser.add_argument("page", type=Path, help="written by amlp-fairseq watch")
     parser.add_argument("picture", type=Path, help="the PNG to write")
-    parser.add_argument("--step", type=int, default=3, help="of the animation, from 0 (default: 3)")
+    parser.add_argument("--step", type=int, default=4, help="of the animation, from 0 (default: 4)")
     parser.add_argument("--chromium", default="/usr/bin/chromium", help="the browser (default: /usr/bin/chromium)")
     args = parser.parse_args()
     with sync_playwright() as playwright:

@@ -34,6 +34,7 @@ MODELS = {
     "options": "list tasks, architectures and every option, with defaults",
     "package": "make one folder of a trained model",
     "translate": "translate raw text with such a folder",
+    "export": "write an autoregressive Transformer as a model of CTranslate2",
     "compare": "compare models on a text: quality, decoder calls and time side by side",
     "watch": "show how such folders write a translation, step by step",
     "serve": "translate over HTTP with such a folder",

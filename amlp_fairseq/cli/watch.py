@@ -127,7 +127,7 @@ def panel(decoding: Decoding, moment: float) -> Panel:
     """A model at a moment, in decoder calls."""
     step = steps.at(decoding, moment)
     calls = min(math.floor(moment), decoding.calls)
-    body = Text.assemble(_words(decoding, step), "\n", (caption(decoding, step), "dim"))
+    body = Text.assemble(_words(decoding, step, moment), "\n", (caption(decoding, step), "dim"))
     return Panel(
         body,
         title=Text.assemble((decoding.name, "bold"), "  ", decoding.system),
@@ -138,13 +138,14 @@ def panel(decoding: Decoding, moment: float) -> Panel:
     )
 
 
-def _words(decoding: Decoding, step: Step | None) -> Text:
-    """The places of a step in colour, each as wide as its widest word, so that nothing moves."""
+def _words(decoding: Decoding, step: Step | None, moment: float) -> Text:
+    """The places of a step in colour, each as wide as its widest word, so that nothing moves; new words stand out for
+    the time of a call."""
     result = Text()
     for place in range(len(decoding.steps[-1].words)):
         width = max(cell_len(each.words[place] or "") for each in decoding.steps)
         word = None if step is None else step.words[place]
-        new = step is not None and place in step.places
+        new = step is not None and place in step.places and moment < step.time + 1
         if word is None:
             masked = step is not None and not decoding.directions
             piece = Text((MASKED if masked else MISSING) * width, "red" if masked and new else "dim")
@@ -168,7 +169,7 @@ def caption(decoding: Decoding, step: Step | None) -> str:
     if step is None:
         return "reads the source"
     if step.kind == steps.MASK:
-        return f"call {step.call}: masks the {len(step.places)} least certain of {len(step.words)} words"
+        return f"masks the least certain words before call {step.call}: {len(step.places)} of {len(step.words)}"
     if not decoding.directions and not step.places and step.words:
         return f"call {step.call}: keeps every word"
     written = [

@@ -129,7 +129,7 @@ def decode(translator: Translator, text: str) -> Decoding:
     }
     if "history" in best:
         steps = _iterations(best["history"], names)
-        system = "iterative refinement: writes every word at once, then doubts the least certain ones"
+        system = "iterative refinement: all words at once, then the doubtful ones again"
         return Decoding(**found, system=system, calls=steps[-1].call, steps=steps)
     order = getattr(translator.task, "order", None)
     if order is None:

@@ -30,8 +30,8 @@ def lines(*texts: str) -> list[str]:
 
 
 def words(line: str) -> set[str]:
-    """What a command line has, but for files of standard input and output and the scale."""
-    return set(re.sub(r"[<>] \S+|--scale \S+", "", line).split())
+    """What a command line has, whatever the scale, the system, and the files of standard input and output."""
+    return set(re.sub(r"transformer|ibdecoder", "SYSTEM", re.sub(r"[<>] \S+|--scale \S+", "", line)).split())
 
 
 def typed(line: str, folder: Path) -> str:

@@ -119,7 +119,7 @@ def test_steps_and_controls(browser: Any, address: str) -> None:
     page.keyboard.press("ArrowLeft")
     page.get_by_label("One step back").click()
     assert page.locator("article").nth(1).locator(".masked").count() == 1
-    assert "Doubts its 1 least certain of 3 words" in page.locator("article").nth(1).inner_text()
+    assert "Masks its least certain words: 1 of 3." in page.locator("article").nth(1).inner_text()
     page.keyboard.press("Home")
     assert page.locator(".calls b").all_text_contents() == ["0", "0"]
     page.get_by_label("Step", exact=True).fill("1")
