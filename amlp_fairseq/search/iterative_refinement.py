@@ -79,8 +79,8 @@ class IterativeRefinement:
             for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
             log-probability of the words; with ``rerank`` the reranker's, of words and end symbol),
             ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``: with
-            ``retain_history`` what the model read and wrote, by turns, as dicts of ``tokens`` with the end symbol, and
-            for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
+            ``retain_history`` what the model read and wrote, as dicts of ``tokens`` with the end symbol, and for what
+            it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
             ValueError: for prefixes, constraints, models that change a sentence's length, and a missing reranker.
@@ -123,7 +123,7 @@ class IterativeRefinement:
             state = model.regenerate_length_beam(state, self.beam_size)
         if self.retain_history:
             state = state._replace(history=[state.output_tokens.clone()])
-        scores: list[Tensor] = []  # of the outputs in the history
+        scores: list[Tensor | None] = [None]  # of the history's entries, where they are outputs
         ends = state.output_tokens.ne(self.pad).sum(dim=1).sub(1).tolist()
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
@@ -133,9 +133,11 @@ class IterativeRefinement:
                 state._replace(step=iteration, max_step=self.max_iter + 1), encoder_out, decoding_format=None
             )
             if self.retain_history:
-                # Stock cmlm_transformer masks at the end of an iteration.
+                new: list[Tensor | None] = [None] * (len(state.history) - len(scores))
+                # Stock cmlm_transformer masks at the end of an iteration, behind its output.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
-                scores.append(state.output_scores.masked_fill(masks, torch.nan))
+                new[-1 if hasattr(model, "settled") else 0] = state.output_scores.masked_fill(masks, torch.nan)
+                scores += new
             if iteration == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
             elif not self.adaptive:
@@ -161,39 +163,36 @@ class IterativeRefinement:
                 output_scores=state.output_scores[kept],
                 history=None if state.history is None else [tokens[kept] for tokens in state.history],
             )
-            scores = [each[kept] for each in scores]
+            scores = [None if each is None else each[kept] for each in scores]
         return finished
 
-    def _hypothesis(self, state: Any, row: int, end: int, written: list[Tensor]) -> dict[str, Any]:
-        """The row's words and the end symbol, which was at position ``end`` before the first iteration. ``written`` has
-        the scores (rows, T) of the outputs in the history.
+    def _hypothesis(self, state: Any, row: int, end: int, scores: list[Any]) -> dict[str, Any]:
+        """The row's words and the end symbol, which was at position ``end`` before the first iteration. ``scores`` are
+        those of the history's entries, (rows, T) or None.
 
         Stock NAT models may overwrite it, and may write end symbols among the words.
         """
-        tokens, scores = state.output_tokens[row], state.output_scores[row]
+        tokens, last = state.output_tokens[row], state.output_scores[row]
         words = self._words(tokens)
         result = {
             "tokens": torch.cat([tokens[words], tokens.new_tensor([self.eos])]),
-            "positional_scores": torch.cat([scores[words], scores[end : end + 1]]),
-            "score": scores[words].float().mean() if words.any() else scores.new_zeros(()).float(),
+            "positional_scores": torch.cat([last[words], last[end : end + 1]]),
+            "score": last[words].float().mean() if words.any() else last.new_zeros(()).float(),
             "steps": state.step + 1,
             "alignment": [],
             "attention": None,
         }
         if self.retain_history:
-            rows = [tokens[row] for tokens in state.history]
-            result["history"] = [{"tokens": tokens[self._kept(tokens)]} for tokens in rows]
-            for entry, tokens, values in zip(result["history"][1::2], rows[1::2], written, strict=True):
-                entry["scores"] = values[row][self._kept(tokens)]
+            result["history"] = []
+            for entry, values in zip(state.history, scores, strict=True):
+                kept = entry[row].ne(self.pad) & entry[row].ne(self.bos)
+                known = {} if values is None else {"scores": values[row][kept]}
+                result["history"].append({"tokens": entry[row][kept], **known})
         return result
 
     def _words(self, tokens: Tensor) -> Tensor:
         """Mask of the positions that hold neither start, end nor padding."""
         return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
-
-    def _kept(self, tokens: Tensor) -> Tensor:
-        """Mask of the positions that the history keeps."""
-        return tokens.ne(self.pad) & tokens.ne(self.bos)
 
 
 def _refines(model: Any) -> bool:

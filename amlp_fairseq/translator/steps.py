@@ -204,22 +204,21 @@ def _in_order(words: tuple[str, ...], probabilities: list[float], order: Generat
 
 
 def _iterations(history: list[dict[str, Any]], names: Sequence[str]) -> tuple[Step, ...]:
-    """The steps of iterative refinement: what was read and written by turns, the end symbols left out."""
+    """The steps of iterative refinement, without end symbols. What was written has scores, what was read has none."""
     steps: list[Step] = []
-    read = [names[token] for token in history[0]["tokens"].tolist()[:-1]]
-    before: list[str | None] = [None] * len(read)
-    certain: list[float | None] = [None] * len(read)
-    for call, (given, written) in enumerate(zip(history[::2], history[1::2], strict=False), 1):
-        if call > 1:
-            read = [names[token] for token in given["tokens"].tolist()[:-1]]
-            masked = [place for place, word in enumerate(read) if word != before[place]]
-            if masked:
-                for place in masked:
-                    before[place] = certain[place] = None
-                steps.append(Step(call, MASK, tuple(before), tuple(certain), tuple(masked), ends=False))
-        words = [names[token] for token in written["tokens"].tolist()[:-1]]
-        changed = tuple(place for place, word in enumerate(words) if word != before[place])
-        certain = [None if math.isnan(score) else math.exp(score) for score in written["scores"].tolist()[:-1]]
-        before = [*words]
-        steps.append(Step(call, WRITE, tuple(before), tuple(certain), changed, ends=False))
+    call = 0
+    before: list[str | None] = [None] * (len(history[0]["tokens"]) - 1)
+    certain: list[float | None] = [None] * len(before)
+    for entry in history:
+        words = [names[token] for token in entry["tokens"].tolist()[:-1]]
+        differing = tuple(place for place, word in enumerate(words) if word != before[place])
+        if "scores" in entry:
+            call += 1
+            before = [*words]
+            certain = [None if math.isnan(score) else math.exp(score) for score in entry["scores"].tolist()[:-1]]
+            steps.append(Step(call, WRITE, tuple(before), tuple(certain), differing, ends=False))
+        elif call > 0 and differing:
+            for place in differing:
+                before[place] = certain[place] = None
+            steps.append(Step(call + 1, MASK, tuple(before), tuple(certain), differing, ends=False))
     return tuple(steps)

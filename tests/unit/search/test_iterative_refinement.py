@@ -394,6 +394,9 @@ def test_mask_predict(kind: str, beam: int, adaptive: bool) -> None:
             assert hypothesis["steps"] == len(best)
             history = [entry["tokens"].tolist() for entry in hypothesis["history"]]
             assert history == [[*tokens, EOS] for read, written, _ in best for tokens in (read, written)]
+            assert ["scores" in entry for entry in hypothesis["history"]] == [False, True] * len(best)
+            for entry, (_, _, known) in zip(hypothesis["history"][1::2], best, strict=True):
+                assert entry["scores"].tolist()[:-1] == pytest.approx(known, abs=1e-4)
             changed += len({tuple(written) for _, written, _ in best}) > 1
     assert changed > 0  # iterations did something
 
