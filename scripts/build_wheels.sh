@@ -34,8 +34,7 @@ step() {
 step "environment of $("$python" -V)" "$python" -m venv "$venv"
 step "torch $torch" install_torch
 step "build tools" install_build_tools
-# Without pip's cache: it may hold a fairseq that was compiled against another torch.
-step "fairseq" pip_fairseq wheel --no-cache-dir -w "$work/out"
+step "fairseq" pip_fairseq wheel -w "$work/out"
 if [[ -e $(echo "$work"/out/fairseq_fixed-*-none-any.whl) ]]; then die "fairseq was built without its C++ extensions"; fi
 # fairseq's options need this one, which PyPI has as source only.
 step "antlr4" pip wheel --no-build-isolation --no-deps -w "$work/out" "antlr4-python3-runtime==4.9.3"

@@ -42,8 +42,9 @@ install_torch() {
 install_build_tools() { pip install "setuptools>=77,<82" wheel cython numpy; }
 
 # Runs pip for the source of fairseq: with its C++ extensions, but not those for CUDA, and without debug information.
-# Its setup.py builds none where READTHEDOCS is set, and all where CUDA_HOME is.
+# Its setup.py builds none where READTHEDOCS is set, and all where CUDA_HOME is. Without pip's cache: it may hold a
+# fairseq without them, or one that was compiled against another torch.
 pip_fairseq() {
   MAX_JOBS=$(nproc) CFLAGS="${CFLAGS:--O1 -g0}" LDFLAGS="${LDFLAGS:--s}" env -u CUDA_HOME -u READTHEDOCS \
-    "${pip[@]}" "$@" --no-build-isolation --no-deps --require-hashes -r "$root/scripts/fairseq.txt"
+    "${pip[@]}" "$@" --no-cache-dir --no-build-isolation --no-deps --require-hashes -r "$root/scripts/fairseq.txt"
 }

@@ -2,6 +2,7 @@
 
     amlp-fairseq translate --model DIR < in.txt > out.txt
     amlp-fairseq translate --model DIR --jsonl --nbest 3 --beam 5 < in.txt > out.jsonl
+    amlp-fairseq translate --model DIR --shards IN_DIR --output OUT_DIR --workers 4      (docs/large-corpora.md)
 
 Further options are those of fairseq-generate that are about decoding (--beam, --lenpen, --decode-dtype int8,
 --iter-decode-max-iter, ...); by default those of the model are taken.
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -63,6 +65,12 @@ def main() -> None:
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     details = "with score, decoder calls, alternatives (--nbest) and alignment (--print-alignment)"
+    parser.add_argument(
+        "--shards", type=Path, nargs="+", metavar="PATH", help="files, or folders of files; --output is a folder, too"
+    )
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="processes of Ray that translate --shards (default: this one alone)"
+    )
     parser.add_argument("--jsonl", action="store_true", help=f"a line of JSON for each line, {details}")
     parser.add_argument(
         "--long", choices=long_inputs.CHOICES, default="split", help="lines that are too long for the model"
@@ -88,10 +96,23 @@ def main() -> None:
         return
     options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
     settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long, "max_length": args.max_length}
+    if args.shards is not None:
+        translate_shards(args, {**settings, **options})
+        return
+    if args.workers is not None:
+        raise ValueError("--workers N needs --shards PATH, the files that they share out")
     translator = Translator(args.model, **settings, **options)
     with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
         for line, translation in translated(translator, args.input, args.buffer_size):
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)
+
+
+def translate_shards(args: argparse.Namespace, settings: dict[str, Any]) -> None:
+    from amlp_fairseq.cli import shards  # which imports this module
+
+    if args.output is None or args.input is not None:
+        raise ValueError("--shards PATH needs --output DIR, and takes no --input")
+    shards.run(shards.Job(args.model, settings, args.jsonl, args.buffer_size), args.shards, args.output, args.workers)
 
 
 def as_json(line: str, translation: Translation) -> str:

@@ -86,7 +86,7 @@ def test_readme_has_the_commands_of_your_own_corpus() -> None:
         assert any(words(line) <= of_page for of_page in tried), line
 
 
-@pytest.mark.skipif(not (commands.ROOT / "examples/models").exists(), reason="examples/models has not been made")
+@pytest.mark.skipif(not (commands.ROOT / "examples/models/cmlmc").exists(), reason="examples/models has not been made")
 def test_first_translation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """docs/first-translation.md and the README: every way gives the same translation."""
     (tmp_path / "examples").symlink_to(commands.ROOT / "examples")
