@@ -52,8 +52,8 @@ if [[ $wheels ]]; then
 else
   install_build_tools
   pip_fairseq install
-  "$venv/bin/python" -c "import torch, fairseq.data.data_utils_fast, fairseq.libnat" 2> /dev/null ||
-    die "fairseq was built without its C++ extensions"
   pip install --no-build-isolation -e ".[fairseq,test,bench]"
 fi
+"$venv/bin/python" -c "import torch, fairseq.data.data_utils_fast, fairseq.libnat" > /dev/null 2>&1 ||
+  die "fairseq was built without its C++ extensions"
 echo "$recipe" > "$venv/recipe"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it calls every pool of actors an error (ray issue 53727)
 
 import ray
 import ray.data
@@ -29,11 +30,12 @@ class Worker:
     """What an actor does: it translates the shards of rows, with ``source`` and ``output``, into their files."""
 
     def __init__(self, job: Job) -> None:
-        with readable("translate", verbose=False):
+        with readable("translate", verbose=False):  # Ray prints what its workers print
             self.job, self.translator = job, job.translator()
 
     def __call__(self, row: dict[str, str]) -> dict[str, Any]:
-        return asdict(translate(self.translator, Shard(Path(row["source"]), Path(row["output"])), self.job))
+        with readable("translate", verbose=False):
+            return asdict(translate(self.translator, Shard(Path(row["source"]), Path(row["output"])), self.job))
 
 
 def outcomes(job: Job, shards: list[Shard], workers: int) -> Iterator[Outcome]:
@@ -59,7 +61,7 @@ def outcomes(job: Job, shards: list[Shard], workers: int) -> Iterator[Outcome]:
             Worker,
             fn_constructor_args=(job,),
             compute=ActorPoolStrategy(size=min(workers, len(shards)), max_tasks_in_flight_per_actor=1),
-            max_task_retries=RETRIES,
+            ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
             **needs,
         )
         for row in dataset.iter_rows():

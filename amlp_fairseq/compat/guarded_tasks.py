@@ -13,10 +13,11 @@ from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
 from amlp_fairseq.compat import whole_lines
+from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
 
 
-class GuardedTranslationTask(TranslationTask):
-    """fairseq's translation task, with six differences.
+class GuardedTranslationTask(DecodedValidationTask):
+    """fairseq's translation task, with six differences, and those of its base class.
 
     - No sentence is lost: fairseq drops the rest of the last batch when ``--required-batch-size-multiple`` (8 by
       default) does not divide its size.
@@ -106,12 +107,14 @@ def guard(task: Any) -> None:
     """Guard ``task``, this object alone, if it translates. Called when it builds a model of the plugin.
 
     Raises:
-        ValueError: if it has already loaded a checkpoint that belongs to other dictionaries.
+        ValueError: if it has already loaded a checkpoint that belongs to other dictionaries, and for options of
+            ``--eval-bleu`` that its search would not obey.
     """
     whole_lines.install()
     if isinstance(task, TranslationTask) and not isinstance(task, GuardedTranslationTask):
         task.__class__ = _guarded(type(task))  # type: ignore[arg-type]
         task.check_dictionaries(task.state.state_dict)
+        task.check_eval_bleu()
 
 
 @functools.cache

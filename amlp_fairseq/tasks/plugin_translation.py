@@ -43,7 +43,9 @@ class PluginTranslationTask(GuardedTranslationTask):
             if not os.path.isdir(path):
                 raise FileNotFoundError(f"the data folder {path!r} does not exist (made by fairseq-preprocess)")
         whole_lines.install()
-        return super().setup_task(cfg, **kwargs)
+        task = super().setup_task(cfg, **kwargs)
+        task.check_eval_bleu()
+        return task
 
     def refuse_unsupported_generation_options(
         self, args: Any, extra_gen_cls_kwargs: Any, prefix_allowed_tokens_fn: Any

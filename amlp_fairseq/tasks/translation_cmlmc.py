@@ -41,6 +41,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         "iter_decode_with_external_reranker retain_iter_history print_step no_seed_provided no_beamable_mm lm_weight "
         "sacrebleu post_process path".split()
     )
+    VALIDATION_OPTIONS = frozenset({"iter_decode_max_iter", "iter_decode_with_beam", "iter_decode_force_max_iter"})
     INSTEAD = MappingProxyType({"beam": " (sentences of how many lengths are tried: --iter-decode-with-beam)"})
 
     @classmethod
@@ -83,7 +84,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
         sample = self._with_start(sample)
         sample["prev_target"] = self.inject_noise(sample["target"])
         # TranslationLevenshteinTask.valid_step would leave out BLEU.
-        return TranslationTask.valid_step(self, sample, model, criterion)
+        return self.with_statistics(TranslationTask.valid_step(self, sample, model, criterion))
 
     def _with_start(self, sample: dict[str, Any]) -> dict[str, Any]:
         """The batch with targets that begin with the start symbol, as the models and ``nat_loss`` need them."""

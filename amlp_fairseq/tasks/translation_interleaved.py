@@ -66,6 +66,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm lm_weight "
         "sacrebleu post_process path".split()
     )
+    VALIDATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) - {"print_alignment"} | {"unnormalized"}
 
     def __init__(self, cfg: TranslationInterleavedConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)

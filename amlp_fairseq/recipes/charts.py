@@ -1,0 +1,210 @@
+"""Charts as elements of SVG, with labels beside what they name; colours are the classes of ``report.html``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from xml.etree.ElementTree import Element, SubElement
+
+#: Sizes in units of the SVG, which are pixels on the page.
+FONT, GAP, TOP, BOTTOM, LEFT = 12, 15, 14, 42, 46
+#: How far a label may be from its point.
+OFFSETS = ((9, 4), (-9, 4), (0, -9), (0, 18), (9, -8), (-9, -8), (9, 16), (-9, 16), (9, -20), (-9, -20), (9, 28), (-9, 28))
+
+Box = tuple[float, float, float, float]
+
+
+class Point(NamedTuple):
+    """One way of decoding: what it costs, how good it is, and whether its training targets were distilled."""
+
+    cost: float
+    bleu: float
+    name: str
+    distilled: bool = False
+
+
+def node(parent: Element, tag: str, text: object = None, **attributes: object) -> Element:
+    """A new child; underscores of attributes' names are hyphens, a last one is dropped."""
+    names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+    child = SubElement(parent, tag, {name: _text(value) for name, value in names.items()})
+    child.text = None if text is None else str(text)
+    return child
+
+
+def number(value: float) -> str:
+    """At least three digits: 0.58, 12.4, 1,234."""
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def frontier(points: Sequence[Point]) -> list[Point]:
+    """The points than which no other costs less and is better, by ascending cost."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.cost, -point.bleu)):
+        if not found or point.bleu > found[-1].bleu:
+            found.append(point)
+    return found
+
+
+def scatter(points: Sequence[Point], cost: str, width: int, height: int) -> Element:
+    """BLEU over the logarithm of a cost, with the frontier. The frontier's points get labels first, then as many of the
+    others as there is room for; all have their name and values as a tooltip."""
+    best = frontier(points)
+    x = Log([point.cost for point in points], LEFT, width - 14)
+    y = Linear([point.bleu for point in points], height - BOTTOM, TOP)
+    svg = _svg(width, height, f"BLEU against {cost}, {len(points)} points")
+    _axes(svg, x, y, cost, "BLEU", width, height)
+    steps = " ".join(f"H{x(point.cost):.1f} V{y(point.bleu):.1f}" for point in best[1:])
+    node(svg, "path", d=f"M{x(best[0].cost):.1f} {y(best[0].bleu):.1f} {steps} H{width - 14}", class_="frontier")
+    taken: list[Box] = []
+    for point in sorted(points, key=lambda point: point in best):
+        at = (x(point.cost), y(point.bleu))
+        kind = f"{'distilled' if point.distilled else 'raw'}{' best' if point in best else ''}"
+        dot = node(svg, "circle", cx=at[0], cy=at[1], r=5.5 if point in best else 4, class_=kind)
+        node(dot, "title", f"{point.name}: {number(point.bleu)} BLEU, {number(point.cost)} {cost}")
+        taken.append((at[0] - 5, at[1] - 5, at[0] + 5, at[1] + 5))
+    for point in sorted(points, key=lambda point: (point not in best, -point.bleu)):
+        _label(svg, point, (x(point.cost), y(point.bleu)), taken, (LEFT, 0, width, height - BOTTOM), point in best)
+    return svg
+
+
+def lines(
+    series: Mapping[str, Mapping[float, float]],
+    colours: Mapping[str, int],
+    xlabel: str,
+    ylabel: str,
+    width: int,
+    height: int,
+) -> Element:
+    """Lines over two logarithmic axes, each with its name at its end.
+
+    Args:
+        series: name → x → y.
+        colours: which names stand out, in the page's colours 0 to 3; the others are grey.
+    """
+    xs = sorted({x for values in series.values() for x in values})
+    right = width - 12 - max(_width(name) for name in series)
+    x = Log(xs, LEFT + 8, right, padded=False, ticks=xs)
+    y = Log([value for values in series.values() for value in values.values()], height - BOTTOM, TOP, decades=True)
+    svg = _svg(width, height, f"{ylabel} over {xlabel}: {', '.join(series)}")
+    _axes(svg, x, y, xlabel, ylabel, width, height)
+    ends = {name: (max(values), values[max(values)]) for name, values in series.items()}
+    heights = _apart([y(ends[name][1]) for name in series], TOP, height - BOTTOM)
+    for name in sorted(series, key=lambda name: name in colours):
+        group = node(svg, "g", class_=f"series c{colours[name]}" if name in colours else "series other")
+        points = [(x(key), y(value)) for key, value in sorted(series[name].items())]
+        node(group, "polyline", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points))
+        for (key, value), (a, b) in zip(sorted(series[name].items()), points, strict=True):
+            node(node(group, "circle", cx=a, cy=b, r=3), "title", f"{name}, {key:g}: {number(value)} {ylabel}")
+        place = heights[list(series).index(name)]
+        if abs(place - points[-1][1]) > 4 or points[-1][0] < right - 1:
+            node(group, "path", d=f"M{points[-1][0] + 4:.1f} {points[-1][1]:.1f} L{right + 7} {place:.1f}", class_="to")
+        node(group, "text", name, x=right + 9, y=place + 4)
+    return svg
+
+
+class Linear:
+    """Maps values to places from ``begin`` to ``end``."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float) -> None:
+        low, high = min(values), max(values)
+        room = (high - low or 1) * 0.08
+        self.low, self.high, self.begin, self.end = low - room, high + room, begin, end
+        step = 10 ** math.floor(math.log10((self.high - self.low) / 2))
+        step = next(step * factor for factor in (1, 2, 5, 10) if (self.high - self.low) / (step * factor) <= 7)
+        first = math.ceil(self.low / step)
+        self.ticks = [n * step for n in range(first, math.floor(self.high / step) + 1)]
+
+    def __call__(self, value: float) -> float:
+        return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
+
+
+class Log(Linear):
+    """The same by the logarithm; all values must be positive."""
+
+    def __init__(
+        self,
+        values: Sequence[float],
+        begin: float,
+        end: float,
+        padded: bool = True,
+        decades: bool = False,
+        ticks: Sequence[float] = (),
+    ) -> None:
+        low, high = math.log(min(values)), math.log(max(values))
+        room = max((high - low) * 0.06, 0.05) if padded or low == high else 0
+        self.low, self.high, self.begin, self.end = low - room, high + room, begin, end
+        powers = range(math.floor(self.low / math.log(10)), math.ceil(self.high / math.log(10)) + 1)
+        choices = [(1,)] if decades else [(1, 10)]
+        for digits in [*choices, (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(d / 10 for d in range(10, 100))]:
+            marks = sorted({round(digit * 10.0**power, 9) for power in powers for digit in digits})
+            self.ticks = [mark for mark in marks if self.low <= math.log(mark) <= self.high]
+            if len(self.ticks) >= 4 or (decades and len(self.ticks) >= 3):
+                break
+        self.ticks = list(ticks) or self.ticks[:: math.ceil(len(self.ticks) / 8)]
+
+    def __call__(self, value: float) -> float:
+        return super().__call__(math.log(value))
+
+
+def _text(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _width(text: str) -> float:
+    return 0.58 * FONT * len(text)
+
+
+def _svg(width: int, height: int, label: str) -> Element:
+    return Element("svg", {"viewBox": f"0 0 {width} {height}", "width": str(width), "role": "img", "aria-label": label})
+
+
+def _axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, width: int, height: int) -> None:
+    """The grid, ticks, and what the axes are: below the one, above the other."""
+    bottom = height - BOTTOM
+    for tick in y.ticks:
+        node(svg, "line", x1=LEFT, x2=int(x.end), y1=y(tick), y2=y(tick), class_="grid")
+        node(svg, "text", f"{tick:,g}", x=LEFT - 7, y=y(tick) + 4, class_="tick", text_anchor="end")
+    last = -math.inf
+    for tick in x.ticks:
+        name = f"{tick:,g}" if tick < 10_000 else f"{tick:,.0f}"
+        half = _width(name) / 2
+        if x(tick) - half > last + 3:
+            node(svg, "text", name, x=x(tick), y=bottom + 17, class_="tick", text_anchor="middle")
+            node(svg, "line", x1=x(tick), x2=x(tick), y1=bottom, y2=bottom + 4, class_="axis")
+            last = x(tick) + half
+    node(svg, "line", x1=LEFT, x2=int(x.end), y1=bottom, y2=bottom, class_="axis")
+    node(svg, "text", f"{xlabel} →", x=int(x.end), y=height - 5, class_="name", text_anchor="end")
+    node(svg, "text", f"↑ {ylabel}", x=2, y=height - 5, class_="name")
+
+
+def _label(svg: Element, point: Point, at: tuple[float, float], taken: list[Box], room: Box, best: bool) -> None:
+    """Write a name where it hides nothing, if there is such a place."""
+    wide = _width(point.name) * (1.06 if best else 1)
+    for right, down in OFFSETS:
+        left = at[0] + right - (wide if right < 0 else wide / 2 if right == 0 else 0)
+        box = (left - 2, at[1] + down - FONT + 1, left + wide + 2, at[1] + down + 3)
+        inside = box[0] >= room[0] and box[1] >= room[1] and box[2] <= room[2] and box[3] <= room[3]
+        if inside and not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            anchor = "end" if right < 0 else "middle" if right == 0 else "start"
+            place = {"x": at[0] + right, "y": at[1] + down, "text_anchor": anchor}
+            node(svg, "text", point.name, class_="label best" if best else "label", **place)
+            return
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _apart(places: Sequence[float], low: float, high: float) -> list[float]:
+    """Places at least ``GAP`` from each other, in the same order, close to those given."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    found = list(places)
+    for before, index in zip(order, order[1:], strict=False):
+        found[index] = max(found[index], found[before] + GAP)
+    limit = high
+    for index in reversed(order):
+        found[index] = min(found[index], limit)
+        limit = found[index] - GAP
+    return [max(place, low) if len(places) * GAP <= high - low else place for place in found]
