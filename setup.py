@@ -8,5 +8,8 @@ setup(
     py_modules=["amlp_fairseq_command"],
     packages=[*find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]), *CONFIGS],
     package_dir={"amlp_fairseq.configs": "configs"},
-    package_data={"amlp_fairseq": ["py.typed", "translator/*.html"], **{name: ["*.yaml"] for name in CONFIGS}},
+    package_data={
+        "amlp_fairseq": ["py.typed", "recipes/*.html", "translator/*.html"],
+        **{name: ["*.yaml"] for name in CONFIGS},
+    },
 )

@@ -67,6 +67,7 @@ from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks.labels import label_points
 from benchmarks.ops import MIB, peak_extra_memory
 from benchmarks.step_parts import stopwatch
 from benchmarks.steps import now
@@ -526,23 +527,36 @@ def plot(result: dict[str, Any], path: Path) -> None:
     size = result["options"]["batches"][0]
     rows = [row for row in result["decoding"] if row["batch"] == size]
     scored = [row for row in rows if "bleu" in row]
-    figure = Figure(figsize=(8, 6 if scored else 1.5 + 0.2 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(10, 6.5 if scored else 1.5 + 0.2 * len(rows)), layout="constrained")
     axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
     if scored:
-        points = [(row["ms_percentiles"][1], row["bleu"]) for row in scored]
-        for row, point in zip(scored, points, strict=True):
-            axes.annotate(str(variant(row)), point, xytext=(4, 4), textcoords="offset points", fontsize=7)
-        axes.plot(*zip(*points, strict=True), "o")
-        axes.plot(*zip(*frontier(points), strict=True), drawstyle="steps-post", label="frontier")
-        axes.margins(x=0.3)
+        points = {str(variant(row)): (row["ms_percentiles"][1], row["bleu"]) for row in scored}
+        best = frontier(list(points.values()))
+        axes.plot(*zip(*best, strict=True), drawstyle="steps-post", color="0.6", zorder=1)
+        axes.plot(*zip(*points.values(), strict=True), "o", color="C0", alpha=0.5)
+        axes.plot(*zip(*best, strict=True), "o", color="C0", markersize=8)
+        axes.margins(x=0.15, y=0.08)
         axes.set(xscale="log", xlabel=f"ms, median, batch {size}", ylabel="BLEU")
-        axes.legend()
+        named = {name for name, point in points.items() if point in best}
+        title = f"{len(named)} of {len(points)} ways are on the frontier: nothing faster is better"
     else:
-        axes.barh([str(variant(row)) for row in rows], [row["speedup"] for row in rows])
+        fastest: dict[str, float] = {}
+        for row in rows:
+            fastest[row["system"]] = max(row["speedup"], fastest.get(row["system"], 0.0))
+        rows.sort(key=lambda row: (-fastest[row["system"]], row["system"], -row["speedup"]))
+        colours = [f"C{list(dict.fromkeys(row['precision'] for row in rows)).index(row['precision'])}" for row in rows]
+        bars = axes.barh([str(variant(row)) for row in rows], [row["speedup"] for row in rows], color=colours)
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=7)
         axes.invert_yaxis()
+        axes.margins(y=0.01)
         axes.set(xlabel=f"speed-up over {result['baseline']}, batch {size}")
         axes.tick_params(axis="y", labelsize=7)
-    figure.suptitle(f"{result['device']}, {result['threads']} threads")
+        title = f"{variant(rows[0])} is {rows[0]['speedup']:.1f} times as fast as {result['baseline']}"
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    figure.supxlabel(f"{result['device']}, {result['threads']} threads", x=0.01, ha="left", fontsize=8, color="0.35")
+    if scored:
+        label_points(axes, points, named)
     figure.savefig(path)
 
 

@@ -19,6 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.labels import label_ends, label_points
+
 #: Why a row has no BLEU: its model is not one of --checkpoint, or --force-length was given.
 NO_BLEU = "the models are not trained, or lengths are forced"
 #: Why a row has none by length: an older benchmarks/decoding.py did not store it.
@@ -136,33 +138,53 @@ def by_pattern(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
 FIGURES = {"batch-beam": by_batch_and_beam, "length": by_length, "words-per-direction": by_pattern}
 
 
-def draw(panels: list[Panel], title: str, path: Path) -> None:
+def finding(panels: list[Panel], baseline: str) -> str:
+    """What the figure shows: the largest speed-up and, where it is against BLEU, what that costs."""
+    chosen = [panel for panel in panels if "speed-up" in (panel.xlabel, panel.ylabel)]
+    found = [
+        (value if panel.ticks else x, line, panel, x, value)
+        for panel in chosen
+        for line, values in panel.lines.items()
+        for x, value in values.items()
+    ]
+    most, line, panel, x, value = max(found, key=lambda point: point[0])
+    text = f"At most {most:.1f} times as fast as {baseline}: {line}, {panel.title}"
+    if panel.ticks:
+        return text + f", {panel.xlabel} {str(x).removeprefix(panel.xlabel).strip()}".replace("decoding ", "")
+    base = max(bleu for points in panel.lines.values() for speed, bleu in points.items() if speed == 1)
+    return text + f"; {abs(value - base):.1f} BLEU {'below' if value < base else 'above'} it"
+
+
+def draw(panels: list[Panel], title: str, machine: str, path: Path) -> None:
     """Write a figure."""
     from matplotlib.figure import Figure  # of the extra "bench"
 
     height = (len(panels) + 1) // 2
-    names, legend = list(dict.fromkeys(line for panel in panels for line in panel.lines)), {}
-    figure = Figure(figsize=(11, 0.6 + max(3.2 * height, 0.18 * len(names))), layout="constrained")
+    names = list(dict.fromkeys(line for panel in panels for line in panel.lines))
+    most = max(len(panel.lines) for panel in panels)
+    figure = Figure(figsize=(12, 0.9 + height * max(3.2, 0.17 * most)), layout="constrained")
     grid = figure.subplots(height, 2, squeeze=False).flatten()
     for axes, panel in zip(grid, panels, strict=False):
         for line, values in panel.lines.items():
             points = sorted((panel.ticks.index(x) if panel.ticks else x, y) for x, y in values.items())
-            style: dict[str, Any] = {"color": f"C{names.index(line)}", "marker": "osD^v"[names.index(line) // 10 % 5]}
-            (drawn,) = axes.plot(*zip(*points, strict=True), **style)
-            if panel.ticks:
-                legend[line] = drawn
-            else:
-                axes.annotate(line, points[0], xytext=(4, 4), textcoords="offset points", fontsize=7)
-                axes.margins(x=0.3, y=0.1)
+            color = f"C{names.index(line)}"
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=color, label=line)
         if panel.ticks:
             axes.set_xticks(range(len(panel.ticks)), panel.ticks)
-        axes.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel)
+        axes.set_title(panel.title, loc="left", fontsize=10)
+        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.05 if panel.ticks else 0.3, y=0.1)
     for axes in grid[len(panels) :]:
         axes.remove()
-    if legend:
-        figure.legend(legend.values(), legend.keys(), loc="outside right upper", fontsize=8)
-    figure.suptitle(title)
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    figure.supxlabel(machine, x=0.01, ha="left", fontsize=8, color="0.35")
+    for axes, panel in zip(grid, panels, strict=False):
+        if panel.ticks:
+            label_ends(axes)
+        else:
+            label_points(axes, {line: next(iter(values.items())) for line, values in panel.lines.items()}, set())
     figure.savefig(path)
 
 
@@ -193,7 +215,7 @@ def main() -> None:
         panels, missing = panels_of(pairs)
         path = Path(f"{args.prefix}.{figure}.{args.format}")
         if panels:
-            draw(panels, f"speed-ups over {baseline}; {result['device']}, {result['threads']} threads", path)
+            draw(panels, finding(panels, baseline), f"{result['device']}, {result['threads']} threads", path)
         print(f"{path}: {'written' if panels else 'not written'}")
         say(missing)
 

@@ -45,6 +45,7 @@ from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds, verdict
+from benchmarks.labels import label_ends
 from benchmarks.ops import AGREEMENT, GIB, MIB, disagreement, memory_limit, peak_extra_memory
 from benchmarks.steps import now
 
@@ -412,9 +413,16 @@ def plot(result: dict[str, Any], path: Path) -> None:
         axis.set_xticks(options["lengths"], options["lengths"])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside right center")
     sizes = "forward, B={batch}, d={embed_dim}, H={heads}, c={inner_dim}, {activation}, {dtype}, {threads} CPU threads"
-    figure.suptitle(f"{result['device']}: {sizes.format(**options)}")
+    longest = [row for row in result["results"] if row["n"] == max(options["lengths"]) and "forward_ms" in row]
+    if longest:
+        fast, slow = (choose(longest, key=lambda row: row["forward_ms"]) for choose in (min, max))
+        title = f"At {fast['n']:,} positions {fast['system']} takes {fast['forward_ms']:.3g} ms"
+        figure.suptitle(f"{title}, {slow['system']} {slow['forward_ms']:,.0f}", x=0.01, ha="left", fontweight="bold")
+    figure.supxlabel(f"{result['device']}: {sizes.format(**options)}", x=0.01, ha="left", fontsize=8, color="0.35")
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        label_ends(axis)
     figure.savefig(path)
 
 

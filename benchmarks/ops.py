@@ -45,6 +45,7 @@ from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_n
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks.labels import label_ends
 
 GIB, MIB = 2**30, 2**20
 #: How much systems may differ on a timed shape, relative to the largest value: float16 and bfloat16 round weights.
@@ -300,10 +301,20 @@ def plot(result: dict[str, Any], path: Path) -> None:
         axis.set_xticks(options["lengths"], options["lengths"])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend()
+        axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("forward+backward [ms]")
     sizes = "B={batch}, C={channels}, H={heads}, k={kernel}, {dtype}, {threads} CPU threads".format(**options)
-    figure.suptitle(f"{result['device']}: {sizes}")
+    times = {(row["operator"], row["T"], row["system"]): row.get("forward_backward_ms") for row in result["results"]}
+    gains = []
+    for operator, length in dict.fromkeys((row["operator"], row["T"]) for row in result["results"]):
+        ours, theirs = (times.get((operator, length, system)) for system in ("ours", "fairseq"))
+        if ours and theirs and length in (min(options["lengths"]), max(options["lengths"])):
+            gains.append(f"{operator} {theirs / ours:.3g} times as fast at {length:,}")
+    if gains:
+        figure.suptitle(f"Over fairseq's: {', '.join(gains)}", x=0.01, ha="left", fontweight="bold")
+    figure.supxlabel(f"{result['device']}: {sizes}", x=0.01, ha="left", fontsize=8, color="0.35")
+    for axis in axes:
+        label_ends(axis)
     figure.savefig(path)
 
 

@@ -24,6 +24,7 @@ RECIPES = {
     "evaluate": "average checkpoints, decode, score, and store the results",
     "reproduce": "train and evaluate all rows of a paper's tables, raw and distilled",
     "tables": "print results next to those of the papers",
+    "report": "make one page of results and benchmarks, for any browser",
     "average": "average the weights of checkpoints",
     "score": "score the output of fairseq-generate",
     "parameters": "compare numbers of parameters with the published ones",

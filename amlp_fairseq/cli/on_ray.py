@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
-os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it calls every pool of actors an error (ray issue 53727)
 
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import RayActorError
+from ray.util.annotations import RayDeprecationWarning
 
 from amlp_fairseq.cli.logs import readable
 from amlp_fairseq.cli.shards import Job, Outcome, Shard, translate
@@ -35,47 +38,62 @@ class Worker:
 
     def __call__(self, row: dict[str, str]) -> dict[str, Any]:
         with readable("translate", verbose=False):
-            return asdict(translate(self.translator, Shard(Path(row["source"]), Path(row["output"])), self.job))
+            try:
+                return asdict(translate(self.translator, Shard(Path(row["source"]), Path(row["output"])), self.job))
+            except Exception:  # a GPU that is broken fails everything that comes after it: another process tries again
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
 
 
 def outcomes(job: Job, shards: list[Shard], workers: int) -> Iterator[Outcome]:
-    """The outcome of each shard, as they end. A shard whose worker dies is given to another one.
+    """The outcome of each shard, as they end. One whose worker dies is given to another, :data:`RETRIES` times.
 
     Args:
         workers: the number of actors: on the cluster that ``RAY_ADDRESS`` names, or on this machine. Each has a CPU
             core, and a GPU if the job's device is ``cuda``.
 
     Raises:
-        ValueError: if there is nothing to run the actors on, or workers die again and again.
+        ValueError: if there is nothing to run the actors on, or they cannot start.
     """
     device = job.settings["device"]
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: with --workers, Ray gives each worker a GPU; --device cuda")
-    needs = {"num_cpus": 1, "num_gpus": int(device == "cuda")}
     _connect(workers)
+    missing = {shard.source.name for shard in shards}
     try:
-        if needs["num_gpus"] > ray.cluster_resources().get("GPU", 0):
+        if device == "cuda" and not ray.cluster_resources().get("GPU"):
             raise ValueError("--device cuda: Ray has found no GPU")
+        worker: Any = Worker  # Ray's types know functions only
         rows = [{"source": str(shard.source), "output": str(shard.output)} for shard in shards]
-        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-            Worker,
-            fn_constructor_args=(job,),
-            compute=ActorPoolStrategy(size=min(workers, len(shards)), max_tasks_in_flight_per_actor=1),
-            ray_remote_args_fn=lambda: {"max_task_retries": RETRIES},
-            **needs,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RayDeprecationWarning)  # max_task_retries has no other place yet
+            dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+                worker,
+                fn_constructor_args=(job,),
+                compute=ActorPoolStrategy(size=min(workers, len(shards)), max_tasks_in_flight_per_actor=1),
+                num_cpus=1,
+                num_gpus=int(device == "cuda"),
+                max_task_retries=RETRIES,
+            )
         for row in dataset.iter_rows():
-            yield Outcome(**row)
+            outcome = Outcome(**row)
+            missing.remove(outcome.name)
+            yield outcome
     except RayActorError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"a worker has died {RETRIES + 1} times, or cannot start: {reason}") from None
+        raise ValueError(f"the workers of Ray cannot start: {str(error).splitlines()[0]}") from None
     finally:
         ray.shutdown()
+    for name in sorted(missing):
+        yield Outcome(name, error=f"its worker has died {RETRIES + 1} times")
 
 
 def _connect(workers: int) -> None:
-    own = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "num_cpus": workers, "include_dashboard": False}
-    ray.init(logging_level=logging.ERROR, **own, **({"object_store_memory": MEMORY} if own else {}))
+    """Join the cluster of ``RAY_ADDRESS``, or start a Ray of one's own that has a CPU core for each worker."""
+    own: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    own |= {"object_store_memory": MEMORY}
+    ray.init(logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else own))
     context = DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context.max_errored_blocks = -1  # other shards go on
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it prints tracebacks of its own for them

@@ -25,7 +25,7 @@ from amlp_fairseq.translator.translator import Translator
 #: What the files of a folder were translated with.
 SETTINGS = ".settings.json"
 PART = ".part"
-INSTALL = 'pip install "ray[data]>=2.50,<3"'
+INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
 
 
 @dataclass(frozen=True)

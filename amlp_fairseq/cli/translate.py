@@ -69,7 +69,7 @@ def main() -> None:
         "--shards", type=Path, nargs="+", metavar="PATH", help="files, or folders of files; --output is a folder, too"
     )
     parser.add_argument(
-        "--workers", type=positive, metavar="N", help="processes of Ray that translate --shards (default: this one alone)"
+        "--workers", type=positive, metavar="N", help="workers of Ray that translate --shards (default: this process)"
     )
     parser.add_argument("--jsonl", action="store_true", help=f"a line of JSON for each line, {details}")
     parser.add_argument(

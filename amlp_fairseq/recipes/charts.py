@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 #: Sizes in units of the SVG, which are pixels on the page.
-FONT, GAP, TOP, BOTTOM, LEFT = 12, 15, 14, 42, 46
+FONT, GAP, TOP, BOTTOM, LEFT = 12, 15, 14, 42, 54
 #: How far a label may be from its point.
-OFFSETS = ((9, 4), (-9, 4), (0, -9), (0, 18), (9, -8), (-9, -8), (9, 16), (-9, 16), (9, -20), (-9, -20), (9, 28), (-9, 28))
+OFFSETS = (
+    *((9, 4), (-9, 4), (-9, -8), (9, -8), (0, -10), (0, 20), (9, 16), (-9, 16)),
+    *((9, -20), (-9, -20), (9, 28), (-9, 28), (-9, -32), (-9, 40)),
+)
+#: With more points than these only the frontier's have labels: the others' could not be told apart.
+MOST_LABELS = 40
 
 Box = tuple[float, float, float, float]
 
@@ -47,24 +53,31 @@ def frontier(points: Sequence[Point]) -> list[Point]:
 
 
 def scatter(points: Sequence[Point], cost: str, width: int, height: int) -> Element:
-    """BLEU over the logarithm of a cost, with the frontier. The frontier's points get labels first, then as many of the
-    others as there is room for; all have their name and values as a tooltip."""
+    """BLEU over the logarithm of a cost, with the frontier. The frontier's points get labels first, then of the
+    others, where they are few, those that there is room for; all have their name and values as a tooltip."""
     best = frontier(points)
     x = Log([point.cost for point in points], LEFT, width - 14)
     y = Linear([point.bleu for point in points], height - BOTTOM, TOP)
     svg = _svg(width, height, f"BLEU against {cost}, {len(points)} points")
     _axes(svg, x, y, cost, "BLEU", width, height)
-    steps = " ".join(f"H{x(point.cost):.1f} V{y(point.bleu):.1f}" for point in best[1:])
-    node(svg, "path", d=f"M{x(best[0].cost):.1f} {y(best[0].bleu):.1f} {steps} H{width - 14}", class_="frontier")
+    corners = [(x(point.cost), y(point.bleu)) for point in best] + [(width - 14.0, y(best[-1].bleu))]
     taken: list[Box] = []
+    for (left, low), (right, high) in pairwise(corners):
+        node(svg, "path", d=f"M{left:.1f} {low:.1f} H{right:.1f} V{high:.1f}", class_="frontier")
+        taken += [(left, low - 1, right, low + 1), (right - 1, high, right + 1, low)]
     for point in sorted(points, key=lambda point: point in best):
         at = (x(point.cost), y(point.bleu))
         kind = f"{'distilled' if point.distilled else 'raw'}{' best' if point in best else ''}"
         dot = node(svg, "circle", cx=at[0], cy=at[1], r=5.5 if point in best else 4, class_=kind)
         node(dot, "title", f"{point.name}: {number(point.bleu)} BLEU, {number(point.cost)} {cost}")
-        taken.append((at[0] - 5, at[1] - 5, at[0] + 5, at[1] + 5))
-    for point in sorted(points, key=lambda point: (point not in best, -point.bleu)):
-        _label(svg, point, (x(point.cost), y(point.bleu)), taken, (LEFT, 0, width, height - BOTTOM), point in best)
+    room = (LEFT, 0, width, height - BOTTOM)
+    others = [point for point in sorted(points, key=lambda point: -point.bleu) if point not in best]
+    for group, labelled in ((best[::-1], True), (others, len(points) <= MOST_LABELS)):
+        places = [(x(point.cost), y(point.bleu)) for point in group]
+        taken += [(left - 5, top - 5, left + 5, top + 5) for left, top in places]
+        for point, place in zip(group, places, strict=True):
+            if labelled:
+                _label(svg, point, place, taken, room, group is not others)
     return svg
 
 
@@ -83,7 +96,7 @@ def lines(
         colours: which names stand out, in the page's colours 0 to 3; the others are grey.
     """
     xs = sorted({x for values in series.values() for x in values})
-    right = width - 12 - max(_width(name) for name in series)
+    right = width - 12 - max(_width(name, bold=True) for name in series)
     x = Log(xs, LEFT + 8, right, padded=False, ticks=xs)
     y = Log([value for values in series.values() for value in values.values()], height - BOTTOM, TOP, decades=True)
     svg = _svg(width, height, f"{ylabel} over {xlabel}: {', '.join(series)}")
@@ -112,8 +125,7 @@ class Linear:
         self.low, self.high, self.begin, self.end = low - room, high + room, begin, end
         step = 10 ** math.floor(math.log10((self.high - self.low) / 2))
         step = next(step * factor for factor in (1, 2, 5, 10) if (self.high - self.low) / (step * factor) <= 7)
-        first = math.ceil(self.low / step)
-        self.ticks = [n * step for n in range(first, math.floor(self.high / step) + 1)]
+        self.ticks = [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
     def __call__(self, value: float) -> float:
         return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
@@ -135,13 +147,15 @@ class Log(Linear):
         room = max((high - low) * 0.06, 0.05) if padded or low == high else 0
         self.low, self.high, self.begin, self.end = low - room, high + room, begin, end
         powers = range(math.floor(self.low / math.log(10)), math.ceil(self.high / math.log(10)) + 1)
-        choices = [(1,)] if decades else [(1, 10)]
-        for digits in [*choices, (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(d / 10 for d in range(10, 100))]:
-            marks = sorted({round(digit * 10.0**power, 9) for power in powers for digit in digits})
+        for digits in ((1,), (1, 2, 5)):
+            marks = [digit * 10.0**power for power in powers for digit in digits]
             self.ticks = [mark for mark in marks if self.low <= math.log(mark) <= self.high]
-            if len(self.ticks) >= 4 or (decades and len(self.ticks) >= 3):
+            if len(self.ticks) >= (3 if decades else 4):
                 break
-        self.ticks = list(ticks) or self.ticks[:: math.ceil(len(self.ticks) / 8)]
+        else:
+            even = Linear([math.exp(self.low), math.exp(self.high)], begin, end).ticks
+            self.ticks = [tick for tick in even if tick > 0 and self.low <= math.log(tick) <= self.high]
+        self.ticks = list(ticks) or self.ticks
 
     def __call__(self, value: float) -> float:
         return super().__call__(math.log(value))
@@ -151,8 +165,9 @@ def _text(value: object) -> str:
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def _width(text: str) -> float:
-    return 0.58 * FONT * len(text)
+def _width(text: str, bold: bool = False) -> float:
+    """About as wide as a text gets in the fonts of the page."""
+    return (0.69 if bold else 0.61) * FONT * len(text)
 
 
 def _svg(width: int, height: int, label: str) -> Element:
@@ -169,7 +184,7 @@ def _axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, width: i
     for tick in x.ticks:
         name = f"{tick:,g}" if tick < 10_000 else f"{tick:,.0f}"
         half = _width(name) / 2
-        if x(tick) - half > last + 3:
+        if x(tick) - half > last + 5:
             node(svg, "text", name, x=x(tick), y=bottom + 17, class_="tick", text_anchor="middle")
             node(svg, "line", x1=x(tick), x2=x(tick), y1=bottom, y2=bottom + 4, class_="axis")
             last = x(tick) + half
@@ -180,7 +195,7 @@ def _axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, width: i
 
 def _label(svg: Element, point: Point, at: tuple[float, float], taken: list[Box], room: Box, best: bool) -> None:
     """Write a name where it hides nothing, if there is such a place."""
-    wide = _width(point.name) * (1.06 if best else 1)
+    wide = _width(point.name, bold=best)
     for right, down in OFFSETS:
         left = at[0] + right - (wide if right < 0 else wide / 2 if right == 0 else 0)
         box = (left - 2, at[1] + down - FONT + 1, left + wide + 2, at[1] + down + 3)
@@ -201,7 +216,7 @@ def _apart(places: Sequence[float], low: float, high: float) -> list[float]:
     """Places at least ``GAP`` from each other, in the same order, close to those given."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     found = list(places)
-    for before, index in zip(order, order[1:], strict=False):
+    for before, index in pairwise(order):
         found[index] = max(found[index], found[before] + GAP)
     limit = high
     for index in reversed(order):

@@ -18,7 +18,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """All lines, each with its ``split``, ``valid`` or ``test``.
 
     Raises:
-        ValueError: naming a line that is damaged.
+        ValueError: naming a line that is damaged, or no result.
     """
     lines = []
     for number, text in enumerate(_whole(path).decode("utf-8").splitlines(), 1):
@@ -27,8 +27,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number} is damaged: {error}") from None
     for line in lines:
+        if not isinstance(line, dict):
+            raise ValueError(f"{path}: {str(line)[:40]!r} is not a result of amlp-fairseq evaluate")
         # The first results do not have it: they are of test sets, unless the set is the embedded corpus' "valid".
-        line.setdefault("split", "valid" if line["subset"] == "valid" else "test")
+        line.setdefault("split", "valid" if line.get("subset") == "valid" else "test")
     return lines
 
 

@@ -6,7 +6,8 @@
 
 DATA is a folder of ``amlp-fairseq prepare``, or of fairseq-preprocess with --corpus. Options of fairseq-train win over
 the configuration's: ``--fp16``, ``--bf16``, ``--max-tokens`` to fit the memory, … ``--update-freq`` is set so that an
-update sees as many tokens as in the paper. A run that was stopped continues. Without --row it is fairseq-train with
+update sees as many tokens as in the paper; ``--eval-bleu`` validates also at scales that do not. A run that was stopped
+continues. Without --row it is fairseq-train with
 --user-dir set.
 """
 
@@ -57,12 +58,16 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     known.add_argument("--update-freq")
     known.add_argument("--cpu", action="store_true")
     known.add_argument("--distributed-world-size", type=int)
+    known.add_argument("--eval-bleu", action="store_true")
     given, _ = known.parse_known_args(rest)
     cpu = given.cpu or not torch.cuda.is_available()
     processes = started_by_torchrun(environment)
     if processes == 1:  # without torchrun, fairseq starts a process for each GPU itself
         processes = given.distributed_world_size or (1 if cpu else torch.cuda.device_count())
-    words = [str(data), "--user-dir", str(PLUGIN), *flags(recipe.task, recipe.row), *flags(recipe.train, recipe.row)]
+    train = {**recipe.train}
+    if given.eval_bleu:
+        train.pop("disable-validation", None)
+    words = [str(data), "--user-dir", str(PLUGIN), *flags(recipe.task, recipe.row), *flags(train, recipe.row)]
     words += ["--save-dir", str(save_dir), *world_flags(environment, cpu)]
     if recipe.tokens_per_update is not None:
         if given.max_tokens is None:

@@ -9,8 +9,8 @@ from typing import Any
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
 
-#: What of a result stands in the card.
-COLUMNS = ("subset", "decoding", "bleu", "chrf", "steps_per_sentence", "bleu_signature")
+#: What of a result stands in the card, and under which name.
+COLUMNS = {"subset": "test set", "decoding": "decoding", "bleu": "BLEU", "chrf": "chrF", "steps_per_sentence": "calls"}
 
 
 def card(translator: Translator, results: Path) -> str:
@@ -49,6 +49,8 @@ def scores(results: Path) -> list[str]:
     if not results.is_file():
         return ["It has no scores: `amlp-fairseq evaluate` had not been run where it was made.", ""]
     found = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    cells = [[str(row.get(column, "")) for column in COLUMNS] for row in found]
-    rows = [list(COLUMNS), ["---"] * len(COLUMNS), *cells]
-    return ["## Scores", "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    last = {(row["subset"], row["decoding"]): row for row in found}.values()
+    rows = [[*COLUMNS.values()], ["---"] * len(COLUMNS)]
+    rows += [[str(row.get(column, "")) for column in COLUMNS] for row in last]
+    signatures = sorted({row["bleu_signature"] for row in last})
+    return ["## Scores", "", *(f"| {' | '.join(row)} |" for row in rows), "", f"BLEU: `{'`, `'.join(signatures)}`", ""]
