@@ -12,6 +12,7 @@ PLACES = (
     *((6, -3, "left"), (-6, -3, "right"), (0, 7, "center"), (0, -13, "center")),
     *((6, 6, "left"), (-6, 6, "right"), (6, -12, "left"), (-6, -12, "right")),
     *((6, 14, "left"), (-6, 14, "right"), (6, -20, "left"), (-6, -20, "right")),
+    *((6, 24, "left"), (-6, 24, "right"), (6, -30, "left"), (-6, -30, "right")),
 )
 
 
@@ -36,7 +37,8 @@ def label_ends(axes: Any, size: float = 8) -> None:
         axes.annotate(
             line.get_label(), end, xytext=(12, up), textcoords="offset points", va="center", fontsize=size,
             color=line.get_color(), fontweight="bold" if line.get_linewidth() > 2 else "normal", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": line.get_color(), "lw": 0.5, "shrinkA": 0, "shrinkB": 2},
+            arrowprops={"arrowstyle": "-", "color": line.get_color(), "lw": 0.5, "shrinkA": 1, "shrinkB": 2,
+                        "relpos": (0, 0.5)},
         )  # fmt: skip
 
 

@@ -306,12 +306,13 @@ def plot(result: dict[str, Any], path: Path) -> None:
     sizes = "B={batch}, C={channels}, H={heads}, k={kernel}, {dtype}, {threads} CPU threads".format(**options)
     times = {(row["operator"], row["T"], row["system"]): row.get("forward_backward_ms") for row in result["results"]}
     gains = []
-    for operator, length in dict.fromkeys((row["operator"], row["T"]) for row in result["results"]):
-        ours, theirs = (times.get((operator, length, system)) for system in ("ours", "fairseq"))
-        if ours and theirs and length in (min(options["lengths"]), max(options["lengths"])):
-            gains.append(f"{operator} {theirs / ours:.3g} times as fast at {length:,}")
+    for operator in ("DynamicConv", "LightConv"):
+        both = sorted({n for _, n, _ in times if all(times.get((operator, n, who)) for who in ("ours", "fairseq"))})
+        if both:
+            first, last = (times[operator, n, "fairseq"] / times[operator, n, "ours"] for n in (both[0], both[-1]))
+            gains.append(f"{operator} {first:.3g} times at T = {both[0]}, {last:.3g} at {both[-1]}")
     if gains:
-        figure.suptitle(f"Over fairseq's: {', '.join(gains)}", x=0.01, ha="left", fontweight="bold")
+        figure.suptitle(f"Speed over fairseq's: {'; '.join(gains)}", x=0.01, ha="left", fontweight="bold")
     figure.supxlabel(f"{result['device']}: {sizes}", x=0.01, ha="left", fontsize=8, color="0.35")
     for axis in axes:
         label_ends(axis)

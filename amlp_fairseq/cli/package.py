@@ -65,7 +65,7 @@ def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any]
     found: dict[str, Any] = {}
     if (data / "text.json").is_file():
         stored = json.loads((data / "text.json").read_text(encoding="utf-8"))
-        found = {name: stored[name] for name in TEXT if name in stored}
+        found = {name: stored[name] for name in sorted(TEXT) if name in stored}
     for name in ("tokenizer", "post_process"):
         if getattr(given, name) is not None:
             found[name] = getattr(given, name)

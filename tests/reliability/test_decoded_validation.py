@@ -110,12 +110,12 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 
 def test_tensorboard_has_what_the_log_has(pieces: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    log = commands.run(
-        *("amlp_fairseq.cli.main", "train", pieces / "data", "--corpus", "embedded", "--row", "cmlmc"),
-        *("--scale", "embedded", *TINY, "--save-dir", tmp_path / "model", *BLEU, "--max-update", 4, "--update-freq", 1),
-        *("--eval-bleu-args", '{"iter_decode_max_iter": 1}', "--self-correction", 2, "--log-interval", 1),
+    log = commands.fresh(  # the writer's thread ends with its process
+        *("amlp_fairseq", "train", pieces / "data", "--corpus", "embedded", "--row", "cmlmc", "--scale", "embedded"),
+        *(*TINY, "--save-dir", tmp_path / "model", *BLEU, "--max-update", 4, "--update-freq", 1, "--log-interval", 1),
+        *("--eval-bleu-args", '{"iter_decode_max_iter": 1}', "--self-correction", 2),
         *("--tensorboard-logdir", tmp_path / "board"),
-    )
+    ).stdout
     valid = scalars(tmp_path / "board/valid")
     for name in ("bleu", "decoder_calls", "length_error", "repetition", "correction"):
         assert valid[name][4] == pytest.approx(valid_line(log)[name]), name
