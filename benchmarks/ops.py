@@ -312,7 +312,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
             first, last = (times[operator, n, "fairseq"] / times[operator, n, "ours"] for n in (both[0], both[-1]))
             gains.append(f"{operator} {first:.3g} times at T = {both[0]}, {last:.3g} at {both[-1]}")
     if gains:
-        figure.suptitle(f"Speed over fairseq's: {'; '.join(gains)}", x=0.01, ha="left", fontweight="bold")
+        figure.suptitle(f"Speed over fairseq's: {'; '.join(gains)}", x=0.01, ha="left", fontweight="bold", fontsize=10)
     figure.supxlabel(f"{result['device']}: {sizes}", x=0.01, ha="left", fontsize=8, color="0.35")
     for axis in axes:
         label_ends(axis)

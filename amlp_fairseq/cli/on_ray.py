@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,12 @@ def outcomes(job: Job, shards: list[Shard], workers: int) -> Iterator[Outcome]:
             core, and a GPU if the job's device is ``cuda``.
 
     Raises:
-        ValueError: if there is nothing to run the actors on, or they cannot start.
+        ValueError: for mistakes in the job, if there is nothing to run the actors on, or they cannot start.
     """
     device = job.settings["device"]
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: with --workers, Ray gives each worker a GPU; --device cuda")
+    replace(job, settings={**job.settings, "device": "cpu"}).translator()  # finds mistakes before Ray starts
     _connect(workers)
     missing = {shard.source.name for shard in shards}
     try:
@@ -92,7 +93,11 @@ def _connect(workers: int) -> None:
     """Join the cluster of ``RAY_ADDRESS``, or start a Ray of one's own that has a CPU core for each worker."""
     own: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
     own |= {"object_store_memory": MEMORY}
-    ray.init(logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else own))
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        ray.init(logging_level=logging.ERROR, **({} if address else own))
+    except ConnectionError as error:
+        raise ValueError(f"RAY_ADDRESS={address}: {error}: is it running, and is RAY_AUTH_MODE the same?") from None
     context = DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     context.max_errored_blocks = -1  # other shards go on

@@ -167,16 +167,15 @@ def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None
 
 
 def _outcomes(job: Job, shards: list[Shard], workers: int | None) -> Iterator[Outcome]:
-    if workers is not None:
-        try:
-            from amlp_fairseq.cli import on_ray
-        except ModuleNotFoundError as error:
-            if error.name not in ("ray", "pyarrow", "pandas"):
-                raise
-            raise ValueError(f"--workers needs {error.name}, which is not installed: {INSTALL}") from None
-    translator = job.translator()  # with workers, too: mistakes in the options are found before Ray starts
     if workers is None:
+        translator = job.translator()
         return (translate(translator, shard, job) for shard in shards)
+    try:
+        from amlp_fairseq.cli import on_ray
+    except ModuleNotFoundError as error:
+        if error.name not in ("ray", "pyarrow", "pandas"):
+            raise
+        raise ValueError(f"--workers needs {error.name}, which is not installed: {INSTALL}") from None
     return on_ray.outcomes(job, shards, workers)
 
 

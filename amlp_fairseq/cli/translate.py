@@ -101,6 +101,8 @@ def main() -> None:
         return
     if args.workers is not None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
+    if args.output is not None and args.input is not None and args.output.resolve() == args.input.resolve():
+        raise ValueError(f"--output {args.output} is the text that is to be translated: name another file")
     translator = Translator(args.model, **settings, **options)
     with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
         for line, translation in translated(translator, args.input, args.buffer_size):

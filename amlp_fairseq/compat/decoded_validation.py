@@ -1,5 +1,5 @@
-"""Validation by decoding (``--eval-bleu``): its options are checked when a training begins, and it logs what BLEU does not
-say of the hypotheses."""
+"""Validation by decoding (``--eval-bleu``): its options are checked when a training begins, and it logs what BLEU does
+not say of the hypotheses."""
 
 from __future__ import annotations
 
@@ -107,6 +107,11 @@ class DecodedValidationTask(TranslationTask):
         return str(self.tgt_dict.string(tokens.int().cpu(), self.cfg.eval_bleu_remove_bpe)).split()
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
+        # Sums over processes are tensors; arrays of them are in no checkpoint that can be loaded again.
+        logging_outputs = [
+            {name: int(value) if name.startswith("_bleu_") else value for name, value in log.items()}
+            for log in logging_outputs
+        ]
         super().reduce_metrics(logging_outputs, criterion)
 
         def total(name: str) -> float:

@@ -6,9 +6,8 @@
 
 DATA is a folder of ``amlp-fairseq prepare``, or of fairseq-preprocess with --corpus. Options of fairseq-train win over
 the configuration's: ``--fp16``, ``--bf16``, ``--max-tokens`` to fit the memory, … ``--update-freq`` is set so that an
-update sees as many tokens as in the paper; ``--eval-bleu`` validates also at scales that do not. A run that was stopped
-continues. Without --row it is fairseq-train with
---user-dir set.
+update sees as many tokens as in the paper. ``--eval-bleu`` validates also at scales that do not. A run that was stopped
+continues. Without --row it is fairseq-train with --user-dir set.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class InMemory(Converter):
 
     def __init__(self, model: Any, task: Any) -> None:
         cfg = model.cfg
-        kinds = [getattr(cfg, f"{name}_attention_type", SOFTMAX) for name in _ATTENTIONS]
+        kinds = [str(getattr(cfg, f"{name}_attention_type", None) or SOFTMAX) for name in _ATTENTIONS]
         order = getattr(task, "order", None)
         if order is not None and not order.left_to_right:
             raise ValueError("CTranslate2 writes from left to right, one word a step; this model does not")

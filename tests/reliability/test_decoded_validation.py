@@ -3,6 +3,7 @@ checkpoint of that update."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import struct
@@ -57,17 +58,26 @@ def valid_line(log: str) -> dict[str, float]:
 QUICK = ("ibdecoder_sa", "lightconv", "cmlmc")
 
 
-@pytest.mark.parametrize(
-    "row", [row if row in QUICK else pytest.param(row, marks=pytest.mark.long) for row in SYSTEMS]
-)
+@pytest.mark.parametrize("row", [row if row in QUICK else pytest.param(row, marks=pytest.mark.long) for row in SYSTEMS])
 def test_training_says_what_generate_and_sacrebleu_say(row: str, pieces: Path, tmp_path: Path) -> None:
     recipe = config.load(row, "embedded", "embedded")
-    beam, refinement = {"beam": 4, "max_len_b": 9, "min_len": 3, "no_repeat_ngram_size": 2}, {"iter_decode_max_iter": 2, "iter_decode_with_beam": 3}
-    search = refinement if recipe.task["task"] == "translation_cmlmc" else beam
-    arguments = str(search).replace("'", '"')
+    search = {"beam": 4, "max_len_b": 9, "min_len": 3, "no_repeat_ngram_size": 2}
+    if recipe.task["task"] == "translation_cmlmc":
+        search = {"iter_decode_max_iter": 2, "iter_decode_with_beam": 3}
     log = commands.run(
         *("amlp_fairseq.recipes.train", pieces / "data", "--corpus", "embedded", "--row", row, "--scale", "embedded"),
-        *(*TINY, "--max-update", 20, "--lr", 0.01, "--save-dir", tmp_path, *BLEU, "--eval-bleu-args", arguments),
+        *(
+            *TINY,
+            "--max-update",
+            20,
+            "--lr",
+            0.01,
+            "--save-dir",
+            tmp_path,
+            *BLEU,
+            "--eval-bleu-args",
+            json.dumps(search),
+        ),
         *("--batch-size-valid", 4, "--validate-interval", 99),
     )
     found = valid_line(log)

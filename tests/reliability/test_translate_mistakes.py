@@ -38,6 +38,10 @@ def said(*words: object, text: str = "") -> str:
         (["--nbest", "9"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
         (["--device", "cuda:99"], "device='cuda:99' cannot be used: "),
         (["--input", "/nothing"], "/nothing does not exist"),
+        (
+            ["--input", "/dev/null", "--output", "/dev/null"],
+            "--output /dev/null is the text that is to be translated: ",
+        ),
         (["--max-tokens", "0"], "error: argument --max-tokens: '0': a number from 1 is needed"),
         (["--long", "refuse", "--max-length", "2"], "line 2: 3 pieces, at most 2 are allowed: --long split, or a "),
     ],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from benchmarks import figures as make_figures
+from benchmarks.labels import label_ends, label_points
 
 NO_BLEU = make_figures.NO_BLEU
 
@@ -164,3 +168,34 @@ def test_nothing_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         drawn(tmp_path, monkeypatch, rows)
     with pytest.raises(SystemExit, match="--baseline 'transformer' is not one of: ar, cmlm"):
         drawn(tmp_path, monkeypatch, rows, "--baseline", "transformer")
+
+
+def test_the_title_says_the_largest_speed_up() -> None:
+    panels, _ = make_figures.by_batch_and_beam(pairs(*GRID))
+    assert make_figures.finding(panels, "ar") == "At most 3.0 times as fast as ar: ib float32, beam 1, batch 16"
+    rows = [row("ar", 12.0, **bleu(30, 40, 20)), row("two", 3.0, **bleu(27.5, 35, 18, 2, 2))]
+    panels, _ = make_figures.by_pattern(pairs(*rows))
+    expected = "At most 4.0 times as fast as ar: two float32 (2, 2), beam 4, batch 1; 2.5 BLEU below it"
+    assert make_figures.finding(panels, "ar") == expected
+
+
+def overlaps(texts: list[Any]) -> list[tuple[str, str]]:
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts]  # without the line to the point
+    return [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)]
+
+
+def test_no_name_stands_on_another() -> None:
+    """Lines that end in one point, and points that are one."""
+    figure = Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for index in range(8):
+        left.plot([1, 2], [index, 3.0 + index / 100], label=f"line {index}")
+    right.plot([0, 1, 1, 2], [0, 1, 1, 2], "o")
+    label_ends(left)
+    label_points(right, {"a": (1, 1), "b": (1, 1), "c": (0, 0), "d": (2, 2)}, {"b"})
+    figure.draw_without_rendering()
+    assert sorted(text.get_text() for text in left.texts) == [f"line {index}" for index in range(8)]
+    assert sorted(text.get_text() for text in right.texts) == ["a", "b", "c", "d"]
+    assert overlaps(left.texts) == overlaps(right.texts) == []
+    heights = [Text.get_window_extent(text).y0 for text in left.texts]
+    assert heights == sorted(heights)

@@ -11,7 +11,7 @@ import pytest
 
 from amlp_fairseq.cli import main as cli
 
-RECIPES = "prepare train distill evaluate reproduce tables average score parameters pmi".split()
+RECIPES = "prepare train distill evaluate reproduce tables report average score parameters pmi".split()
 FAIRSEQ = "generate interactive validate eval-lm preprocess".split()
 
 

@@ -141,7 +141,7 @@ def test_numbers_by_hand(dictionaries: Path) -> None:
 
 
 def test_empty_hypotheses_are_not_left_out(dictionaries: Path) -> None:
-    """fairseq has no ``bleu`` when all are empty, and leaves them out of the brevity penalty when a batch has no other."""
+    """fairseq has no ``bleu`` if all are, and if all of a batch are, no brevity penalty for it."""
     task = checked(*STOCK, dictionaries)
     empty, right = ([[END]], [[A, B, C, D, END]]), ([[A, B, C, D, END]], [[A, B, C, D, END]])
     assert validated(task, [empty, empty])["bleu"] == 0
@@ -160,8 +160,20 @@ def test_a_row_whose_scale_does_not_validate_does_for_bleu(tmp_path: Path) -> No
 def test_a_mistake_is_one_line(tmp_path: Path, dictionaries: Path) -> None:
     printed = commands.run(
         *("amlp_fairseq.cli.main", "train", dictionaries, "--task", "translation", "--arch", "aan_transformer_tiny"),
-        *("-s", "en", "-t", "fr", "--cpu", "--eval-bleu", "--eval-bleu-args", '{"beem": 4}', "--save-dir", tmp_path),
+        *("-s", "en", "-t", "fr", "--cpu", "--batch-size", 1, "--save-dir", tmp_path),
+        *("--eval-bleu", "--eval-bleu-args", '{"beem": 4}'),
         check=False,
     )
     assert "Traceback" not in printed
     assert "no option 'beem'" in printed.splitlines()[-1]
+
+
+def test_counts_of_several_processes_are_whole_numbers(dictionaries: Path) -> None:
+    """fairseq sums logs over processes as tensors; a checkpoint with an array of such could not be loaded again."""
+    task = checked(*STOCK, dictionaries)
+    task.tokenizer, task.sequence_generator = None, Copies([[A, B, C, D, END]])
+    log = task.valid_step({"target": torch.tensor([[A, B, C, D, END]])}, torch.nn.Module(), NoLoss())[2]
+    with metrics.aggregate(new_root=True) as found:
+        task.reduce_metrics([{name: torch.tensor(value, dtype=torch.double) for name, value in log.items()}], NoLoss())
+    assert found["_bleu_counts"].sum.dtype == "int64"
+    assert found["_bleu_counts"].sum.tolist() == [4, 3, 2, 1]
