@@ -31,14 +31,14 @@ RECIPES = {
     "pmi": "estimate how much words that are predicted together depend on each other",
 }
 #: The commands that are modules of ``cli/``.
-MODELS = {
-    "options": "list tasks, architectures and every option, with defaults",
+TOOLS = {
     "package": "make one folder of a trained model",
     "translate": "translate raw text with such a folder",
-    "export": "write an autoregressive Transformer as a model of CTranslate2",
+    "serve": "translate over HTTP",
+    "watch": "show how models write a translation, step by step",
     "compare": "compare models on a text: quality, decoder calls and time side by side",
-    "watch": "show how such folders write a translation, step by step",
-    "serve": "translate over HTTP with such a folder",
+    "export": "write an autoregressive Transformer as a model of CTranslate2",
+    "options": "list tasks, architectures and every option, with defaults",
 }
 #: Commands of fairseq, with --user-dir set.
 FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
@@ -62,16 +62,14 @@ def run(name: str, words: list[str]) -> None:
         print(PLUGIN)
         return
     try:
-        refuse_unknown([name], [*RECIPES, *MODELS, *FAIRSEQ, "path"], "amlp-fairseq")
+        refuse_unknown([name], [*RECIPES, *TOOLS, *FAIRSEQ, "path"], "amlp-fairseq")
     except ValueError as error:
         sys.exit(str(error))
     sys.argv = [f"amlp-fairseq {name}", *words]
-    if name in MODELS:
-        import_module(f"amlp_fairseq.cli.{name}").main()
-        return
-    if name in RECIPES:
-        import_module(f"amlp_fairseq.recipes.{name}").main()
-        return
+    for folder, names in (("recipes", RECIPES), ("cli", TOOLS)):
+        if name in names:
+            import_module(f"amlp_fairseq.{folder}.{name}").main()
+            return
     if name not in WITHOUT_USER_DIR:
         sys.argv[1:1] = ["--user-dir", str(PLUGIN)]
     import_module(f"fairseq_cli.{name.replace('-', '_')}").cli_main()
@@ -79,7 +77,7 @@ def run(name: str, words: list[str]) -> None:
 
 def usage() -> str:
     """The text of ``--help``."""
-    commands = [*RECIPES.items(), *MODELS.items(), ("path", "print the folder of the plugin, for --user-dir")]
+    commands = [*RECIPES.items(), *TOOLS.items(), ("path", "print the folder of the plugin, for --user-dir")]
     lines = [f"  {name:<12}{text}" for name, text in commands]
     lines.append(f"  {', '.join(FAIRSEQ)}: fairseq's commands, with --user-dir set")
     return f"{__doc__}" + "\n".join(lines) + "\n"

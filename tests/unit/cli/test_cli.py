@@ -36,14 +36,14 @@ def test_help_lists_every_command(
     """One for each module that is a command."""
     text = printed(monkeypatch, capsys, *words)
     listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
-    assert listed[:-1] == [*RECIPES, *cli.MODELS, "path"]
+    assert listed[:-1] == [*RECIPES, *cli.TOOLS, "path"]
     assert text.splitlines()[-1].split(":")[0].split() == ", ".join(FAIRSEQ).split()
-    for folder, names in (("recipes", RECIPES), ("cli", [*cli.MODELS, "main"])):
+    for folder, names in (("recipes", RECIPES), ("cli", [*cli.TOOLS, "main"])):
         files = (commands.PLUGIN / folder).glob("*.py")
         assert {path.stem for path in files if "\ndef main()" in path.read_text(encoding="utf-8")} == set(names)
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *cli.MODELS])
+@pytest.mark.parametrize("name", [*RECIPES, *cli.TOOLS])
 def test_help_of_a_command_has_an_example(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,7 +59,7 @@ def test_help_of_a_command_has_an_example(
         ("trian", "amlp-fairseq: 'trian' is unknown; did you mean 'train'?"),
         ("evalute", "amlp-fairseq: 'evalute' is unknown; did you mean 'evaluate'?"),
         ("generat", "amlp-fairseq: 'generat' is unknown; did you mean 'generate'?"),
-        ("xyz", f"amlp-fairseq: 'xyz' is unknown; known: {', '.join([*RECIPES, *cli.MODELS, *FAIRSEQ])}, path"),
+        ("xyz", f"amlp-fairseq: 'xyz' is unknown; known: {', '.join([*RECIPES, *cli.TOOLS, *FAIRSEQ])}, path"),
     ],
 )
 def test_unknown_commands_name_the_nearest(
