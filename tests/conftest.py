@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,10 @@ from amlp_fairseq.ops import backend as backends
 # imported, before any test could set it. Where there is a GPU the real kernels are what must be tested.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Shells start what runs in the background with Ctrl-C turned off, which the commands of the tests would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

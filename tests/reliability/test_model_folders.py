@@ -29,14 +29,24 @@ def folder_of(trained: System, out: Path, weights: str = "float32") -> Path:
 
 
 @pytest.mark.parametrize("row", SYSTEMS)
-def test_as_the_checkpoint(row: str, system: Callable[[str], System], data: Path, tmp_path: Path) -> None:
+def test_weights(row: str, system: Callable[[str], System], tmp_path: Path) -> None:
     trained = system(row)
-    folder = folder_of(trained, tmp_path / "model")
     weights = torch.load(trained.checkpoint, weights_only=True)["model"]
-    stored = checkpoint_utils.load_checkpoint_to_cpu(str(folder))["model"]
+    stored = checkpoint_utils.load_checkpoint_to_cpu(str(folder_of(trained, tmp_path / "model")))["model"]
     assert weights.keys() == stored.keys()
     assert all(torch.equal(weights[name], stored[name]) for name in weights)
 
+
+BOUNDED = ("ibdecoder_sa", "aan", "cmlmc_amlp")
+
+
+@pytest.mark.parametrize(
+    "row", [*BOUNDED, *(pytest.param(row, marks=pytest.mark.long) for row in SYSTEMS if row not in BOUNDED)]
+)
+def test_translations(row: str, system: Callable[[str], System], data: Path, tmp_path: Path) -> None:
+    """The words, scores and decoder calls of fairseq-generate."""
+    trained = system(row)
+    folder = folder_of(trained, tmp_path / "model")
     output = commands.run("fairseq_cli.generate", *trained.options, "--print-step")
     sources = (data.parent / "raw/test.en").read_text(encoding="utf-8").splitlines()
     found = Translator(folder).translations(sources)
