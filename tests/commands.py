@@ -87,7 +87,13 @@ def kill_session(child: Any) -> None:
 
 
 def _call(
-    command: str, words: list[str], source: Path, output: Path, cwd: Path, errors: Path | None, own_session: bool = False
+    command: str,
+    words: list[str],
+    source: Path,
+    output: Path,
+    cwd: Path,
+    errors: Path | None,
+    own_session: bool = False,
 ) -> None:
     if own_session:
         os.setsid()

@@ -21,7 +21,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 
 from amlp_fairseq.compat import parallel_text
-from amlp_fairseq.compat.internals import TASK_REGISTRY, FairseqConfig, convert_namespace_to_omegaconf
+from amlp_fairseq.compat.internals import TASK_REGISTRY, FairseqConfig
 
 #: The programs of fairseq that load the plugin by --user-dir.
 PROGRAMS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess")
@@ -190,14 +190,17 @@ def check_decoding(cfg: Any) -> None:
         ValueError: for generation options that the task of the plugin does not honour, more hypotheses than the beam
             has, and keys of ``--model-overrides`` that no model and task has.
     """
-    cfg = convert_namespace_to_omegaconf(cfg) if isinstance(cfg, argparse.Namespace) else cfg
-    task = TASK_REGISTRY.get(cfg.task._name)
+    if isinstance(cfg, argparse.Namespace):
+        generation, overrides, name = cfg, cfg.model_overrides, cfg.task
+    else:
+        generation, overrides, name = cfg.generation, cfg.common_eval.model_overrides, cfg.task._name
+    task = TASK_REGISTRY.get(name)
     if hasattr(task, "refuse_unsupported"):
-        task.refuse_unsupported(cfg.generation)
-    if cfg.generation.nbest > cfg.generation.beam > 0:
-        beam, nbest = cfg.generation.beam, cfg.generation.nbest
+        task.refuse_unsupported(generation)
+    if generation.nbest > generation.beam > 0:
+        beam, nbest = generation.beam, generation.nbest
         raise ValueError(f"--nbest {nbest} is more than --beam {beam} finds: raise --beam, or lower --nbest")
-    _check_overrides(cfg.common_eval.model_overrides)
+    _check_overrides(overrides)
 
 
 def _check_overrides(text: str) -> None:

@@ -118,7 +118,9 @@ def generate(corpus: Path, checkpoint: Path, *options: Any) -> tuple[dict[str, d
     return found, hypotheses, sacrebleu.corpus_bleu(hypotheses, [references]).score
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    "system", [pytest.param(name, marks=pytest.mark.long if "conv" in name else ()) for name in SYSTEMS]
+)
 def test_train_average_generate_score(system: str, corpus: Path, tmp_path: Path) -> None:
     row, more, updates, words_per_step, least_bleu = SYSTEMS[system]
     task, training, _ = options(row)

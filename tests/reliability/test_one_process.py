@@ -273,6 +273,10 @@ REPLACED = {
     "fairseq.data.indexed_dataset make_dataset": "test_untrusted_input.py, below",
     "fairseq.file_utils tarfile": "test_untrusted_input.py",
     "fairseq.options parse_args_and_arch": "test_bf16.py, below",
+    "fairseq.options get_parser": "test_mistakes.py, below",
+    "fairseq_cli.generate main": "test_mistakes.py, below",
+    "fairseq_cli.interactive main": "test_mistakes.py, below",
+    "fairseq.checkpoint_utils load_model_ensemble_and_task": "test_mistakes.py, below",
     "fairseq.checkpoint_utils load_checkpoint": "below",
     "fairseq.checkpoint_utils load_checkpoint_to_cpu": "test_safe_checkpoints.py, below",
     "fairseq.trainer Trainer.load_checkpoint": "below",
@@ -342,7 +346,7 @@ def stock(data: Path, folder: Path, *more: str, modules: tuple[str, ...] = ()) -
         PROGRAM,
         arguments,
         cwd=folder,
-        env={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "PYTHONUNBUFFERED": "1"},
+        env={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"},
     )
     printed = done.stdout + (folder / "results/generate-test.txt").read_text(encoding="utf-8")
     printed = re.sub(TIMES, "<time>", printed.replace(f"{folder}/", ""), flags=re.MULTILINE)

@@ -130,12 +130,12 @@ def test_manifest(teacher: Path, distilled: Path) -> None:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """What the command says when it ends with status 2."""
+    """What the command says when it ends with status 2, or fairseq's parser with status 1."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["amlp-fairseq distill", *map(str, words)])
         with pytest.raises(SystemExit) as stopped:
             distill.main()
-    assert stopped.value.code == 2
+    assert stopped.value.code in (1, 2)
     return capsys.readouterr().err
 
 

@@ -78,6 +78,7 @@ def test_from_text_to_results(tmp_path: Path) -> None:
     described = json.loads((folder / "out/data-bin/text.json").read_text(encoding="utf-8"))
     assert described == {
         **{"name": "out", "corpus": "", "languages": ["en", "de"], "post_process": "sentencepiece", "tokenizer": None},
+        **dict.fromkeys(("normalize", "split_hyphens", "lowercase"), False),
         **{"valid_set": "my-valid", "test_set": "my-test"},
     }
     row = ["--row", "ibdecoder", "--scale", "embedded", "--save-dir", "trained", "--cpu"]

@@ -324,6 +324,8 @@ def test_end_to_end(name: str, stand_in: StandIn, tmp_path: Path, request: pytes
         "corpus": name,
         "languages": [*dataset.languages],
         **dict(zip(keys, dataset.text, strict=True)),
+        **dict.fromkeys(("normalize", "split_hyphens"), name.startswith(("wmt14", "wmt16"))),
+        "lowercase": name == "iwslt14_de_en",
     }
     model = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model", None: "text.json"}[dataset.text[0]]
     assert (folder / model).stat().st_size > 0

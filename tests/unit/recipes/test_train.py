@@ -219,10 +219,13 @@ def test_wrong_arguments(
     [
         ("nowhere --row ibdecoder --scale embedded", "DATA nowhere: there is no such folder"),
         ("--row ibdecoder --scale embedded", "required: DATA"),
-        (". --row ibdecoder --scale embedded --corpus embedded --max-updates 2", "arguments: --max-updates 2"),
-        (". --rows ibdecoder --arch transformer", "arguments: --rows ibdecoder"),
-        (". --arch ibdecodr", "invalid choice: 'ibdecodr'"),
-        (". --scale embedded --arch transformer", "arguments: --scale embedded"),
+        (
+            ". --row ibdecoder --scale embedded --corpus embedded --max-updates 2",
+            "--max-updates is unknown; did you mean --max-update?",
+        ),
+        (". --rows ibdecoder --arch transformer", "--rows is unknown"),
+        (". --arch ibdecodr", "--arch 'ibdecodr' is unknown; did you mean ibdecoder?"),
+        (". --scale embedded --arch transformer", "--scale is unknown"),
     ],
 )
 def test_misspelt_options_fail(
@@ -230,6 +233,6 @@ def test_misspelt_options_fail(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fairseq_cli.train.main", lambda *_: pytest.fail("it trains"))
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, match=r"[12]"):
         commands.call(train, monkeypatch, *words.split())
     assert message in capsys.readouterr().err
