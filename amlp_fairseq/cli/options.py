@@ -1,10 +1,11 @@
 """What the plugin registers, and every option that it adds to fairseq's commands.
 
-amlp-fairseq options                            tasks, architectures, attentions, generation options
-amlp-fairseq options translation_interleaved    a task: its options, and fairseq's generation options that it takes
-amlp-fairseq options cmlmc_transformer          a model: its options; an architecture: with its own defaults
-amlp-fairseq options --decode-dtype             an option: who has it
-amlp-fairseq options --markdown                 docs/options.md
+    amlp-fairseq options                            tasks, architectures, attentions, generation options
+    amlp-fairseq options translation_interleaved    a task: its options, and fairseq's generation options that it takes
+    amlp-fairseq options cmlmc_transformer          a model: its options; an architecture: with its own defaults
+    amlp-fairseq options --decode-dtype             an option: who has it
+
+--markdown prints docs/options.md.
 """
 
 from __future__ import annotations
