@@ -20,7 +20,7 @@ from rich.table import Table
 from sacrebleu.metrics import BLEU, CHRF
 from tqdm import tqdm
 
-from amlp_fairseq.cli.translate import positive
+from amlp_fairseq.cli.arguments import command_parser, positive
 from amlp_fairseq.recipes.score import read_references
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import read_config
@@ -45,12 +45,7 @@ def run(translators: Sequence[Translator], sources: Sequence[str]) -> tuple[list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("compare", __doc__, argparse.ArgumentParser)
     parser.add_argument("--model", type=Path, action="append", required=True, metavar="DIR", help="a model folder")
     parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from amlp_fairseq.attention.registry import ATTENTIONS
+from amlp_fairseq.cli.arguments import command_parser
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
@@ -258,12 +259,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq options",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("options", __doc__, argparse.ArgumentParser)
     parser.add_argument("--markdown", action="store_true", help="all of it, as docs/options.md")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a task, model, architecture, attention or option")
     words = sys.argv[1:]

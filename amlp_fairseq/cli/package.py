@@ -24,6 +24,7 @@ from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
+from amlp_fairseq.cli.arguments import command_parser
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.recipes.average import average_checkpoints, save
 from amlp_fairseq.recipes.config import flags, quoted, read
@@ -99,12 +100,7 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq package",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("package", __doc__, argparse.ArgumentParser)
     parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="+", type=Path, help="see above")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument(

@@ -13,13 +13,10 @@ import argparse
 import math
 import sys
 from dataclasses import fields
-from pathlib import Path
 
-from amlp_fairseq.cli.translate import positive
+from amlp_fairseq.cli.arguments import add_translator_arguments, command_parser, positive, translator_settings
 from amlp_fairseq.compat.command_line import Parser
-from amlp_fairseq.translator import decoding_options, long_inputs
 from amlp_fairseq.translator.limits import Limits
-from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
 
 
@@ -42,19 +39,15 @@ def seconds(text: str) -> float:
 
 
 def main() -> None:
-    parser = Parser(
-        prog="amlp-fairseq serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
+    run(sys.argv[1:])
+
+
+def run(words: list[str]) -> None:
+    """Serve, with the arguments of a command line."""
+    parser = command_parser("serve", __doc__, Parser)
+    add_translator_arguments(parser, "texts")
     parser.add_argument("--port", type=port, default=8000, metavar="N", help="default: 8000; 0 takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all addresses (default: 127.0.0.1)")
-    parser.add_argument("--long", choices=long_inputs.CHOICES, default="split", help="texts that the model cannot read")
-    parser.add_argument("--max-length", type=positive, metavar="N", help="pieces from which a text is long")
-    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
     limits = parser.add_argument_group("limits")
     for each in fields(Limits):
         kind, metavar = (positive, "N") if isinstance(each.default, int) else (seconds, "SECONDS")
@@ -62,7 +55,7 @@ def main() -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parser.parse_known_args()
+    args, words = parser.parse_known_args(words)
     try:
         serve(args, words)
     except (OSError, ValueError) as error:
@@ -77,10 +70,9 @@ def serve(args: argparse.Namespace, words: list[str]) -> None:
             raise
         command = 'pip install "starlette>=1.0,<2" "uvicorn>=0.40,<1"'
         raise ValueError(f"it needs {error.name}, which is not installed: {command}") from None
-    options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
+    settings = translator_settings(args, words)
     with server.listen(args.host, args.port) as listener:
-        settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long}
-        translator = Translator(args.model, **settings, max_length=args.max_length, **options)
+        translator = Translator(args.model, **settings)
         name, (source, target) = args.model.resolve().name, translator.languages
 
         def announce(address: str) -> None:

@@ -22,17 +22,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from amlp_fairseq.cli import serve
+from amlp_fairseq.cli.arguments import add_translator_arguments, command_parser, positive, translator_settings
 from amlp_fairseq.compat.whole_lines import buffered_read
-from amlp_fairseq.translator import decoding_options, long_inputs
-from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator import long_inputs
 from amlp_fairseq.translator.translator import Translation, Translator
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 is needed")
-    return int(text)
 
 
 def translated(translator: Translator, source: Path | None, buffer: int) -> Iterator[tuple[str, Translation]]:
@@ -55,13 +49,8 @@ def translated(translator: Translator, source: Path | None, buffer: int) -> Iter
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq translate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
+    parser = command_parser("translate", __doc__, argparse.ArgumentParser)
+    add_translator_arguments(parser, "lines")
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     details = "with score, decoder calls, alternatives (--nbest) and alignment (--print-alignment)"
@@ -73,37 +62,22 @@ def main() -> None:
     )
     parser.add_argument("--jsonl", action="store_true", help=f"a line of JSON for each line, {details}")
     parser.add_argument(
-        "--long", choices=long_inputs.CHOICES, default="split", help="lines that are too long for the model"
-    )
-    parser.add_argument(
-        "--max-length",
-        type=positive,
-        metavar="N",
-        help="pieces of the longest line that is not (default: of the training)",
-    )
-    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
-    parser.add_argument(
         "--buffer-size", type=positive, default=1000, metavar="N", help="lines that are read before any is written"
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
     parser.add_argument("--serve", metavar="PORT", help="serve over HTTP: amlp-fairseq serve --port PORT")
     args, words = parser.parse_known_args()
     if args.serve is not None:
-        from amlp_fairseq.cli import serve  # which imports this module
-
-        sys.argv = [re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv]
-        serve.main()
+        serve.run([re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv[1:]])
         return
-    options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
-    settings = {"device": args.device, "max_tokens": args.max_tokens, "long": args.long, "max_length": args.max_length}
+    settings = translator_settings(args, words)
     if args.shards is not None:
-        translate_shards(args, {**settings, **options})
+        translate_shards(args, settings)
         return
     if args.workers is not None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
     if args.output is not None and args.input is not None and args.output.resolve() == args.input.resolve():
         raise ValueError(f"--output {args.output} is the text that is to be translated: name another file")
-    translator = Translator(args.model, **settings, **options)
+    translator = Translator(args.model, **settings)
     with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
         for line, translation in translated(translator, args.input, args.buffer_size):
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)

@@ -29,6 +29,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from amlp_fairseq.cli.arguments import command_parser
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.steps import Decoding, Step
@@ -52,12 +53,7 @@ def seconds(text: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq watch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("watch", __doc__, argparse.ArgumentParser)
     parser.add_argument("sentence", metavar="SENTENCE", help="what to translate, in quotes")
     models = {"action": "append", "required": True, "metavar": "DIR", "type": Path}
     parser.add_argument("--model", **models, help="made by amlp-fairseq package; may be given several times")  # type: ignore[arg-type]

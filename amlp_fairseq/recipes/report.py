@@ -287,10 +287,7 @@ def _length(card: Element, result: Json) -> None:
         f"{number(ends[other] / ends[fast])} times as long"
     )
     figure = _figure(card, title)
-    charts = node(figure, "div", class_="pair")
-    for series, unit in ((times, "forward ms"), (memory, "forward MiB")):
-        if series:
-            charts.append(lines(series, LENGTH_COLOURS, "positions", unit, 380, 340))
+    _over_positions(figure, LENGTH_COLOURS, {"forward ms": times, "forward MiB": memory})
     met = [
         f"{cross['system']} from {cross['crossover']:,.0f} positions on"
         for cross in result.get("crossovers", [])
@@ -300,6 +297,14 @@ def _length(card: Element, result: Json) -> None:
     node(figure, "figcaption", f"{faster}{_made(result)}")
     for series, what in ((times, "Time of the forward, ms"), (memory, "Memory of the forward, MiB")):
         _by_length(figure, series, what)
+
+
+def _over_positions(figure: Element, colours: Any, charts: dict[str, Any]) -> None:
+    """Charts side by side, by unit; those without a series are left out."""
+    pair = node(figure, "div", class_="pair")
+    for unit, series in charts.items():
+        if series:
+            pair.append(lines(series, colours, "positions", unit, 380, 340))
 
 
 def _kernels(card: Element, result: Json) -> None:
@@ -315,10 +320,7 @@ def _kernels(card: Element, result: Json) -> None:
                 f"{operator}: {long} times as fast as fairseq's at {both[-1]:,} positions, {short} times at {both[0]:,}"
             )
         figure = _figure(card, title)
-        charts = node(figure, "div", class_="pair")
-        for series, unit in ((times, "forward + backward ms"), (memory, "extra memory MiB")):
-            if series:
-                charts.append(lines(series, KERNEL_COLOURS, "positions", unit, 380, 340))
+        _over_positions(figure, KERNEL_COLOURS, {"forward + backward ms": times, "extra memory MiB": memory})
         node(figure, "figcaption", _made(result))
         for series, what in ((times, "Forward and backward, ms"), (memory, "Extra memory, MiB")):
             _by_length(figure, series, f"{operator}: {what}")
