@@ -34,6 +34,14 @@ class StepContext:
         return written
 
 
+class RowContext(StepContext):
+    """The same where every row has slots of its own, (R, n)."""
+
+    def write(self, buffer: Tensor, new: Tensor) -> Tensor:
+        slots = self.slots.view(len(self.slots), *[1] * (new.dim() - 3), -1, 1)
+        return buffer.scatter_(-2, slots.expand_as(new), new).narrow(-2, 0, self.end)
+
+
 def overwrite(state: State, new: State) -> None:
     """Copy the values of another state into a state."""
     for name, value in new.items():

@@ -11,6 +11,7 @@ from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDec
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
+from amlp_fairseq.decoding.verification import Verification
 
 
 class StepwiseDecoding(Protocol):
@@ -61,14 +62,31 @@ class ReadyModel:
         self.logit_bytes = next(model.parameters()).element_size()
         self.row_bytes = 0 if self.decoder is None else self.decoder.state_layout.row_bytes(SLOTS)
 
+    def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Any:
+        """The encoder's output for sources (b, S)."""
+        return self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
+
     def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
-        encoder_out = self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
+        encoder_out = self.encode(src_tokens, src_lengths)
         if self.captured is not None:
             return CapturedDecoding(self.captured, encoder_out, beam)
         if self.decoder is not None:
             return Decoding(self.decoder, encoder_out, beam)
         return _ModelsOwnDecoding(self.model, encoder_out, beam)
+
+    def begin_verification(self, src_tokens: Tensor, src_lengths: Tensor) -> Verification:
+        """Encode sources (R, S) and begin to verify drafts of their translations.
+
+        Raises:
+            ValueError: for decoders that are not the plugin's, and as ``Verification``.
+        """
+        if self.decoder is None:
+            raise ValueError(
+                "a draft needs a decoder of amlp_fairseq without --retain-dropout, not "
+                f"{type(self.model.decoder).__name__}"
+            )
+        return Verification(self.decoder, self.encode(src_tokens, src_lengths))
 
 
 class _ModelsOwnDecoding:

@@ -88,7 +88,7 @@ class StepDecoder:
             need_attention: whether to return attention.
         """
         decoder, attention = self.decoder, None
-        x = decoder.embed_words(words, context.slots) + self.encodings.index_select(0, context.slots)
+        x = decoder.embed_words(words, context.slots) + F.embedding(context.slots, self.encodings)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         for layer, state, memory in zip(self.layers, states, memories, strict=True):
@@ -124,14 +124,18 @@ class Decoding:
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
         """See ``StepDecoder.decode``."""
         decoder, start = self.decoder, self.length
-        self.length += words.size(1)
-        if self.length > self.states.slots:
-            self.states.grow()
-        if self.length > len(decoder.slots):
-            decoder.make_tables(2 * len(decoder.slots))
+        self.make_room(words.size(1))
         slots, bias = decoder.slots.narrow(0, start, words.size(1)), decoder.biases[start // words.size(1)]
         context = StepContext(slots, self.length, self.beam, bias)
         return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
+
+    def make_room(self, count: int) -> None:
+        """Count so many more slots as decoded."""
+        self.length += count
+        while self.length > self.states.slots:
+            self.states.grow()
+        while self.length > len(self.decoder.slots):
+            self.decoder.make_tables(2 * len(self.decoder.slots))
 
     def reorder(self, rows: Tensor) -> None:
         """See ``ready_model.StepwiseDecoding``."""

@@ -89,7 +89,7 @@ class InterleavedDecoder(PluginDecoder):
         return words + self.encode_positions(positions).to(words)
 
     def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
-        start_symbols = (positions < self.order.words_per_step).view(1, -1, 1)
+        start_symbols = (positions < self.order.words_per_step).unsqueeze(-1)
         return super().embed_words(words, positions).masked_fill(start_symbols, 0.0)
 
     def encode_positions(self, positions: Tensor) -> Tensor:

@@ -257,7 +257,7 @@ class PluginDecoder(TransformerDecoderBase):
         return x + self.embed_positions(tokens)[:, tokens.size(1) - len(positions) :]
 
     def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
-        """What the words (B, T') themselves add to the inputs at ``positions`` (T',), (B, T', C)."""
+        """What the words (B, T') themselves add to the inputs at ``positions`` (T',) or (B, T'), (B, T', C)."""
         x = self.embed_scale * self.embed_tokens(words)
         return x if self.project_in_dim is None else self.project_in_dim(x)
 

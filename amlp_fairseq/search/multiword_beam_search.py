@@ -100,7 +100,7 @@ class MultiwordBeamSearch:
         if sentences.numel() > 0:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if is_final(self.models) else torch.no_grad():
-                _Search(self, sample["net_input"], sentences, hypotheses).run()
+                self.search(sample["net_input"], sentences, hypotheses)
         for row, found in enumerate(hypotheses):
             if not found:
                 raise RuntimeError(
@@ -112,6 +112,71 @@ class MultiwordBeamSearch:
                 for name, value in hypothesis.items():
                     hypothesis[name] = value.clone() if isinstance(value, Tensor) else value
         return hypotheses
+
+    def search(self, net_input: dict[str, Tensor], sentences: Tensor, hypotheses: list[list[dict[str, Any]]]) -> None:
+        """Translate some of a batch's sentences.
+
+        Args:
+            net_input: the batch's.
+            sentences: their indices in the batch, (b,).
+            hypotheses: of all sentences of the batch; those found are added.
+        """
+        _Search(self, net_input, sentences, hypotheses).run()
+
+    def max_lengths(self, source: Tensor) -> Tensor:
+        """The most words that the outputs for sources (b, S) may have, (b,).
+
+        Raises:
+            ValueError: if ``min_len`` exceeds it for one of them.
+        """
+        longest = min(model.max_decoder_positions() for model in self.models) - 1
+        limits = self.options.max_len_a * source.ne(self.pad).sum(dim=1) + self.options.max_len_b
+        limits = limits.long().clamp(max=longest)
+        if self.options.min_len > (shortest := int(limits.min())):
+            raise ValueError(
+                f"--min-len {self.options.min_len} exceeds the {shortest} words that --max-len-a, --max-len-b and "
+                "--max-target-positions allow for a sentence"
+            )
+        return limits
+
+    def hypothesis(
+        self,
+        words: Tensor,
+        word_scores: Tensor,
+        score: Tensor,
+        attention: Tensor | None,
+        source: Tensor,
+        steps: int,
+    ) -> dict[str, Any]:
+        """A finished hypothesis in reading order, see :meth:`generate`.
+
+        Args:
+            words: in generation order, (n + 1,); the last one is the end symbol.
+            word_scores: their log-probabilities, (n + 1,).
+            score: of the hypothesis.
+            attention: over the source, (n + 1, S); None without ``--print-alignment``.
+            source: (S,).
+            steps: decoder calls.
+        """
+        options, length = self.options, len(words) - 1
+        recovered = self.order.recover(torch.arange(length, device=words.device))
+        if options.deduplicate_ngram_size > 0:
+            kept = deduplicate_ngrams(words[recovered].tolist(), options.deduplicate_ngram_size)
+            recovered = recovered[kept]
+        order = torch.cat([recovered, recovered.new_tensor([length])])
+        alignment: Any = torch.empty(0)
+        if attention is not None:
+            extract = utils.extract_hard_alignment if options.alignment == "hard" else utils.extract_soft_alignment
+            attention = attention[order]
+            alignment = extract(attention.float(), source, words[order], self.pad, self.eos)
+        return {
+            "tokens": words[order],
+            "score": score,
+            "positional_scores": word_scores[order],
+            "attention": None if attention is None else attention.t(),
+            "alignment": alignment,
+            "steps": steps,
+        }
 
     def _empty_hypothesis(self, source: Tensor) -> dict[str, Any]:
         zeros = torch.zeros(1, device=source.device)
@@ -154,15 +219,8 @@ class _Search:
         models = generator.ready_models(generator.models)
         refuse_too_large(self._needed_bytes(models), len(sentences), self.beam, source.device)
         self.decodings = [model.begin(source, lengths, self.beam) for model in models]
-        longest = min(model.max_decoder_positions() for model in generator.models) - 1
-        source_lengths = source.ne(generator.pad).sum(dim=1)
-        self.max_lengths = (self.options.max_len_a * source_lengths + self.options.max_len_b).long().clamp(max=longest)
+        self.max_lengths = generator.max_lengths(source)
         self.shortest_limit = int(self.max_lengths.min())
-        if self.options.min_len > self.shortest_limit:
-            raise ValueError(
-                f"--min-len {self.options.min_len} exceeds the {self.shortest_limit} words that --max-len-a, "
-                "--max-len-b and --max-target-positions allow for a sentence"
-            )
         rows = len(sentences) * self.beam
         self.tokens = source.new_full((rows, self.z), generator.eos)
         self.word_scores = torch.zeros(rows, 0, device=source.device)
@@ -305,7 +363,7 @@ class _Search:
         """
         options, z, k = self.options, self.z, step.scores.size(1)
         rows, columns = sentences * self.beam + candidates // k, candidates % k
-        tokens = torch.cat([self.tokens[rows, z:], step.words[rows, columns]], dim=1)
+        words = torch.cat([self.tokens[rows, z:], step.words[rows, columns]], dim=1)
         word_scores = torch.cat([self.word_scores[rows], step.word_scores[rows, columns]], dim=1)
         lengths, scores = (steps - 1) * z + step.ends[rows, columns], word_scores.sum(dim=1)
         if options.normalize_scores:
@@ -315,28 +373,16 @@ class _Search:
         for number, (sentence, row, length) in enumerate(finished):
             if len(self.hypotheses[sentence]) == self.beam:
                 continue
-            recovered = self.generator.order.recover(torch.arange(length, device=tokens.device))
-            order = torch.cat([recovered, recovered.new_tensor([length])])
-            if options.deduplicate_ngram_size > 0:
-                kept = deduplicate_ngrams(tokens[number, recovered].tolist(), options.deduplicate_ngram_size)
-                order = order[[*kept, length]]
-            words, attention = tokens[number, order], None
+            written, attention = slice(length + 1), None
             if options.alignment:
-                attention = torch.cat([table[row] for table in self.attention])[order].t()
+                attention = torch.cat([table[row] for table in self.attention])[written]
             self.hypotheses[sentence].append(
-                {
-                    "tokens": words,
-                    "score": scores[number],
-                    "positional_scores": word_scores[number, order],
-                    "attention": attention,
-                    "alignment": self._alignment(row // self.beam, words, attention),
-                    "steps": steps,
-                }
+                self.generator.hypothesis(
+                    words[number, written],
+                    word_scores[number, written],
+                    scores[number],
+                    attention,
+                    self.source[row // self.beam],
+                    steps,
+                )
             )
-
-    def _alignment(self, sentence: int, tokens: Tensor, attention: Tensor | None) -> Any:
-        if attention is None:
-            return torch.empty(0)
-        extract = utils.extract_hard_alignment if self.options.alignment == "hard" else utils.extract_soft_alignment
-        pad, eos = self.generator.pad, self.generator.eos
-        return extract(attention.t().float(), self.source[sentence], tokens, pad, eos)

@@ -12,8 +12,10 @@ from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import GENERATION_ARGUMENTS, LENGTH_PENALTIES, WORDS_BEHIND_END, SearchOptions
+from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -51,6 +53,20 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
     )
+    draft_path: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "checkpoint or model folder that drafts: an autoregressive --path with --beam 1 writes the same "
+            "words in fewer decoder calls"
+        },
+    )
+    draft: Optional[ChoiceEnum(DRAFTS)] = field(  # type: ignore[valid-type]
+        default=None, metadata={"help": "'source': draft with the words of the source"}
+    )
+    draft_file: Optional[str] = field(
+        default=None, metadata={"help": "draft with the translations in a file, segmented as the data are"}
+    )
+    draft_words: int = field(default=8, metadata={"help": "words of a draft that one decoder call checks"})
 
 
 @register_task("translation_interleaved", dataclass=TranslationInterleavedConfig)
@@ -138,4 +154,8 @@ class TranslationInterleavedTask(PluginTranslationTask):
         """
         self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         options = SearchOptions.from_generation_args(args, self.cfg)
+        drafter = build_drafter(self, models)
+        if drafter is not None:
+            words = self.cfg.draft_words
+            return DraftAndVerify(models, self.target_dictionary, self.order, options, drafter, words)
         return MultiwordBeamSearch(models, self.target_dictionary, self.order, options)
