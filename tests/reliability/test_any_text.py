@@ -31,6 +31,9 @@ PIECES = [
     ),
     *("...", "!?", "@@", "|||", "H-3\t0.1\tw1", "$(touch x)", "%s{}", "\\n", '"', "'"),
 ]
+LIMITS = [
+    flag for name in ("max-tokens", "max-source-positions", "max-target-positions") for flag in (f"--{name}", "12000")
+]
 BROKEN = [b"\xff", b"\xfe\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\x80"]
 
 
@@ -61,8 +64,8 @@ def test_interactive(row: str, count: int, longest: int, system: Callable[[str],
     rng.shuffle(lines)
     text = tmp_path / "text"
     text.write_bytes(b"\n".join(lines) + b"\n")
-    limits = ["--input", text, "--buffer-size", "500", "--max-tokens", "12000"]
-    output = commands.run("fairseq_cli.interactive", *system(row).options, *limits)
+    text_options = ["--input", text, "--buffer-size", "500"]
+    output = commands.run("fairseq_cli.interactive", *system(row).options, *text_options, *LIMITS)
     hypotheses, sources = commands.lines(output, "H"), commands.lines(output, "S")
     assert list(hypotheses) == list(range(count))
     assert [len(sources[i][0].split()) if i in sources else 0 for i in range(count)] == [words_of(raw) for raw in lines]
@@ -107,7 +110,7 @@ def test_generate(
     """One output for each line that was binarised."""
     lines, folder = binarised(count, longest)
     _, *options = system(row).options
-    output = commands.run("amlp_fairseq.cli.main", "generate", folder, *options, "--max-tokens", "12000")
+    output = commands.run("amlp_fairseq.cli.main", "generate", folder, *options, *LIMITS)
     assert sorted(commands.lines(output, "H")) == list(range(count))
     sources = commands.lines(output, "S")
     assert [len(sources[i][0].split()) for i in range(count)] == [words_of(each.encode()) for each in lines]

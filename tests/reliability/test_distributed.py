@@ -19,6 +19,9 @@ import pytest
 import torch
 from conftest import SYSTEMS, TINY
 
+#: What a training logs once it has made ten updates, by itself or as amlp-fairseq shows it.
+WRITTEN = r"num_updates=\d\d|\d\d of 1000000 updates"
+
 
 def words(row: str, data: Path, save_dir: Path, updates: int) -> list[str]:
     """The command line of a training."""
@@ -86,7 +89,7 @@ def test_when_one_is_killed_the_other_ends(killed: int, data: Path, tmp_path: Pa
     """By itself, with an error, within a minute; a non-autoregressive system that has made ten updates."""
     with two(words("cmlmc_amlp_cov", data, tmp_path / "trained", 10**6), tmp_path) as processes:
         log = tmp_path / "rank-0"
-        while not log.exists() or not re.search(r"num_updates=\d\d", log.read_text(encoding="utf-8")):
+        while not log.exists() or not re.search(WRITTEN, log.read_text(encoding="utf-8")):
             assert all(process.is_alive() for process in processes)
             time.sleep(0.05)
         processes[killed].kill()
@@ -108,7 +111,7 @@ def test_when_torchrun_loses_one_it_ends_the_other(killed: int, data: Path, tmp_
     with output.open("wb") as file:
         agent = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
     try:
-        while not re.search(r"num_updates=\d\d", output.read_text(encoding="utf-8")):
+        while not re.search(WRITTEN, output.read_text(encoding="utf-8")):
             assert agent.poll() is None
             time.sleep(0.1)
         ranks = sorted(
