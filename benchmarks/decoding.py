@@ -26,7 +26,10 @@ the status is 1. Systems:
   batching. CTranslate2 is in a process of its own (ctranslate2_worker.py says why), and its pipe is timed with it; it
   has one thread or --threads, whichever is faster. For each batch all systems and ways of decoding take turns, in
   random order, after a warm-up of each; its time is the median over --repeats. Percentiles (5, 50, 95) are over
-  batches: at batch size 1, latencies of sentences.
+  batches: at batch size 1, latencies of sentences. A speed-up is the median over batches of the baseline's time for
+  the batch over the system's own, with quartiles. Times are disturbed where repeats differ much, where a call had to
+  wait for a CPU, and where other processes used the CPUs (quiet.py); the table and the file say so.
+- --out is written anew after each batch of sentences: what has been measured is kept if the program ends early.
 - Tokens are words and end symbols; decoder calls are counted in the warm-up (for CTranslate2: the length of its longest
   output); peak memory is what PyTorch allocates beyond weights and inputs during the batch with the most words.
 - Bound: the time to read from memory what a call of ar's decoder needs in float32: the weights of its layers except the
@@ -42,6 +45,7 @@ the status is 1. Systems:
 import itertools
 import logging
 import math
+import os
 import random
 import re
 import statistics
@@ -66,7 +70,8 @@ from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
-from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks import quiet
+from benchmarks.harness import finish, options_parser, parse, rounds, write
 from benchmarks.labels import label_points
 from benchmarks.ops import MIB, peak_extra_memory
 from benchmarks.step_parts import stopwatch
@@ -85,10 +90,8 @@ from benchmarks.systems import (
     engine_of,
     load,
 )
+from benchmarks.targets import BASE, PRECISIONS, SpeedUp, add_speedups, targets
 
-#: The sizes at which the targets are to be reached.
-BASE = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "heads": 8, "words": 32000}
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 #: Latencies are given by length of the source, in bins with these edges, in words.
 BINS = (10, 20, 30, 40, 50)
 #: Lengths of the sources, and of the outputs, on which the systems are compared before anything is measured.
@@ -98,54 +101,6 @@ BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 25
 #: What identifies a row.
 KEYS = ("batch", "system", "precision", "decoding")
 Row = dict[str, Any]
-
-
-class Comparison(NamedTuple):
-    """Which speed-ups count: those with these pairs of precisions, of a system and of its baseline."""
-
-    name: str
-    pick: Callable[..., float | None]
-    pairs: list[tuple[str, str]]
-
-
-class Target(NamedTuple):
-    """A system that should be ``limit`` times as fast as another, at the sizes of BASE and batch size 1; on a CPU with
-    2 threads."""
-
-    system: str
-    decoding: str
-    base: str
-    base_decoding: str
-    limit: float
-    comparison: Comparison
-    device: str = "cpu"
-
-
-FLOAT32, INT8 = (Comparison(name, min, [(name, name)]) for name in ("float32", "int8"))
-SAME = Comparison("same precision", min, [(precision, precision) for precision in PRECISIONS])
-OVER_FLOAT32, OVER_INT8 = (
-    Comparison(f"best precision over {base}", max, [(precision, base) for precision in PRECISIONS])
-    for base in ("float32", "int8")
-)
-TARGETS = [
-    Target("ar", "beam 4", "transformer", "beam 4", 2.3, FLOAT32),
-    Target("ar", "beam 1", "transformer", "beam 1", 2.3, FLOAT32),
-    Target("ar", "beam 4", "ctranslate2", "beam 4", 0.8, INT8),
-    Target("ar", "beam 1", "ctranslate2", "beam 1", 0.8, INT8),
-    Target("ibdecoder", "beam 4", "ar", "beam 4", 1.9, SAME),
-    Target("ibdecoder", "beam 1", "ar", "beam 1", 2.2, SAME),
-    Target("ibdecoder-sa", "beam 4", "ar", "beam 4", 3.3, SAME),
-    Target("ibdecoder-sa", "beam 1", "ar", "beam 1", 4.0, SAME),
-    Target("ibdecoder-student", "beam 1", "transformer", "beam 4", 16, OVER_FLOAT32),
-    Target("ibdecoder-student", "beam 1", "ctranslate2", "beam 4", 3, OVER_INT8),
-    Target("cmlmc-amlp", "10 iterations", "cmlm", "10 iterations", 1.3, FLOAT32),
-    Target("cmlmc-amlp", "4 iterations", "cmlm", "4 iterations", 1.3, FLOAT32),
-    Target("ar", "beam 4", "transformer", "beam 4", 5, SAME, "cuda"),
-    Target("ar", "beam 1", "transformer", "beam 1", 5, SAME, "cuda"),
-    Target("ibdecoder-sa-student", "beam 1", "transformer", "beam 4", 30, SAME, "cuda"),
-]
-#: The targets for the time of a step over the bound, and for the speed of training over the Transformer's.
-OVER_BOUND, TRAINING = 1.5, 0.97
 
 
 class Variant(NamedTuple):
@@ -256,6 +211,10 @@ def timed(run: TimedCall, device: str) -> tuple[float, Any]:
     return now(device) - start, result
 
 
+def watched(run: TimedCall, device: str, processes: list[int]) -> tuple[quiet.Timing, Any]:
+    return quiet.timed(run, partial(now, device), processes)
+
+
 def longest_source(batch: Batch) -> int:
     return max(map(len, batch.sources))
 
@@ -277,11 +236,24 @@ def by_length(sources: list[list[int]]) -> dict[str, list[int]]:
 
 
 def measure(
-    variants: dict[Variant, tuple[Engine, int]], batches: list[Batch], args: Namespace
+    variants: dict[Variant, tuple[Engine, int]],
+    batches: list[Batch],
+    args: Namespace,
+    keep: Callable[[list[Row]], None],
 ) -> list[tuple[Row, dict[int, list[int]]]]:
-    """The numbers of each variant, and its outputs by sentence."""
+    """The numbers of each variant, and its outputs by sentence. ``keep`` is given the numbers after each batch."""
     totals = {key: {"tokens": 0, "decoder_calls": 0} for key in variants}
-    ms: dict[Variant, list[float]] = {key: [] for key in variants}
+    timings: dict[Variant, list[list[quiet.Timing]]] = {key: [] for key in variants}
+    workers = [engine.worker.process.pid for engine, _ in variants.values() if isinstance(engine, CTranslate)]
+    threads = {
+        key: engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
+        for key, (engine, _) in variants.items()
+    }
+
+    def row_of(key: Variant) -> Row:
+        row = key._asdict() | totals[key] | summary(timings[key], batches[: len(timings[key])])
+        return row | {"threads": threads[key], "tokens_per_second": row["tokens"] / row["seconds"]}
+
     outputs: dict[Variant, dict[int, list[int]]] = {key: {} for key in variants}
     for i, batch in enumerate(batches):
         calls = {}
@@ -292,27 +264,27 @@ def measure(
             outputs[key].update(zip(batch.indices, tokens, strict=True))
             totals[key]["tokens"] += sum(map(len, tokens))
             totals[key]["decoder_calls"] += decoder_calls
-            calls[key] = partial(timed, run, args.device)
+            calls[key] = partial(watched, run, args.device, workers)
         for key, runs in rounds(calls, args.repeats, seed=i).items():
             for _, result in runs:
                 written(variants[key][0], batch, result)
-            ms[key].append(1000 * statistics.median(duration for duration, _ in runs))
+            timings[key].append([timing for timing, _ in runs])
+        keep([row_of(key) for key in variants])
     largest = max(batches, key=lambda batch: len(batch.sources) * batch.length)
     results = []
     for key, (engine, number) in variants.items():
-        row = key._asdict() | totals[key] | summary(ms[key], batches)
+        row = row_of(key)
         if order := getattr(engine.task, "order", None):
             row |= {"directions": order.num_directions, "words_per_direction": order.words_per_direction}
-        row["threads"] = engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
-        row["tokens_per_second"] = row["tokens"] / row["seconds"]
         if not isinstance(engine, CTranslate):
             row["peak_mib"] = peak_extra_memory(engine.call(largest, number), args.device) / MIB
         results.append((row, outputs[key]))
     return results
 
 
-def summary(ms: list[float], batches: list[Batch]) -> Row:
-    """Totals, percentiles and medians by length, from the times of all batches."""
+def summary(timings: list[list[quiet.Timing]], batches: list[Batch]) -> Row:
+    """Totals, percentiles and medians by length, from the times of each batch, and what speaks against them."""
+    ms = [1000 * statistics.median(timing.wall for timing in repeats) for repeats in timings]
     bins: dict[str, list[float]] = {}
     for batch, duration in sorted(zip(batches, ms, strict=True), key=lambda pair: longest_source(pair[0])):
         bins.setdefault(length_bin(longest_source(batch)), []).append(duration)
@@ -324,14 +296,9 @@ def summary(ms: list[float], batches: list[Batch]) -> Row:
         "ms_percentiles": np.percentile(ms, [5, 50, 95]).tolist(),
         "ms_by_source_length": {name: statistics.median(values) for name, values in bins.items()},
         "ms": ms,
+        "ms_repeats": [[1000 * timing.wall for timing in repeats] for repeats in timings],
+        "disturbed": quiet.disturbances(timings, len(os.sched_getaffinity(0))),
     }
-
-
-def add_speedups(rows: list[Row], baseline: str) -> None:
-    """Add each row's speed-up over the baseline at the same batch size."""
-    base = {row["batch"]: row["seconds"] for row in rows if str(variant(row)) == baseline}
-    for row in rows:
-        row["speedup"] = base[row["batch"]] / row["seconds"]
 
 
 def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dict[str, float]:
@@ -384,17 +351,17 @@ def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, An
         row: Row = {
             "decoding": f"beam {beam}",
             "bytes": size,
-            "bound_ms_by_part": {part: statistics.median(values) for part, values in bound.items()},
-            "bound_ms": statistics.median(whole),
-            "start_ms": statistics.median(ms[beam, 1] - first * step),
-            "step_ms": statistics.median(step),
-            "over_bound": statistics.median(step / whole),
+            "bound_ms_by_part": {part: float(np.median(values)) for part, values in bound.items()},
+            "bound_ms": float(np.median(whole)),
+            "start_ms": float(np.median(ms[beam, 1] - first * step)),
+            "step_ms": float(np.median(step)),
+            "over_bound": float(np.median(step / whole)),
         }
         if args.device == "cpu":
             long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
             row["step_ms_by_part"] = {part: (long[part] - short[part]) / (last - first) for part in long}
         rows.append(row)
-    return {"gb_per_second": BANDWIDTH_BYTES / statistics.median(ms["read"]) / 1e6, "steps": rows}
+    return {"gb_per_second": BANDWIDTH_BYTES / float(np.median(ms["read"])) / 1e6, "steps": rows}
 
 
 def measure_training(workshop: Workshop, args: Namespace) -> list[Row]:
@@ -440,42 +407,17 @@ def train(model: Any, criterion: Any, optimizer: torch.optim.Optimizer, batch: d
     optimizer.zero_grad()
 
 
-def targets(rows: list[Row], bound: dict[str, Any] | None, training: list[Row] | None, args: Namespace) -> list[Row]:
-    """Whether TARGETS and the other targets are reached; ``passed`` is None if this run cannot tell."""
-    comparable = args.data is None and all(getattr(args, name) == size for name, size in BASE.items())
-    comparable = comparable and (args.device == "cuda" or args.threads == 2)
-    seconds = {(row["system"], row["precision"], row["decoding"]): row["seconds"] for row in rows if row["batch"] == 1}
-
-    def verdict(text: str, device: str, value: float | None, limit: float, at_most: bool = False) -> Row:
-        if not comparable or device != args.device or value is None:
-            return {"target": text, "value": None, "passed": None}
-        return {"target": text, "value": value, "passed": value <= limit if at_most else value >= limit}
-
-    results = []
-    for target in TARGETS:
-        system, decoding, base, base_decoding, limit, (kind, pick, pairs), device = target
-        times = [(seconds.get((base, q, base_decoding)), seconds.get((system, p, decoding))) for p, q in pairs]
-        speedups = [slow / fast for slow, fast in times if slow is not None and fast is not None]
-        text = f"{device}: {system}, {decoding}, is {limit} times as fast as {base}, {base_decoding}; {kind}"
-        results.append(verdict(text, device, pick(speedups, default=None), limit))
-    over_bound = max(row["over_bound"] for row in bound["steps"]) if bound else None
-    text = f"cpu: a step of ar float32 takes at most {OVER_BOUND} times as long as reading its memory"
-    results.append(verdict(text, "cpu", over_bound, OVER_BOUND, at_most=True))
-    speed = training[1]["over_transformer"] if training else None
-    text = f"ibdecoder trains {TRAINING} times as many words a second as transformer"
-    return [*results, verdict(text, args.device, speed, TRAINING)]
-
-
 def tables(result: dict[str, Any]) -> str:
     """The numbers in Markdown."""
     rows = result["decoding"]
-    columns = ["ms", "5 %", "95 %", "sentences/s", "tokens/s", "decoder calls", "speed-up"]
+    columns = ["ms", "5 %", "95 %", "sentences/s", "tokens/s", "decoder calls", "speed-up", "disturbed"]
     rest = {"peak_mib": "peak MiB"} | ({"bleu": "BLEU"} if any("bleu" in row for row in rows) else {})
     lines = []
     for row in rows:
         low, middle, high = row["ms_percentiles"]
         values = [middle, low, high, row["sentences_per_second"], row["tokens_per_second"], row["decoder_calls"]]
-        cells = [f"{value:.4g}" for value in [*values, row["speedup"]]]
+        cells = [f"{value:.4g}" for value in values]
+        cells += [str(SpeedUp(row["speedup"], *row["speedup_quartiles"])), "; ".join(row["disturbed"]) or "no"]
         cells += [f"{row[key]:.2f}" if key in row else "not measured" for key in rest]
         lines.append([str(row[key]) for key in KEYS] + cells)
     found = [markdown([*KEYS, *columns, *rest.values()], lines)]
@@ -623,30 +565,43 @@ def main() -> None:
     if problems := failures(found, workshop, args):
         sys.exit("Decoding is wrong, nothing is measured:\n" + "\n".join(problems))
 
-    rows = []
-    for size in args.batches:
-        batches = in_batches(sources, lengths, size)
-        for (row, outputs), (engine, _) in zip(measure(variants, batches, args), variants.values(), strict=True):
-            scores = {} if test is None or engine.forced else test.bleu(outputs, by_length(sources))
-            rows.append({"batch": size, **row, **scores})
-    add_speedups(rows, baseline)
-    ar = found.get(("ar", "float32"))
-    middle = in_batches(sources, lengths, 1)[len(sources) // 2]
-    bound = measure_bound(ar, middle, args) if ar else None
-    training = measure_training(workshop, args) if args.training else None
-    result = {
+    result: dict[str, Any] = {
         **environment(args.device),
         "fairseq": fairseq_version,
         "ctranslate2": version("ctranslate2") if find_spec("ctranslate2") else "not installed",
         "options": given,
+        "complete": False,
         "baseline": baseline,
         "lengths": [[len(words), length] for words, length in zip(sources, lengths, strict=True)],
-        "decoding": rows,
+        "decoding": [],
         "skipped": skipped,
-        "bound": bound,
-        "training": training,
-        "targets": targets(rows, bound, training, args),
+        "bound": None,
+        "training": None,
+        "targets": [],
     }
+    done: list[Row] = []
+
+    def keep(size: int, rows: list[Row]) -> None:
+        """Write the rows of a batch size, behind those of the batch sizes that are done."""
+        result["decoding"] = [*done, *({"batch": size, **row} for row in rows)]
+        add_speedups(result["decoding"], baseline)
+        write(args.out, result)
+
+    for size in args.batches:
+        batches, rows = in_batches(sources, lengths, size), []
+        measured = measure(variants, batches, args, partial(keep, size))
+        for (row, outputs), (engine, _) in zip(measured, variants.values(), strict=True):
+            scores = {} if test is None or engine.forced else test.bleu(outputs, by_length(sources))
+            rows.append(row | scores)
+        keep(size, rows)
+        done = result["decoding"]
+    ar = found.get(("ar", "float32"))
+    middle = in_batches(sources, lengths, 1)[len(sources) // 2]
+    if ar:
+        result["bound"] = measure_bound(ar, middle, args)
+    if args.training:
+        result["training"] = measure_training(workshop, args)
+    result |= {"targets": targets(result), "complete": True}
     print(tables(result), "\n")
     finish(result, args, plot)
 

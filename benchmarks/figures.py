@@ -6,8 +6,9 @@
 - OUT_PREFIX.length: BLEU and speed-up, of median latencies at batch size 1, by length of the source
 - OUT_PREFIX.words-per-direction: BLEU against speed-up of each (h, c), and of the baseline, at the smallest batch size
 
-Speed-ups are over the baseline with the same precision, batch size and beam. Systems without such a baseline, such as
-iterative refinement, are in no figure. What is left out is printed with the reason; empty figures are not written.
+Speed-ups are over the baseline with the same precision, batch size and beam: medians over sentences. Systems without
+such a baseline, such as iterative refinement, are in no figure. What is left out is printed with the reason; empty
+figures are not written.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.labels import label_ends, label_points
+from benchmarks.targets import speed_up
 
 #: Why a row has no BLEU: its model is not one of --checkpoint, or --force-length was given.
 NO_BLEU = "the models are not trained, or lengths are forced"
@@ -45,10 +47,6 @@ class Panel(NamedTuple):
 
 def name(row: Row) -> str:
     return f"{row['system']} {row['precision']}"
-
-
-def speed_up(row: Row, base: Row) -> float:
-    return float(base["seconds"] / row["seconds"])
 
 
 def compared(rows: list[Row], baseline: str) -> tuple[list[Pair], Missing]:
@@ -85,7 +83,7 @@ def by_batch_and_beam(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
         for value, chosen in groups(pairs, fixed).items():
             lines: dict[str, dict[Any, float]] = {}
             for row, base in chosen:
-                lines.setdefault(name(row), {})[row[key]] = speed_up(row, base)
+                lines.setdefault(name(row), {})[row[key]] = speed_up(row, base).median
             panels.append(Panel(f"{fixed} {value}".removeprefix("decoding "), key, "speed-up", ticks, lines))
     return panels, missing
 
@@ -127,7 +125,7 @@ def by_pattern(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
         for row, base in scored:
             pattern = f" ({row['directions']}, {row['words_per_direction']})" if "directions" in row else ""
             if pattern or row is base:
-                points[name(row) + pattern] = {speed_up(row, base): row["bleu"]}
+                points[name(row) + pattern] = {speed_up(row, base).median: row["bleu"]}
             else:
                 missing.append((name(row), "no (h, c)"))
         if any("directions" in row and row is not base for row, base in scored):

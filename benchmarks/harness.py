@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import operator
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -65,14 +66,26 @@ def rounds(
 def verdict(target: Mapping[str, Any]) -> str:
     """A line on one of ``result["targets"]``."""
     word = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]
-    return f"{word}: {target['target']}" + (f" ({target['value']:.4g})" if target["value"] else "")
+    word += ", disturbed" * bool(target.get("disturbed"))
+    if not target["value"]:
+        return f"{word}: {target['target']}"
+    spread = ", quartiles {:.4g} and {:.4g}".format(*target["quartiles"]) if "quartiles" in target else ""
+    return f"{word}: {target['target']} ({target['value']:.4g}{spread})"
+
+
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    """Write the numbers to a file, if one is wanted; it has its name only when it is whole."""
+    if path is not None:
+        part = path.with_name(path.name + ".part")
+        text = json.dumps(result, indent=1, default=operator.methodcaller("item"))  # numpy's scalars
+        part.write_text(text + "\n", encoding="utf-8")
+        part.replace(path)
 
 
 def finish(result: dict[str, Any], args: argparse.Namespace, plot: Callable[[dict[str, Any], Path], None]) -> None:
     """Print the verdicts on ``result["targets"]`` and write the files that the options name."""
     for target in result["targets"]:
         print(verdict(target))
-    if args.out is not None:
-        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write(args.out, result)
     if args.plot is not None:
         plot(result, args.plot)

@@ -75,9 +75,11 @@ def parity_failures(device: str, backend: str, dtypes: set[torch.dtype]) -> list
     failures = []
     grid = itertools.product(cases.CASES, sorted(dtypes, key=str), (False, True), (0.0, 0.3))
     for name, dtype, shared, dropout in grid:
-        errors = cases.errors(cases.CASES[name], dtype, backend, device, shared=shared, dropout=dropout)
+        options: dict[str, Any] = {"shared": shared, "dropout": dropout}
+        errors = cases.errors(cases.CASES[name], dtype, backend, device, **options)
+        allowed = cases.tolerances(cases.CASES[name], dtype, device, **options)
         for what, error in errors.items():
-            if not error <= cases.TOLERANCES[dtype]:
+            if not error <= allowed[what]:
                 operator = "light_conv" if shared else "dynamic_conv"
                 failures.append(f"{operator}, {name}, {dtype}, dropout {dropout}: {what} is off by {error:.1e}")
     return failures

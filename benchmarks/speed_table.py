@@ -1,8 +1,9 @@
-"""Print the results of benchmarks/decoding.py at batch size 1 as the table of docs/speed.md.
+"""Print the results of benchmarks/decoding.py at batch size 1 as the tables of docs/speed.md.
 
     python -m benchmarks.speed_table docs/results/benchmark_decoding.json
 
-A test compares the page with it.
+A test compares the page with it. Speed-ups are computed from the times of the sentences, also for older files,
+whose own speed-ups are of totals.
 """
 
 from __future__ import annotations
@@ -14,33 +15,58 @@ from typing import Any
 
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import verdict
+from benchmarks.targets import SpeedUp, add_speedups, speed_up, targets
+
+#: What every other way is held against: few calls of the decoder are of no use if a decoder of one layer is faster.
+SHALLOW, PRECISION = "ar-deep", "int8"
 
 
 def speed_table(result: dict[str, Any]) -> str:
     """Medians and speed-ups, a line for each system and precision, and the verdicts on targets that were measured."""
     lines: dict[tuple[str, str], list[str]] = {}
+    add_speedups(result["decoding"], result["baseline"])
     for row in result["decoding"]:
         if row["batch"] == 1:
             calls, ms = row["decoder_calls"] / row["sentences"], row["ms_percentiles"][1]
-            cell = f"{row['decoding']}: {calls:.1f} calls, {ms:.0f} ms, {row['speedup']:.2f}x"
+            cell = f"{row['decoding']}: {calls:.1f} calls, {ms:.0f} ms, "
+            cell += f"{SpeedUp(row['speedup'], *row['speedup_quartiles'])}" + ", disturbed" * bool(row.get("disturbed"))
             lines.setdefault((row["system"], row["precision"]), []).append(cell)
     width = max(map(len, lines.values()))
     rows = [[*key, *cells, *[""] * (width - len(cells))] for key, cells in lines.items()]
     facts = f"{result['device']}, {result['threads']} threads, torch {result['torch']}"
     facts += f", CTranslate2 {result['ctranslate2']}, commit {result['commit'][:12]}"
-    verdicts = [f"- {verdict(target)}" for target in result["targets"] if target["passed"] is not None]
+    verdicts = [f"- {verdict(target)}" for target in targets(result) if target["passed"] is not None]
+    if any("disturbed" not in row for row in result["decoding"]):
+        facts += ". The program did not yet watch whether the machine was disturbed"
     limits = ", ".join(ceilings(result))
     if limits:
         limits = (
-            "\n\nWere a decoder call for several words as long as one of ar's, float32 decoding would be "
+            "\n\nWere a decoder call for several words as long as one of ar's, float32 decoding would in total time be "
             f"{limits} times as fast as ar: the start of a sentence, with the encoder, stays."
         )
     return (
         f"{markdown(['system', 'precision', 'decoding', ''], rows)}\n\n"
-        f"Medians over sentences, speed-ups over {result['baseline']} in total time; {facts}. To reach:\n\n"
-        + "\n".join(verdicts)
-        + limits
+        f"Medians over {result['decoding'][0]['sentences']} sentences; speed-ups over {result['baseline']}: medians of "
+        f"each sentence's own, with quartiles; {facts}. To reach:\n\n" + "\n".join(verdicts) + limits
     )
+
+
+def against_shallow(result: dict[str, Any]) -> str:
+    """How many times as fast as a Transformer with one layer in the decoder each system is in int8, the fastest first;
+    first ways of decoding are compared with the first, second ones with the second. Nothing if it was not measured."""
+    ways: dict[str, list[dict[str, Any]]] = {}
+    for row in result["decoding"]:
+        if row["batch"] == 1 and row["precision"] == PRECISION:
+            ways.setdefault(row["system"], []).append(row)
+    base = ways.pop(SHALLOW, [])
+    rows = [
+        [name, *(f"{way['decoding']}: {speed_up(way, other)}" for way, other in zip(found, base, strict=False))]
+        for name, found in sorted(ways.items(), key=lambda item: item[1][-1]["ms_percentiles"][1])
+    ]
+    if not base:
+        return ""
+    columns = [f"over {SHALLOW} {PRECISION}, {row['decoding']}" for row in base]
+    return markdown(["system, " + PRECISION, *columns], rows)
 
 
 def ceilings(result: dict[str, Any]) -> list[str]:
@@ -68,7 +94,8 @@ def ceilings(result: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path, metavar="FILE.json")
-    print(speed_table(json.loads(parser.parse_args().result.read_text(encoding="utf-8"))))
+    result = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    print(speed_table(result), against_shallow(result), sep="\n\n")
 
 
 if __name__ == "__main__":

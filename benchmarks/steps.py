@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks.labels import label_ends
 
 AAN, FFN, CACHED, UNCACHED, CONV = SYSTEMS = (
     "aan_transformer", "aan_transformer + FFN", "Transformer", "Transformer without cache", "triton_dynamicconv",
@@ -270,7 +271,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure  # of the extra "bench"
 
     options = result["options"]
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(13, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name in SYSTEMS:
         style: dict[str, Any] = {"label": name, "linewidth": 3 if name == AAN else 1.5}
@@ -285,9 +286,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
     right.set(xlabel="beam", ylabel="sentences/s", yscale="log", title=f"batches of {options['batches'][0]}")
     for axis in (left, right):
         axis.grid(alpha=0.3)
-        axis.legend()
+        axis.spines[["top", "right"]].set_visible(False)
     sizes = "d={embed_dim}, {layers} layers, {words} words, {length} long, {dtype}, {threads} CPU threads"
     figure.suptitle(f"{result['device']}: {sizes.format(**options)}")
+    for axis in (left, right):
+        label_ends(axis)
     figure.savefig(path)
 
 

@@ -3,10 +3,11 @@
 # result of each, with the commit that it is of; also those of a run that is stopped in the middle.
 #   usage: bash scripts/test_long.sh [PYTEST_ARGUMENT …]      (bash scripts/test_long.sh -k "interactive and cmlmc")
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bash scripts/install.sh
 # shellcheck source=scripts/lib.sh
-source scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+if [[ ${1-} == -h || ${1-} == --help ]]; then header; exit; fi
+cd "$root"
+bash scripts/install.sh
 results=docs/results/test_long.txt
 folder=$(mktemp -d)
 export OMP_NUM_THREADS=1

@@ -3,7 +3,10 @@
 #   usage: bash scripts/test_matrix.sh [-s SESSION …] [-- PYTEST_ARGUMENT …]      (bash scripts/test_matrix.sh --list)
 # Environments are made in .matrix; PyPI's torch brings CUDA, 6 GB for each of the two.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+if [[ ${1-} == -h || ${1-} == --help ]]; then header; exit; fi
+cd "$root"
 if [[ ! -x .matrix/tools/bin/nox ]]; then
   python3 -m venv .matrix/tools
   .matrix/tools/bin/python -m pip install -q --disable-pip-version-check "nox>=2026,<2027" "uv>=0.9"

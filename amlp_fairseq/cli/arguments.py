@@ -1,26 +1,14 @@
-"""What the command lines of this folder have in common."""
+"""The options that load a ``Translator``."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from amlp_fairseq.recipes.prepare import positive
 from amlp_fairseq.translator import decoding_options, long_inputs
 from amlp_fairseq.translator.model_folder import read_config
-
-P = TypeVar("P", bound=argparse.ArgumentParser)
-
-
-def command_parser(name: str, text: str | None, kind: type[P]) -> P:
-    """The parser of ``amlp-fairseq NAME``, with its module's docstring as help."""
-    return kind(
-        prog=f"amlp-fairseq {name}",
-        description=text,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+from amlp_fairseq.usage import positive
 
 
 def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:

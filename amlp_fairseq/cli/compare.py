@@ -8,7 +8,6 @@ time, in turn by all models, so that times are latencies under the same load; th
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -20,11 +19,12 @@ from rich.table import Table
 from sacrebleu.metrics import BLEU, CHRF
 from tqdm import tqdm
 
-from amlp_fairseq.cli.arguments import command_parser, positive
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.score import read_references
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translation, Translator
+from amlp_fairseq.usage import command_parser, positive
 
 #: Translations that are shown.
 EXAMPLES = 2
@@ -45,12 +45,12 @@ def run(translators: Sequence[Translator], sources: Sequence[str]) -> tuple[list
 
 
 def main() -> None:
-    parser = command_parser("compare", __doc__, argparse.ArgumentParser)
+    parser = command_parser("compare", __doc__)
     parser.add_argument("--model", type=Path, action="append", required=True, metavar="DIR", help="a model folder")
     parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")
     parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
-    args, words = parser.parse_known_args()
+    args, words = parse_with_fairseqs(parser)
     sources, references = (read_references(path)[: args.sentences] for path in (args.source, args.reference))
     if len(sources) != len(references):
         counts = f"{len(sources)} lines, --reference {args.reference} has {len(references)}"

@@ -9,19 +9,18 @@ only: other models are refused.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from amlp_fairseq.cli.arguments import command_parser
 from amlp_fairseq.translator.translator import Translator
+from amlp_fairseq.usage import command_parser
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16")
 
 
 def main() -> None:
-    parser = command_parser("export", __doc__, argparse.ArgumentParser)
+    parser = command_parser("export", __doc__)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
     parser.add_argument("--out", type=Path, required=True, metavar="CT2_DIR", help="the folder to make")
     parser.add_argument("--quantization", choices=QUANTIZATIONS, help="type of stored weights (default: their own)")

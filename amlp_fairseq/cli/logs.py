@@ -96,7 +96,7 @@ def _is_result(record: logging.LogRecord) -> bool:
 
 def _is_readable(record: logging.LogRecord) -> bool:
     """fairseq logs whole configurations and models, as objects."""
-    return isinstance(record.msg, str) and not record.msg.startswith("Please install tensorboardX")
+    return isinstance(record.msg, str) and not record.msg.startswith(("Please install tensorboardX", "--user-dir="))
 
 
 class _AboveTheBar(logging.StreamHandler):  # type: ignore[type-arg]

@@ -64,7 +64,8 @@ def run(name: str, words: list[str]) -> None:
     try:
         refuse_unknown([name], [*RECIPES, *TOOLS, *FAIRSEQ, "path"], "amlp-fairseq")
     except ValueError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(2)
     sys.argv = [f"amlp-fairseq {name}", *words]
     for folder, names in (("recipes", RECIPES), ("cli", TOOLS)):
         if name in names:

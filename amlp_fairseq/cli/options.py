@@ -19,7 +19,6 @@ from enum import Enum
 from typing import Any
 
 from amlp_fairseq.attention.registry import ATTENTIONS
-from amlp_fairseq.cli.arguments import command_parser
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
@@ -29,6 +28,7 @@ from amlp_fairseq.compat.internals import (
     GenerationConfig,
 )
 from amlp_fairseq.recipes.config import refuse_unknown
+from amlp_fairseq.usage import command_parser
 
 PACKAGE = "amlp_fairseq"
 
@@ -259,7 +259,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    parser = command_parser("options", __doc__, argparse.ArgumentParser)
+    parser = command_parser("options", __doc__)
     parser.add_argument("--markdown", action="store_true", help="all of it, as docs/options.md")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a task, model, architecture, attention or option")
     words = sys.argv[1:]

@@ -24,7 +24,7 @@ from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
-from amlp_fairseq.cli.arguments import command_parser
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.recipes.average import average_checkpoints, save
 from amlp_fairseq.recipes.config import flags, quoted, read
@@ -34,6 +34,7 @@ from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedCon
 from amlp_fairseq.translator import decoding_options, model_card, model_folder
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 from amlp_fairseq.translator.translator import Translator
+from amlp_fairseq.usage import command_parser
 
 #: Settings of text.json that are about how a line is cut up.
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
@@ -100,7 +101,7 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
 
 
 def main() -> None:
-    parser = command_parser("package", __doc__, argparse.ArgumentParser)
+    parser = command_parser("package", __doc__)
     parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="+", type=Path, help="see above")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument(
@@ -112,7 +113,7 @@ def main() -> None:
     without.add_argument("--tokenizer", choices=("moses",), help="how lines are tokenised")
     without.add_argument("--post-process", choices=sorted(MODELS), help="how words are cut up")
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
-    args, words = parser.parse_known_args()
+    args, words = parse_with_fairseqs(parser)
     package(args, words)
 
 
@@ -132,6 +133,11 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         state = checkpoint(paths, Path(scratch))
     task = state["cfg"].task
     data = args.data or Path(task.data)
+    if task.source_lang is None or task.target_lang is None:  # fairseq-train has found them in the data
+        with open_dict(state["cfg"]):
+            task.source_lang, task.target_lang = data_utils.infer_language_pair(str(data))
+        if task.target_lang is None:
+            raise ValueError(f"{data} does not say the languages: name the data folder of the training with --data")
     languages = [task.source_lang, task.target_lang]
     dictionaries = [data / f"dict.{language}.txt" for language in languages]
     for path in dictionaries:

@@ -14,10 +14,11 @@ import math
 import sys
 from dataclasses import fields
 
-from amlp_fairseq.cli.arguments import add_translator_arguments, command_parser, positive, translator_settings
-from amlp_fairseq.compat.command_line import Parser
+from amlp_fairseq.cli.arguments import add_translator_arguments, translator_settings
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.translator.limits import Limits
 from amlp_fairseq.translator.translator import Translator
+from amlp_fairseq.usage import command_parser, positive
 
 
 def port(text: str) -> int:
@@ -44,7 +45,7 @@ def main() -> None:
 
 def run(words: list[str]) -> None:
     """Serve, with the arguments of a command line."""
-    parser = command_parser("serve", __doc__, Parser)
+    parser = command_parser("serve", __doc__)
     add_translator_arguments(parser, "texts")
     parser.add_argument("--port", type=port, default=8000, metavar="N", help="default: 8000; 0 takes a free one")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all addresses (default: 127.0.0.1)")
@@ -55,11 +56,8 @@ def run(words: list[str]) -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parser.parse_known_args(words)
-    try:
-        serve(args, words)
-    except (OSError, ValueError) as error:
-        sys.exit(f"serve: {error}")
+    args, words = parse_with_fairseqs(parser, words)
+    serve(args, words)
 
 
 def serve(args: argparse.Namespace, words: list[str]) -> None:

@@ -23,10 +23,12 @@ from typing import Any
 from tqdm import tqdm
 
 from amlp_fairseq.cli import serve
-from amlp_fairseq.cli.arguments import add_translator_arguments, command_parser, positive, translator_settings
+from amlp_fairseq.cli.arguments import add_translator_arguments, translator_settings
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.whole_lines import buffered_read
 from amlp_fairseq.translator import long_inputs
 from amlp_fairseq.translator.translator import Translation, Translator
+from amlp_fairseq.usage import command_parser, positive
 
 
 def translated(translator: Translator, source: Path | None, buffer: int) -> Iterator[tuple[str, Translation]]:
@@ -49,7 +51,7 @@ def translated(translator: Translator, source: Path | None, buffer: int) -> Iter
 
 
 def main() -> None:
-    parser = command_parser("translate", __doc__, argparse.ArgumentParser)
+    parser = command_parser("translate", __doc__)
     add_translator_arguments(parser, "lines")
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
@@ -65,7 +67,7 @@ def main() -> None:
         "--buffer-size", type=positive, default=1000, metavar="N", help="lines that are read before any is written"
     )
     parser.add_argument("--serve", metavar="PORT", help="serve over HTTP: amlp-fairseq serve --port PORT")
-    args, words = parser.parse_known_args()
+    args, words = parse_with_fairseqs(parser)
     if args.serve is not None:
         serve.run([re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv[1:]])
         return

@@ -5,7 +5,7 @@
     amlp-fairseq watch --model DIR --model DIR2 --html page.html "A sentence."
 
 Several models are shown below each other, in step: the clock is the number of decoder calls, not the time that they
-take. New words stand out, missing ones are dots, those that iterative refinement doubts are boxes.
+take. New words stand out, missing ones are dots, those that iterative refinement doubts are boxes, and drafts are dim.
 
 Further options are those of fairseq-generate that are about decoding, with an equals sign (--beam=1,
 --iter-decode-max-iter=4, ...); they hold for every model, and by default each model decodes with its own. The best
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import math
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,10 +28,11 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from amlp_fairseq.cli.arguments import command_parser
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.steps import Decoding, Step
+from amlp_fairseq.usage import command_parser
 
 #: Of directions, in turn.
 COLOURS = ("cyan", "magenta", "blue", "yellow")
@@ -53,25 +53,22 @@ def seconds(text: str) -> float:
 
 
 def main() -> None:
-    parser = command_parser("watch", __doc__, argparse.ArgumentParser)
+    parser = command_parser("watch", __doc__)
     parser.add_argument("sentence", metavar="SENTENCE", help="what to translate, in quotes")
     models = {"action": "append", "required": True, "metavar": "DIR", "type": Path}
     parser.add_argument("--model", **models, help="made by amlp-fairseq package; may be given several times")  # type: ignore[arg-type]
     parser.add_argument("--delay", type=seconds, default=0.4, metavar="SECONDS", help="between steps (default: 0.4)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the animation, for any browser")
-    args, words = parser.parse_known_args()
+    args, words = parse_with_fairseqs(parser)
     if others := [word for word in words if not word.startswith("-")]:
         parser.error(f"{others[0]!r}: one SENTENCE is needed, in quotes, and = between a decoding option and its value")
-    try:
-        if args.html and not args.html.parent.is_dir():
-            raise FileNotFoundError(f"--html {args.html}: there is no folder {args.html.parent}")
-        decodings = [decoded(folder, args.sentence, words) for folder in args.model]
-        if args.html:
-            args.html.write_text(page.render(decodings), encoding="utf-8")
-            print(f"{args.html}: open it in a browser")
-            return
-    except (OSError, ValueError) as error:
-        sys.exit(f"watch: {error}")
+    if args.html and not args.html.parent.is_dir():
+        raise FileNotFoundError(f"--html {args.html}: there is no folder {args.html.parent}")
+    decodings = [decoded(folder, args.sentence, words) for folder in args.model]
+    if args.html:
+        args.html.write_text(page.render(decodings), encoding="utf-8")
+        print(f"{args.html}: open it in a browser")
+        return
     console = Console(highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
         animate(console, decodings, args.delay)
@@ -147,7 +144,9 @@ def _words(decoding: Decoding, step: Step | None, moment: float) -> Text:
             piece = Text((MASKED if masked else MISSING) * width, "red" if masked and new else "dim")
         else:
             assert step is not None
-            piece = Text(word, f"{'bold reverse ' if new else ''}{_colour(decoding, step, place)}")
+            drafted = step.kind == steps.DRAFT and place in step.places
+            style = "dim italic" if drafted else f"{'bold reverse ' if new else ''}{_colour(decoding, step, place)}"
+            piece = Text(word, style)
         result.append_text(piece)
         result.append(" " * (width - cell_len(piece.plain) + 1))
     return result
@@ -166,6 +165,8 @@ def caption(decoding: Decoding, step: Step | None) -> str:
         return "reads the source"
     if step.kind == steps.MASK:
         return f"masks the least certain words before call {step.call}: {len(step.places)} of {len(step.words)}"
+    if step.kind == steps.DRAFT:
+        return f"a draft before call {step.call}: {' '.join(str(step.words[place]) for place in step.places)}"
     if not decoding.directions and not step.places and step.words:
         return f"call {step.call}: keeps every word"
     written = [

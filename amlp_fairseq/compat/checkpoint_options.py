@@ -13,6 +13,8 @@ from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from omegaconf import DictConfig, open_dict
 
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
+
 #: Ends of the names of options that say how large a model is.
 SIZES = ("_dim", "_layers", "_heads", "_positions")
 
@@ -26,9 +28,12 @@ def install() -> None:
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         state = load(path, *args, **kwargs)
         model = (state.get("cfg") or {}).get("model")
-        _add_overrides(model, args[0] if args else kwargs.get("arg_overrides"))
+        overrides = args[0] if args else kwargs.get("arg_overrides")
+        _add_overrides(model, MODEL_DATACLASS_REGISTRY.get(_model_name(model)), overrides)
+        task = (state.get("cfg") or {}).get("task")
+        _add_overrides(task, TASK_DATACLASS_REGISTRY.get(getattr(task, "_name", None)), overrides)
         _refuse_impossible_sizes(path, state.get("model"), state.get("args") or model)
-        config = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None)), object)
+        config = MODEL_DATACLASS_REGISTRY.get(_model_name(model), object)
         if hasattr(config, "refuse_unsupported"):
             config.refuse_unsupported(state.get("args") or model)  # old checkpoints have all of them in ``args`` alone
         return state
@@ -36,15 +41,20 @@ def install() -> None:
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
 
 
-def _add_overrides(model: Any, overrides: Mapping[str, Any] | None) -> None:
-    """Set the options that the model has and the checkpoint does not, being older; fairseq passes over them."""
-    config = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None)))
-    if not isinstance(model, DictConfig):
+def _model_name(model: Any) -> str | None:
+    """The registered name of the model with these options."""
+    return ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None))
+
+
+def _add_overrides(section: Any, config: Any, overrides: Mapping[str, Any] | None) -> None:
+    """Set the options that the model or the task has and the checkpoint does not, being older; fairseq passes over
+    them."""
+    if not isinstance(section, DictConfig):
         return
     for name, value in (overrides or {}).items():
-        if name in getattr(config, "__dataclass_fields__", {}) and name not in model:
-            with open_dict(model):
-                model[name] = value
+        if name in getattr(config, "__dataclass_fields__", {}) and name not in section:
+            with open_dict(section):
+                section[name] = value
 
 
 def _refuse_impossible_sizes(path: str, tensors: Any, options: Any) -> None:

@@ -5,28 +5,34 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import difflib
 import functools
 import os
 import pickle
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fairseq import options
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.logging import progress_bar
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
+from fairseq.trainer import Trainer
 
 from amlp_fairseq.compat import parallel_text
-from amlp_fairseq.compat.internals import TASK_REGISTRY, FairseqConfig
+from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
+from amlp_fairseq.compat.internals import (
+    TASK_REGISTRY,
+    FairseqConfig,
+    TranslationLevenshteinTask,
+    gen_parser_from_dataclass,
+)
+from amlp_fairseq.usage import Parser, nearest
 
 #: The programs of fairseq that load the plugin by --user-dir.
 PROGRAMS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess")
-#: More choices than these are not listed.
-MOST_CHOICES = 20
 
 
 def install() -> None:
@@ -34,6 +40,7 @@ def install() -> None:
     for name in ("get_parser", "parse_args_and_arch"):
         setattr(options, name, _with_nearest_names(getattr(options, name)))
     _check_commands()
+    Trainer.__init__ = _with_checks(Trainer.__init__)
     program = Path(sys.argv[0]).name
     if program in [f"fairseq-{name}" for name in PROGRAMS]:
         sys.excepthook = functools.partial(_end, program, sys.excepthook)
@@ -63,19 +70,20 @@ def describe(error: BaseException) -> str | None:
         path = text if error.filename is None else error.filename
         return f"{path} exists: give another folder, or take this one's (fairseq-preprocess --srcdict, --tgtdict)"
     if isinstance(error, OSError) and error.filename is not None and error.errno is not None:
-        return f"{error.filename}: {os.strerror(error.errno)}" if isinstance(error, _OF_PATHS) else None
+        return f"{error.filename}: {os.strerror(error.errno)}"
     lacking = re.match(r"Interpolation key 'criterion\.(\w+)' not found", text)
     if lacking:
         option = lacking.group(1).replace("_", "-")
         return f"the model needs --{option}, which this --criterion does not have (CMLMC: --criterion nat_loss)"
     fairseqs = type(error) in (Exception, OSError)  # what fairseq raises, as for a checkpoint that does not exist
     asserted = isinstance(error, AssertionError) and _is_raised_by_a_command(error)
-    if text and (fairseqs or asserted or isinstance(error, (ValueError, FileNotFoundError, pickle.UnpicklingError))):
+    if text and (fairseqs or asserted or isinstance(error, _OF_USERS)):
         return text
     return None
 
 
-_OF_PATHS = (IsADirectoryError, NotADirectoryError, PermissionError)
+#: ``ChildProcessError``: a command that another one has started has failed, and has said why.
+_OF_USERS = (ValueError, FileNotFoundError, pickle.UnpicklingError, ChildProcessError)
 
 
 def _say_where(error: BaseException) -> None:
@@ -99,31 +107,12 @@ def _end(program: str, hook: Any, kind: type[BaseException], error: BaseExceptio
     print(f"{program}: {line}", file=sys.stderr)  # noqa: T201
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with the nearest name."""
+class FairseqParser(Parser):
+    """The parser of a program of fairseq, which knows what other tasks have."""
 
-    def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: (.*)", message)
-        choice = re.match(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from", message)
-        if unknown:
-            message = self._unknown(unknown.group(1).split())
-        elif choice:
-            message = self._invalid_choice(choice.group(1).split("/")[0], choice.group(2))
-        self.exit(1, f"{self.prog}: {message} (all options: {self.prog} --help)\n")
-
-    def _unknown(self, words: list[str]) -> str:
-        flags = [word.split("=")[0] for word in words if word.startswith("--")]
-        if not flags:
-            return f"{words[0]!r} is one argument too many"
-        owners = _owners(flags[0])
-        if owners:
-            return f"{flags[0]} is an option of {owners} only"
-        return f"{flags[0]} is unknown{_nearest(flags[0], self._option_string_actions)}"
-
-    def _invalid_choice(self, flag: str, given: str) -> str:
-        known = [str(name) for name in self._option_string_actions[flag].choices or ()]
-        listed = f"; known: {', '.join(known)}" if len(known) <= MOST_CHOICES else ""
-        return f"{flag} {given!r} is unknown{_nearest(given, known) or listed}"
+    def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
+        owners = _owners(flag)
+        return f"{flag} is an option of {owners} only" if owners else super().unknown(flag, others)
 
 
 def _owners(flag: str) -> str:
@@ -140,19 +129,26 @@ def _fields(config: Any) -> Any:
     return getattr(config, "__dataclass_fields__", {})
 
 
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _with_nearest_names(function: Any) -> Any:
-    """A function that takes or returns a parser, which becomes a :class:`Parser`."""
+    """A function that takes or returns a parser, which becomes a :class:`FairseqParser`."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         for parser in args[:1]:
             _convert(parser)
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except RuntimeError as error:
+            if error.args:
+                raise
+            args[0].error("--arch NAME is needed, or --row and --scale of amlp-fairseq train")  # fairseq says nothing
+        if hasattr(result, "best_checkpoint_metric"):  # options of a training
+            check_training(
+                result.best_checkpoint_metric,
+                None if result.disable_validation else result.task,
+                getattr(result, "eval_bleu", None),
+                result.tensorboard_logdir,
+            )
         _convert(result)
         _check_commands()
         return result
@@ -162,7 +158,50 @@ def _with_nearest_names(function: Any) -> Any:
 
 def _convert(parser: Any) -> None:
     if type(parser) is argparse.ArgumentParser:
-        parser.__class__ = Parser
+        parser.__class__ = FairseqParser
+
+
+def _with_checks(begin: Any) -> Any:
+    """``Trainer.__init__``, which looks at the options of trainings that had no command line: fairseq-hydra-train."""
+
+    @functools.wraps(begin)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        cfg = self.cfg
+        task = None if cfg.dataset.disable_validation else cfg.task._name
+        eval_bleu = getattr(cfg.task, "eval_bleu", None)
+        check_training(cfg.checkpoint.best_checkpoint_metric, task, eval_bleu, cfg.common.tensorboard_logdir)
+
+    return wrapped
+
+
+def check_training(metric: str, task: str | None, eval_bleu: bool | None, tensorboard: str | None) -> None:
+    """Look at what would end a training after its first epoch, or what fairseq leaves out with a warning.
+
+    Args:
+        metric: ``--best-checkpoint-metric``.
+        task: the name of the task; None without validation.
+        eval_bleu: ``--eval-bleu``; None for a task that does not have the option.
+        tensorboard: ``--tensorboard-logdir``.
+
+    Raises:
+        ValueError: naming the option and what it needs.
+    """
+    if metric == "bleu" and task is not None:
+        kind = TASK_REGISTRY[task]
+        fairseqs = issubclass(kind, TranslationLevenshteinTask) and not issubclass(kind, DecodedValidationTask)
+        if eval_bleu is None or fairseqs:  # it has the option, and ignores it
+            raise ValueError(
+                f"--best-checkpoint-metric bleu: --task {task} has no BLEU in validation; --eval-bleu is "
+                "for the tasks of the plugin and fairseq's translation"
+            )
+        if not eval_bleu:
+            raise ValueError("--best-checkpoint-metric bleu needs --eval-bleu, which decodes the validation set")
+    if tensorboard and progress_bar.SummaryWriter is None:
+        raise ValueError(
+            f"--tensorboard-logdir {tensorboard} needs tensorboardX, which is not installed: "
+            'pip install "amlp-fairseq[tensorboard]"'
+        )
 
 
 def _check_commands() -> None:
@@ -209,24 +248,46 @@ def _check_overrides(text: str) -> None:
         keys = list(overrides.keys())
     except (AttributeError, SyntaxError, TypeError, ValueError):
         raise ValueError(f"--model-overrides {text!r} is no dictionary, as in \"{{'dropout': 0.0}}\"") from None
-    known = _known_options() if keys else set()
+    known = {action.dest for action in _every_option()} | {"_name", *FairseqConfig.__dataclass_fields__} if keys else ()
     for key in keys:
         if key not in known:
-            raise ValueError(f"--model-overrides: no model or task has {key!r}{_nearest(str(key), known)}")
+            near = nearest(str(key), known)
+            hint = f"; did you mean {near}?" if near else ""
+            raise ValueError(f"--model-overrides: no model or task has {key!r}{hint}")
 
 
-def _known_options() -> set[str]:
-    """The names of all options that a checkpoint can hold."""
+def parse_with_fairseqs(parser: Parser, words: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
+    that neither can have ends it as the parser's errors do."""
+    args, rest = parser.parse_known_args(words)
+    flags = [word.split("=")[0] for word in rest if word.startswith("--")]
+    if "--user-dir" not in flags:  # which brings others
+        for flag in flags:
+            if flag.removeprefix("--") not in known_flags():
+                parser.error(parser.unknown(flag, [f"--{name}" for name in known_flags()]))
+    return args, rest
+
+
+@functools.cache
+def known_flags() -> frozenset[str]:
+    """The flags of all tasks, models and other parts that fairseq's commands know, without their dashes."""
+    flags = (flag for action in _every_option() for flag in action.option_strings)
+    return frozenset(flag.removeprefix("--") for flag in flags if flag.startswith("--"))
+
+
+def _every_option() -> list[argparse.Action]:
     parser = argparse.ArgumentParser(conflict_handler="resolve")
-    for cls in {*ARCH_MODEL_REGISTRY.values(), *TASK_REGISTRY.values()}:
-        cls.add_args(parser)
-    known = {action.dest for action in parser._actions} | {"_name"}
-    configs = [field.type for field in FairseqConfig.__dataclass_fields__.values()]
-    configs += MODEL_DATACLASS_REGISTRY.values()
-    configs += [config for registry in REGISTRIES.values() for config in registry["dataclass_registry"].values()]
-    for config in configs:
-        known.update(_fields(config))
-    return known | set(FairseqConfig.__dataclass_fields__)
+    parser.add_argument("--arch")
+    gen_parser_from_dataclass(parser, FairseqConfig())
+    parts = {*ARCH_MODEL_REGISTRY.values(), *TASK_REGISTRY.values()}
+    for registry in REGISTRIES.values():
+        parts.update(registry["registry"].values())
+    for part in parts:
+        if hasattr(part, "add_args"):
+            part.add_args(parser)
+        elif hasattr(part, "__dataclass"):
+            gen_parser_from_dataclass(parser, getattr(part, "__dataclass")())
+    return parser._actions
 
 
 CHECKS = {"preprocess": parallel_text.check, "generate": check_decoding, "interactive": check_decoding}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
@@ -66,6 +66,11 @@ class ReadyModel:
         """The encoder's output for sources (b, S)."""
         return self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
 
+    def share_encoder(self, other: ReadyModel) -> None:
+        """Let the encoder run once for both if it is the same in both: then its last output is kept."""
+        if _same_encoder(self.model.encoder, other.model.encoder):
+            self.encoder = other.encoder = _LastOutput(other.encoder)
+
     def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
         encoder_out = self.encode(src_tokens, src_lengths)
@@ -87,6 +92,37 @@ class ReadyModel:
                 f"{type(self.model.decoder).__name__}"
             )
         return Verification(self.decoder, self.encode(src_tokens, src_lengths))
+
+
+def _same_encoder(one: nn.Module, other: nn.Module) -> bool:
+    weights, others = one.state_dict(), other.state_dict()
+    return (
+        type(one) is type(other)
+        and _encoder_options(one) == _encoder_options(other)
+        and weights.keys() == others.keys()
+        and all(torch.equal(weight, others[name]) for name, weight in weights.items())
+    )
+
+
+def _encoder_options(encoder: Any) -> dict[str, Any]:
+    options = getattr(encoder.cfg, "options", encoder.cfg)
+    names = ("activation_fn", "no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings")
+    return {name: value for name, value in vars(options).items() if name in names or name.startswith("encoder_")}
+
+
+class _LastOutput:
+    """An encoder whose output for the last sources is kept."""
+
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
+        self.sources: Tensor | None = None
+        self.output: Any = None
+
+    def forward_torchscript(self, net_input: dict[str, Tensor]) -> Any:
+        sources = net_input["src_tokens"]
+        if self.sources is None or not torch.equal(self.sources, sources):
+            self.sources, self.output = sources, self.encoder.forward_torchscript(net_input)
+        return self.output
 
 
 class _ModelsOwnDecoding:

@@ -9,7 +9,6 @@ fairseq has a script for this in its repository but not in its wheel.
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from fairseq.checkpoint_utils import checkpoint_paths
 
 from amlp_fairseq.compat.safe_checkpoints import refusals_name
+from amlp_fairseq.usage import command_parser
 
 
 def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def save(state: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser("average", __doc__)
     parser.add_argument("--inputs", nargs="+", type=Path, required=True, help="checkpoint files, or one folder of them")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     choices = parser.add_mutually_exclusive_group()
@@ -120,10 +120,7 @@ def main() -> None:
             continue
         if len(paths) != 1 or not paths[0].is_dir():
             parser.error(f"{flag} needs --inputs to be one folder that exists, not {' '.join(map(str, paths))}")
-        try:
-            paths = find(args.inputs[0])
-        except ValueError as error:
-            parser.error(str(error))
+        paths = find(args.inputs[0])
         if not 1 <= count <= len(paths):
             parser.error(
                 f"{flag} {count}: {args.inputs[0]} has {len(paths)} such checkpoint(s); "

@@ -26,7 +26,6 @@ Files are merged by OmegaConf.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -37,6 +36,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.usage import nearest
 
 #: What --user-dir must be.
 PLUGIN = Path(__file__).parent.parent
@@ -55,6 +57,8 @@ PUBLISHED = (
     *("data", "table", "row", "decoding", "kind", "split", "bleu", "distilled", "speedup", "sentences-per-second"),
     *("parameters", "over", "note"),
 )
+#: More names than these are not listed.
+MOST_NAMES = 100
 #: What may be averaged, by the names of the options of ``amlp-fairseq average``.
 AVERAGES = ("last-epochs", "last-updates", "best")
 #: The kinds of BLEU that papers report; scores of two kinds are not comparable. ``kytea``: tokenised by that program.
@@ -233,9 +237,10 @@ def refuse_unknown(
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"{where}: {name!r} is unknown; {hint}{line(name)}")
+            near = nearest(str(name), known)
+            listed = f"; known: {', '.join(known)}" if len(known) <= MOST_NAMES else ""
+            hint = f"; did you mean {near!r}?" if near else listed
+            raise ValueError(f"{where}: {name!r} is unknown{hint}{line(name)}")
 
 
 def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
@@ -248,7 +253,8 @@ def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
     while True:
         content = _load(path)
         refuse_unknown(map(str, content), SECTIONS[kind], str(path), partial(_line, path))
-        _check_sections(content, path)
+        sections: Any = OmegaConf.to_container(content)
+        _check_sections(sections, path)
         _check_parts(content, path)
         found.insert(0, (path.stem, content))
         base = content.pop("base", None)
@@ -269,7 +275,9 @@ def _load(path: Path) -> DictConfig:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ValueError(f"{path}: {error.problem or error.context} (YAML{where})") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, DictConfig):
         raise ValueError(f"{path}: sections are needed ({', '.join(SECTIONS['rows'])}), not {content!r}")
@@ -288,19 +296,32 @@ def _line(path: Path, *keys: str) -> str:
     return line
 
 
-def _check_sections(content: DictConfig, path: Path) -> None:
-    """Refuse unknown sections, and those of keys and values that are something else."""
-    sections: Any = OmegaConf.to_container(content)
+def _check_sections(sections: dict[str, Any], path: Path, *inside: str) -> None:
+    """Refuse sections of keys and values that are something else, and flags that fairseq does not have; also in what a
+    corpus or scale has for families and rows, which are ``inside`` the file."""
     for name, value in sections.items():
-        parts = {name: value}
-        if name == "generate" and isinstance(value, dict):
-            parts |= {f"{name}, {key}": part for key, part in value.items()}
-        for where, part in parts.items():
-            if name in MAPPINGS and part is not None and not isinstance(part, dict):
-                raise ValueError(
-                    f"{path}: {where} must have keys and values, like {{key: value}}, not {part!r}"
-                    + _line(path, *where.split(", "))
-                )
+        where = (*inside, name)
+        if name in MAPPINGS:
+            _check_mapping(value, path, *where)
+        parts = {} if name not in ("generate", "families", "rows") or value is None else value
+        for part, values in parts.items():
+            if name == "generate":
+                _check_flags(values, path, *where, str(part))
+            elif isinstance(values, dict):
+                _check_sections(values, path, *where, str(part))
+        if name in ("task", "train"):
+            _check_flags(value, path, *where)
+
+
+def _check_flags(values: Any, path: Path, *where: str) -> None:
+    _check_mapping(values, path, *where)
+    refuse_unknown(map(str, values or ()), known_flags(), f"{path}: {', '.join(where)}", partial(_line, path, *where))
+
+
+def _check_mapping(value: Any, path: Path, *where: str) -> None:
+    if not isinstance(value, (dict, type(None))):
+        place, line = ", ".join(where), _line(path, *where)
+        raise ValueError(f"{path}: {place} must have keys and values, like {{key: value}}, not {value!r}{line}")
 
 
 def _families() -> list[str]:

@@ -41,10 +41,13 @@ from fairseq import tasks, utils
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils, indexed_dataset
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.watching import watching
+from amlp_fairseq.usage import command_parser, positive
 
 OPTIONS = ["--gen-subset", "train", "--beam", "5", "--max-tokens", "8000", "--required-batch-size-multiple", "1"]
 #: Options that would change which sentences are decoded, or what the S- and H- lines say.
@@ -59,7 +62,7 @@ NOT_KEPT = ("train", "preprocess.log", "manifest.json")
 SLACK = 5
 
 
-class DistillError(Exception):
+class DistillError(ValueError):
     """Why the distillation cannot go on, as a message for the user."""
 
 
@@ -220,8 +223,8 @@ def decode(
             process = subprocess.run(words, stdout=stdout, stderr=stderr, env=variables, pass_fds=[lock.fileno()])
         environments.put(variables)
         if process.returncode != 0:
-            last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
-            raise DistillError(f"{' '.join(words)}: status {process.returncode}, see {log}:\n{last}")
+            printed = log.read_text(encoding="utf-8", errors="replace")
+            raise failed(" ".join(words), process.returncode, printed, log)
         corpus.read(part, numbers[shard])
         part.rename(outputs[shard])
         with tqdm.external_write_mode(file=sys.stderr):
@@ -348,12 +351,6 @@ def distill(
     print(f"distill: {out}: {json.dumps(counts)}", file=sys.stderr)
 
 
-def at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose a whole number of at least 1")
-    return int(text)
-
-
 def ratio(text: str) -> float:
     try:
         number = float(text)
@@ -366,23 +363,15 @@ def ratio(text: str) -> float:
 
 def main() -> None:
     logging.disable(logging.INFO)
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq distill",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("distill", __doc__)
     parser.add_argument("teacher", metavar="TEACHER", help="checkpoint, or several joined by ':'")
     parser.add_argument("data", metavar="DATA", type=Path, help="folder made by fairseq-preprocess")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to make")
-    parser.add_argument("--shards", type=at_least_one, metavar="N", help="default: one for 2000 sentences, at most 16")
-    parser.add_argument("--jobs", type=at_least_one, default=1, metavar="J", help="shards at a time (default: 1)")
+    parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="shards at a time (default: 1)")
     parser.add_argument("--max-ratio", type=ratio, default=3.0, metavar="R", help="default: 3")
-    args, given = parser.parse_known_args()
-    try:
-        distill(args.teacher, args.data, args.out, args.shards, args.jobs, args.max_ratio, given)
-    except DistillError as error:
-        parser.exit(2, f"distill: {error}\n")
+    args, given = parse_with_fairseqs(parser)
+    distill(args.teacher, args.data, args.out, args.shards, args.jobs, args.max_ratio, given)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ options like ``--batch-size 32`` no times are stored.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,14 +20,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, load, quoted, read
 from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.train import RECIPE
 from amlp_fairseq.recipes.watching import watching
+from amlp_fairseq.usage import command_parser
 
 
 class Evaluation:
@@ -80,7 +82,7 @@ class Evaluation:
             done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT)
         printed = output.read_bytes().decode("utf-8")
         if done.returncode:
-            raise RuntimeError(f"fairseq-generate: status {done.returncode}, see {output}\n{printed[-1000:]}")
+            raise failed("fairseq-generate", done.returncode, printed, output)
         return printed
 
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
@@ -136,41 +138,31 @@ class Evaluation:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq evaluate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("evaluate", __doc__)
     parser.add_argument("checkpoints", metavar="CHECKPOINTS", type=Path, help="the folder of the checkpoints")
     parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser, required=False)
     parser.add_argument("--subset", choices=SPLITS, default="test", help="what to decode")
     parser.add_argument("--results", type=Path, help="by default CHECKPOINTS/results.jsonl")
-    args, rest = parser.parse_known_args()
-    try:
-        if not args.checkpoints.is_dir():
-            raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
-        text = text_settings(args.data, args.corpus)
-        if "post_process" not in text:
-            raise ValueError(f"DATA {args.data} has no text.json, which amlp-fairseq prepare writes")
-        if bool(args.row) != bool(args.scale):
-            raise ValueError("--row and --scale go together")
-        if args.row:
-            recipe = load(args.row, text["corpus"], args.scale, text["languages"])
-        elif (args.checkpoints / RECIPE).is_file():
-            recipe = read(args.checkpoints / RECIPE)
-        else:
-            raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
-        results = Evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
-        model = describe(args.checkpoints / "checkpoint_last.pt")
-    except (OSError, ValueError, RuntimeError) as error:
-        sys.exit(f"evaluate: {error}")
+    args, rest = parse_with_fairseqs(parser)
+    if not args.checkpoints.is_dir():
+        raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
+    text = text_settings(args.data, args.corpus)
+    if "post_process" not in text:
+        raise ValueError(f"DATA {args.data} has no text.json, which amlp-fairseq prepare writes")
+    if bool(args.row) != bool(args.scale):
+        raise ValueError("--row and --scale go together")
+    if args.row:
+        recipe = load(args.row, text["corpus"], args.scale, text["languages"])
+    elif (args.checkpoints / RECIPE).is_file():
+        recipe = read(args.checkpoints / RECIPE)
+    else:
+        raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
+    results = Evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
+    model = describe(args.checkpoints / "checkpoint_last.pt")
     lines = [result | model for result in results]
     try:
         append_results(args.results or args.checkpoints / "results.jsonl", lines)
-    except OSError as error:
-        sys.exit(f"evaluate: {error}")
     finally:
         if sys.stdout.isatty():
             print(table(lines))

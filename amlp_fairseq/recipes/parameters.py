@@ -8,7 +8,6 @@ their weights, with a dictionary of the size that the configuration's ``dictiona
 
 from __future__ import annotations
 
-import argparse
 from typing import Any, NamedTuple
 
 from fairseq import options
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from amlp_fairseq.compat.internals import TASK_REGISTRY, convert_namespace_to_omegaconf
 from amlp_fairseq.recipes.config import PAPER, Recipe, flags, load, names, row_corpora
 from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.usage import command_parser
 
 
 class Comparison(NamedTuple):
@@ -98,15 +98,10 @@ def table(rows: list[Comparison]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq parameters", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("parameters", __doc__)
     parser.add_argument("row", nargs="*", metavar="ROW", help="names of configs/rows")
     args = parser.parse_args()
-    try:
-        recipes = [load(row, data, PAPER) for row in args.row or names("rows") for data in row_corpora(row)]
-    except ValueError as error:
-        parser.error(str(error))
+    recipes = [load(row, data, PAPER) for row in args.row or names("rows") for data in row_corpora(row)]
     print(table(comparisons(recipes)))
 
 

@@ -11,16 +11,18 @@ Prints for each pair the perplexities on DATA's test set and log10 ppl(other) - 
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.config import PLUGIN
 from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import append_results
+from amlp_fairseq.usage import command_parser
 
 
 def log10_perplexity(log: str) -> float:
@@ -39,7 +41,7 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
     """log10 perplexity of a checkpoint on the test set, or on the ``--valid-subset`` of ``rest``.
 
     Raises:
-        RuntimeError: if fairseq-validate fails.
+        ChildProcessError: if fairseq-validate fails.
     """
     words = [
         sys.executable,
@@ -55,14 +57,12 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
     words += ["--required-batch-size-multiple", "1"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-1000:]}")
+        raise failed(f"fairseq-validate --path {checkpoint}", done.returncode, done.stdout)
     return log10_perplexity(done.stdout)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = command_parser("pmi", __doc__)
     parser.add_argument("data", type=Path, help="a folder of fairseq-preprocess")
     parser.add_argument(
         "checkpoints",
@@ -72,14 +72,11 @@ def main() -> None:
         help="of a model that writes a word per step, and of one that writes several",
     )
     parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each pair to this file")
-    args, rest = parser.parse_known_args()
+    args, rest = parse_with_fairseqs(parser)
     if len(args.checkpoints) % 2:
         parser.error(f"{len(args.checkpoints)} checkpoints cannot be paired: an even number is needed")
     for autoregressive, other in zip(args.checkpoints[::2], args.checkpoints[1::2], strict=True):
-        try:
-            logs = [validate(args.data, path, rest) for path in (autoregressive, other)]
-        except (RuntimeError, ValueError) as error:
-            sys.exit(f"pmi: {error}")
+        logs = [validate(args.data, path, rest) for path in (autoregressive, other)]
         perplexities, pmi = [10**log for log in logs], logs[1] - logs[0]
         print(f"perplexity {perplexities[0]:.2f} and {perplexities[1]:.2f}, estimated PMI {pmi:.3f}", flush=True)
         if args.results is not None:

@@ -27,7 +27,9 @@ from typing import Any
 from amlp_fairseq.recipes import embedded_corpus
 from amlp_fairseq.recipes.config import names, prepare_settings
 from amlp_fairseq.recipes.download import Download, download, read_checksums
+from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, lines, writing
+from amlp_fairseq.usage import command_parser, positive
 
 OWN = "text"
 
@@ -156,8 +158,8 @@ def binarise(texts: Texts, out: Path, workers: int) -> Path:
         command = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
         done = subprocess.run(command, stdout=file, stderr=file, cwd=out)
     if done.returncode:
-        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:])
-        raise ValueError(f"fairseq-preprocess: status {done.returncode}, see {log}\n{last}")
+        printed = log.read_text(encoding="utf-8", errors="replace")
+        raise failed("fairseq-preprocess", done.returncode, printed, log)
     (folder / "preprocess.log").unlink(missing_ok=True)
     return folder
 
@@ -230,20 +232,8 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
         print(message, file=sys.stderr)
 
 
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 is needed")
-    return int(text)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq prepare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("prepare", __doc__)
     add = parser.add_argument
     add("corpus", metavar="CORPUS", help=f"{OWN}, or one of {', '.join(names('data'))}")
     add("out", metavar="OUT", type=Path, help="the folder to write to")
@@ -270,18 +260,15 @@ def main() -> None:
         path = getattr(args, name)
         if path is not None and not path.exists():
             parser.error(f"--{name} {path} does not exist")
-    try:
-        downloads: list[Download] = []
-        settings = own_settings(args) if args.corpus == OWN else corpus_settings(args, downloads)
-        args.out.mkdir(parents=True, exist_ok=True)
-        same_settings(args.out / "settings.json", settings_to_store(settings))
-        texts = Texts(args.out, settings, args.workers)
-        texts.run()
-        if not (args.out / "data-bin").exists():
-            corpus = "" if args.corpus == OWN else args.corpus
-            finish(texts, corpus, args.out, binarise(texts, args.out, args.workers), downloads)
-    except (ValueError, OSError) as error:
-        sys.exit(f"prepare: {error}")
+    downloads: list[Download] = []
+    settings = own_settings(args) if args.corpus == OWN else corpus_settings(args, downloads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    same_settings(args.out / "settings.json", settings_to_store(settings))
+    texts = Texts(args.out, settings, args.workers)
+    texts.run()
+    if not (args.out / "data-bin").exists():
+        corpus = "" if args.corpus == OWN else args.corpus
+        finish(texts, corpus, args.out, binarise(texts, args.out, args.workers), downloads)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from anywhere. An older page is replaced.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -20,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
-from amlp_fairseq.compat.command_line import Parser
 from amlp_fairseq.recipes.charts import Point, frontier, lines, node, number, scatter
 from amlp_fairseq.recipes.results import read_results
 from amlp_fairseq.recipes.tables import Key, Results
+from amlp_fairseq.usage import command_parser
 
 #: Where the content stands in the template.
 MARK = "@CONTENT@"
@@ -408,12 +407,7 @@ def _is_number(value: object) -> bool:
 
 
 def main() -> None:
-    parser = Parser(
-        prog="amlp-fairseq report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("report", __doc__)
     parser.add_argument("results", type=Path, nargs="+", metavar="FILE", help="results (.jsonl) or benchmarks (.json)")
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="PAGE.html", help="%(default)s")
     args = parser.parse_args()

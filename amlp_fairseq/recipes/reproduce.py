@@ -11,7 +11,6 @@ batches and no latencies are stored, because the jobs slow each other down.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,8 +20,10 @@ from typing import NamedTuple
 
 from amlp_fairseq.recipes.config import load, names, quoted
 from amlp_fairseq.recipes.corpus import text_settings
+from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
+from amlp_fairseq.usage import command_parser, positive
 
 TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
 TEACHER = "transformer"
@@ -94,7 +95,7 @@ class Reproduction:
         """Run a command of amlp-fairseq; what it prints goes to the work folder.
 
         Raises:
-            RuntimeError: if it fails.
+            ChildProcessError: if it fails.
         """
         path = self.work / "logs" / f"{log or name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,8 @@ class Reproduction:
             command = [sys.executable, "-m", "amlp_fairseq", *map(str, words)]
             status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
         if status:
-            raise RuntimeError(f"amlp-fairseq {quoted(words)}: status {status}, see {path}")
+            printed = path.read_text(encoding="utf-8", errors="replace")
+            raise failed(f"amlp-fairseq {quoted(words)}", status, printed, path)
 
     def data(self, distilled: bool) -> Path:
         """The folder of the data, which is made if it is missing."""
@@ -130,18 +132,13 @@ class Reproduction:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq reproduce",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("reproduce", __doc__)
     parser.add_argument("--corpus", choices=names("data"), required=True)
     parser.add_argument("--scale", choices=names("scale"), required=True)
     parser.add_argument("--table", choices=TABLES, required=True)
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--jobs", type=int, default=1, help="how many experiments to run at the same time")
+    parser.add_argument("--jobs", type=positive, default=1, help="how many experiments to run at the same time")
     parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
     parser.add_argument("--work", type=Path, help="for data and checkpoints (default: work/SCALE)")
     parser.add_argument("--results", type=Path, help="by default WORK/results.jsonl")
@@ -167,13 +164,10 @@ def main() -> None:
         for distilled in (False, True)
         for row in (args.rows or rows)
     ]
-    try:
-        reproduction.data(distilled=True)
-        done = reproduction.done()
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(reproduction.run, [each for each in experiments if each not in done]))
-    except (RuntimeError, OSError, ValueError) as error:
-        sys.exit(f"reproduce: {error}")
+    reproduction.data(distilled=True)
+    done = reproduction.done()
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(reproduction.run, [each for each in experiments if each not in done]))
     results.with_suffix(".md").write_text(report(results), encoding="utf-8")
 
 

@@ -6,7 +6,6 @@ GENERATED is what ``fairseq-generate`` printed (its D- lines are put back into i
 there once), REFERENCE the raw text. ``amlp-fairseq evaluate`` does this and more.
 """
 
-import argparse
 import json
 import re
 from itertools import pairwise
@@ -17,6 +16,7 @@ import sacremoses
 from fairseq import checkpoint_utils
 
 from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.usage import command_parser
 
 
 def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
@@ -113,7 +113,7 @@ def describe(checkpoint: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser("score", __doc__)
     parser.add_argument("generated", type=Path, help="output of fairseq-generate")
     parser.add_argument("reference", type=Path, help="raw references, one sentence per line")
     parser.add_argument("--language", default="de", help="of the target, for its tokenisation")

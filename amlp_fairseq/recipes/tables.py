@@ -12,7 +12,6 @@ benchmarks/decoding.py, which runs systems side by side.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ import yaml
 
 from amlp_fairseq.recipes.config import CONFIGS, load, names
 from amlp_fairseq.recipes.results import markdown, read_results, same_data
+from amlp_fairseq.usage import command_parser
 
 #: The fields of results that have the kinds of BLEU.
 KINDS = {
@@ -205,15 +205,10 @@ def report(path: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq tables", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tables", __doc__)
     parser.add_argument("results", type=Path, help="a file that amlp-fairseq evaluate has written")
     args = parser.parse_args()
-    try:
-        print(report(args.results), end="")
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    print(report(args.results), end="")
 
 
 if __name__ == "__main__":

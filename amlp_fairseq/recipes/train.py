@@ -22,10 +22,12 @@ from pathlib import Path
 import torch
 import yaml
 
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, load, quoted, save
 from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
+from amlp_fairseq.usage import command_parser
 
 RECIPE = "recipe.yaml"
 
@@ -96,27 +98,19 @@ def main() -> None:
     if not any(word.split("=")[0] == "--row" for word in sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
         run(["--user-dir", str(PLUGIN), *sys.argv[1:]])
         return
-    parser = argparse.ArgumentParser(
-        prog="amlp-fairseq train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("train", __doc__)
     parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser)
     parser.add_argument("--save-dir", type=Path, help="default: checkpoints/<corpus>/<scale>/<row>")
     parser.add_argument("--print", action="store_true", help="only show the configuration and the command")
-    args, rest = parser.parse_known_args()
+    args, rest = parse_with_fairseqs(parser)
     if not args.data.is_dir():
         parser.error(f"DATA {args.data}: there is no such folder")
-    try:
-        text = text_settings(args.data, args.corpus)
-        recipe = load(args.row, text["corpus"], args.scale, text["languages"])
-        save_dir = args.save_dir or Path("checkpoints", text["name"], recipe.scale, recipe.row)
-        words = command(recipe, args.data, save_dir, rest, os.environ)
-        recipe = replace(recipe, changes=changes(rest))
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    text = text_settings(args.data, args.corpus)
+    recipe = load(args.row, text["corpus"], args.scale, text["languages"])
+    save_dir = args.save_dir or Path("checkpoints", text["name"], recipe.scale, recipe.row)
+    words = command(recipe, args.data, save_dir, rest, os.environ)
+    recipe = replace(recipe, changes=changes(rest))
     if args.print:
         content = {name: value for name, value in vars(recipe).items() if name != "published"}
         print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "\n" + quoted(["fairseq-train", *words]))

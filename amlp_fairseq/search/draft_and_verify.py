@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.order import GenerationOrder
-from amlp_fairseq.search.drafts import Draft, Drafter
+from amlp_fairseq.search.drafts import Draft, Drafter, ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
@@ -28,7 +29,8 @@ from amlp_fairseq.search.search_steps import combine_words, length_penalty, row_
 
 class DraftAndVerify(MultiwordBeamSearch):
     """Finds what greedy search finds, in ⌈n/(K+1)⌉ calls for n words, the end symbol included, if all drafts are right,
-    and in n calls if none is. ``steps`` of a hypothesis are the calls of this model alone.
+    and in n calls if none is. ``steps`` of a hypothesis are the calls of this model alone; ``drafts`` has for each call
+    the words that were drafted, and how many of them were kept.
 
     Args:
         models: one autoregressive model with softmax attention.
@@ -67,6 +69,12 @@ class DraftAndVerify(MultiwordBeamSearch):
         super().__init__(models, tgt_dict, order, options)
         self.drafter, self.draft_words = drafter, draft_words
 
+    def make_ready(self, model: Any) -> ReadyModel:
+        ready = super().make_ready(model)
+        if isinstance(self.drafter, ModelDrafter):
+            self.drafter.share_encoder(ready)
+        return ready
+
     def search(self, net_input: dict[str, Tensor], sentences: Tensor, hypotheses: list[list[dict[str, Any]]]) -> None:
         _VerifiedSearch(self, net_input, sentences, hypotheses).run()
 
@@ -74,7 +82,8 @@ class DraftAndVerify(MultiwordBeamSearch):
 @dataclass
 class _Row:
     """A sentence that is being written: its index in the batch, its source (S,), the most words that it may have, its
-    draft; its words so far, their log-probabilities, and tables (n, S) of their attention over the source."""
+    draft; its words so far, their log-probabilities, tables (n, S) of their attention over the source, and for each
+    call what was drafted and how much of it was right."""
 
     sentence: int
     source: Tensor
@@ -83,6 +92,7 @@ class _Row:
     words: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
+    drafts: list[tuple[list[int], int]] = field(default_factory=list)
 
 
 class _VerifiedSearch:
@@ -127,6 +137,7 @@ class _VerifiedSearch:
         kept = []
         for index, (row, proposal) in enumerate(zip(self.rows, proposals, strict=True)):
             right = next((i for i, word in enumerate(proposal) if words[index][i] != word), len(proposal))
+            row.drafts.append((proposal, right))
             row.words += words[index][: right + 1]
             row.scores += scores[index][: right + 1]
             if attention is not None:
@@ -182,9 +193,8 @@ class _VerifiedSearch:
             score = score / length_penalty(length, self.options.len_penalty, self.options.length_penalty_kind)
         attention = torch.cat(row.attention) if row.attention else None
         words = torch.tensor(row.words, device=device)
-        self.hypotheses[row.sentence].append(
-            self.generator.hypothesis(words, word_scores[0], score[0], attention, row.source, calls)
-        )
+        found = self.generator.hypothesis(words, word_scores[0], score[0], attention, row.source, calls)
+        self.hypotheses[row.sentence].append({**found, "drafts": row.drafts})
 
 
 def _are_in(candidates: Tensor, sets: list[set[int]]) -> Tensor:

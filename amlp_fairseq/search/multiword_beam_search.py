@@ -52,9 +52,12 @@ class MultiwordBeamSearch:
         self.symbols_to_strip_from_output = {self.eos}
         self.order = order
         self.options = options
-        self.ready_models = ReadyCache(
-            lambda model: ReadyModel(model, options.decode_dtype, options.cuda_graphs and is_final([model]))
-        )
+        self.ready_models = ReadyCache(self.make_ready)
+
+    def make_ready(self, model: Any) -> ReadyModel:
+        """A model made ready to translate, with the present options."""
+        options = self.options
+        return ReadyModel(model, options.decode_dtype, options.cuda_graphs and is_final([model]))
 
     @torch.no_grad()
     def generate(

@@ -14,6 +14,12 @@ from amlp_fairseq.search.drafts import Drafter, MemoryDrafter, ModelDrafter, Sou
 DRAFTS = ("source",)
 
 
+def given_drafts(cfg: Any) -> list[str]:
+    """The options of a task that ask for drafts, as they are given on the command line."""
+    names = ("draft_path", "draft", "draft_file")
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(cfg, name) is not None]
+
+
 def build_drafter(task: Any, models: Sequence[Any]) -> Drafter | None:
     """What makes the drafts for a task's models; None if no option asks for one.
 
@@ -21,31 +27,31 @@ def build_drafter(task: Any, models: Sequence[Any]) -> Drafter | None:
         ValueError: if several options do, for a file or a checkpoint that cannot be read, and for a checkpoint with
             other dictionaries.
     """
-    cfg = task.cfg
-    given = {
-        f"--{name.replace('_', '-')}": value
-        for name in ("draft_path", "draft", "draft_file")
-        if (value := getattr(cfg, name)) is not None
-    }
+    cfg, given = task.cfg, given_drafts(task.cfg)
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} cannot be given together: a sentence has one draft")
     if cfg.draft is not None:
         return SourceDrafter(task.source_dictionary, task.target_dictionary)
     if cfg.draft_file is not None:
         return MemoryDrafter(cfg.draft_file, task.target_dictionary)
-    return None if cfg.draft_path is None else _model_drafter(cfg, task, models[0])
+    return None if cfg.draft_path is None else _model_drafter(cfg, models[0])
 
 
-def _model_drafter(cfg: Any, task: Any, verifier: Any) -> ModelDrafter:
+def _fastest(model: Any) -> GenerationConfig:
+    """The generation options of a drafting model's fastest search."""
+    refines = hasattr(model, "initialize_output_tokens")
+    return GenerationConfig(iter_decode_max_iter=0) if refines else GenerationConfig(beam=1)
+
+
+def _model_drafter(cfg: Any, verifier: Any) -> ModelDrafter:
     overrides = {"data": cfg.data, "decode_dtype": cfg.decode_dtype}
-    (model,), saved, drafting = checkpoint_utils.load_model_ensemble_and_task(
-        utils.split_paths(cfg.draft_path), arg_overrides=overrides
-    )
-    for side in ("source", "target"):
-        symbols, own = (getattr(each, f"{side}_dictionary").symbols for each in (drafting, task))
-        if symbols != own:
-            raise ValueError(f"--draft-path {cfg.draft_path} has another {side} dictionary than --path")
+    try:
+        (model,), saved, drafting = checkpoint_utils.load_model_ensemble_and_task(
+            utils.split_paths(cfg.draft_path), arg_overrides=overrides
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--draft-path {cfg.draft_path}: {error}") from None
     parameter = next(verifier.parameters())
     model.prepare_for_inference_(saved)
     model.to(device=parameter.device, dtype=parameter.dtype)
-    return ModelDrafter(drafting, model, drafting.build_generator([model], GenerationConfig(beam=1)))
+    return ModelDrafter(drafting, model, drafting.build_generator([model], _fastest(model)))

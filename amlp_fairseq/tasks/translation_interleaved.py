@@ -5,17 +5,18 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.nat import FairseqNATModel
-from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
+from amlp_fairseq.models.plugin_transformer import as_plugin_transformer
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import GENERATION_ARGUMENTS, LENGTH_PENALTIES, WORDS_BEHIND_END, SearchOptions
-from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter
+from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter, given_drafts
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -93,12 +94,14 @@ class TranslationInterleavedTask(PluginTranslationTask):
             if (value := getattr(cfg, name)) is not None
         }
         GenerationOrder(**self._given)
+        # Drafts are for autoregressive models, whose checkpoints need not say so.
+        self._default = {"num_directions": 1} if given_drafts(cfg) else {}
 
     @property
     def order(self) -> GenerationOrder:
         """The order of generation; fixed by the first checkpoint loaded, or else by the options at first use."""
         if self._order is None:
-            self._order = GenerationOrder(**self._given)
+            self._order = GenerationOrder(**{**self._default, **self._given})
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
@@ -133,6 +136,8 @@ class TranslationInterleavedTask(PluginTranslationTask):
                 f"the architecture {name!r} does not generate in interleaved order: --task translation_interleaved "
                 "is for the ibdecoder architectures, and with --num-directions 1 for Transformers"
             )
+        if from_checkpoint and model in (TransformerModel, TransformerModelBase):
+            cfg = as_plugin_transformer(cfg)
         return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:

@@ -13,6 +13,7 @@ from amlp_fairseq.tasks.plugin_translation import DecodingConfig
 #: Options of tasks that are about decoding.
 TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
     *("length_penalty", "words_behind_end", "deduplicate_ngrams"),
+    *("draft_path", "draft", "draft_file", "draft_words"),
 }
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}

@@ -18,19 +18,19 @@ from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
 
-WRITE, MASK = "write", "mask"
+WRITE, MASK, DRAFT = "write", "mask", "draft"
 
 
 @dataclass(frozen=True)
 class Step:
-    """A decoder call, or what iterative refinement masks before one.
+    """A decoder call, or what happens before one: what iterative refinement masks, or what is drafted.
 
     Attributes:
-        call: the number of the decoder call, from 1; of a masking that of the call behind it.
-        kind: ``write`` or ``mask``.
+        call: the number of the decoder call, from 1; of a masking or a draft that of the call behind it.
+        kind: ``write``, ``mask`` or ``draft``.
         words: the piece at each place; None where it is missing.
         probabilities: of the pieces; None where they are missing, or unknown.
-        places: those written or masked in this step, ascending; of an iteration those that are new or differ.
+        places: those written, masked or drafted in this step, ascending; of an iteration those that are new or differ.
         ends: whether the end of the sentence was written.
     """
 
@@ -43,7 +43,7 @@ class Step:
 
     @property
     def time(self) -> float:
-        """Decoder calls that have been made; a masking comes half a call after the last one."""
+        """Decoder calls that have been made; what is not a call comes half a call after the last one."""
         return self.call if self.kind == WRITE else self.call - 0.5
 
 
@@ -138,12 +138,16 @@ def decode(translator: Translator, text: str) -> Decoding:
                 f"{translator.folder}: --task {translator.task.cfg._name} does not say in what order it writes"
             )
         order = GenerationOrder(1, 1)
-    attention = best["attention"]
+    attention, probabilities = best["attention"], best["positional_scores"].exp().tolist()
+    system, written = describe(order), _in_order(words, probabilities, order)
+    if "drafts" in best:
+        drafts = [([names[word] for word in draft], right) for draft, right in best["drafts"]]
+        system, written = "draft and verify: a call checks several words", _verified(words, probabilities, drafts)
     return Decoding(
         **found,
-        system=describe(order),
-        calls=len(words) // order.words_per_step + 1,
-        steps=_in_order(words, best["positional_scores"].exp().tolist(), order),
+        system=system,
+        calls=written[-1].call,
+        steps=written,
         directions=tuple((order.recover(torch.arange(len(words))) % order.num_directions).tolist()),
         arrows=_arrows(order),
         attention=tuple(map(tuple, attention.t()[:-1].tolist())) if attention is not None and len(attention) else None,
@@ -200,6 +204,26 @@ def _in_order(words: tuple[str, ...], probabilities: list[float], order: Generat
                 ends=count < call * z,
             )
         )
+    return tuple(steps)
+
+
+def _verified(
+    words: tuple[str, ...], probabilities: list[float], drafts: list[tuple[list[str], int]]
+) -> tuple[Step, ...]:
+    """The steps of words whose drafts were verified: for each call what was drafted, and how many words were right."""
+    count, steps, done = len(words), [], 0
+    for call, (draft, right) in enumerate(drafts, 1):
+        known, certain = words[:done], tuple(probabilities[:done])
+        if shown := draft[: count - done]:
+            missing = (None,) * (count - done - len(shown))
+            places = tuple(range(done, done + len(shown)))
+            unknown = (None,) * (count - done)
+            steps.append(Step(call, DRAFT, (*known, *shown, *missing), (*certain, *unknown), places, ends=False))
+        before, done = done, min(done + right + 1, count)
+        missing = (None,) * (count - done)
+        known, certain = words[:done], tuple(probabilities[:done])
+        ends = before + right == count
+        steps.append(Step(call, WRITE, (*known, *missing), (*certain, *missing), tuple(range(before, done)), ends))
     return tuple(steps)
 
 

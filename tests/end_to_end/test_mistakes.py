@@ -59,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "itself.yaml").write_text("base: itself\n", encoding="utf-8")
     (path / "text.yaml").write_text("base: ibdecoder\ntrain: lr 1\n", encoding="utf-8")
     (path / "name.yaml").write_text("base: ibdecoder\ntrian: {lr: 1}\n", encoding="utf-8")
+    (path / "flag.yaml").write_text("base: ibdecoder\ntrain:\n  lr: 1\n  max-updaet: 3\n", encoding="utf-8")
     return path
 
 
@@ -177,16 +178,28 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
     ),
     "YAML": (
         configured("syntax"),
-        "train: error: syntax.yaml: expected ',' or '}', but got ':' (YAML, line 3, column 5)",
+        "train: syntax.yaml: expected ',' or '}', but got ':' (YAML, line 3, column 5)",
     ),
-    "base": (configured("itself"), "train: error: itself.yaml: its base is itself, through itself"),
+    "base": (configured("itself"), "train: itself.yaml: its base is itself, through itself"),
     "section": (
         configured("text"),
-        "train: error: text.yaml: train must have keys and values, like {key: value}, not 'lr 1' (line 2)",
+        "train: text.yaml: train must have keys and values, like {key: value}, not 'lr 1' (line 2)",
+    ),
+    "flag in YAML": (
+        configured("flag"),
+        "train: flag.yaml: train: 'max-updaet' is unknown; did you mean 'max-update'? (line 4)",
+    ),
+    "flag behind a row": (
+        [*configured("../data"), "--save-dri", "checkpoints"],
+        "train: --save-dri is unknown; did you mean --save-dir? (all options: amlp-fairseq train --help)",
+    ),
+    "BLEU without decoding": (
+        [*training(*MODELS["ar"]), "--best-checkpoint-metric", "bleu"],
+        "train: --best-checkpoint-metric bleu needs --eval-bleu, which decodes the validation set",
     ),
     "name of a section": (
         configured("name"),
-        "train: error: name.yaml: 'trian' is unknown; did you mean 'train'? (line 2)",
+        "train: name.yaml: 'trian' is unknown; did you mean 'train'? (line 2)",
     ),
 }
 

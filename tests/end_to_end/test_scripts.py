@@ -57,7 +57,7 @@ def refusal(checkout: Path, name: str, *words: object, **environment: object) ->
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("name", STARTED)
+@pytest.mark.parametrize("name", [*STARTED, "test_long.sh", "test_matrix.sh"])
 def test_help_does_nothing_else(checkout: Path, name: str, flag: str) -> None:
     before = files(checkout)
     done = start(checkout, name, flag)

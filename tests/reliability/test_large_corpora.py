@@ -153,7 +153,7 @@ def test_mistakes(model: Path, tmp_path: Path) -> None:
             "--shards PATH needs --output DIR, and takes no --i",
         ),
         (["--workers", 2], "--workers N needs --shards PATH"),
-        (["--shards", source, "--workers", 0], "error: argument --workers: '0': a number from 1 is needed"),
+        (["--shards", source, "--workers", 0], "translate: argument --workers: '0': a number from 1 is needed"),
         (["--shards", tmp_path / "none", "--output", out], "/none does not exist"),
         (["--shards", tmp_path / "empty", "--output", out], "--shards: there is no file to translate"),
         (["--shards", tmp_path / "deep", "--output", out], "has the folder inside: name the folders that have the "),

@@ -33,6 +33,7 @@ def said(*words: object, text: str = "") -> str:
     ("words", "message"),
     [
         (["--beam", "x"], "argument --beam: invalid int value: 'x' (all options: amlp-fairseq translate --help)"),
+        (["--ouput", "x"], "--ouput is unknown; did you mean --output? (all options: amlp-fairseq translate --help)"),
         (["--bean", "3"], "--bean is unknown; did you mean --beam? (all options: amlp-fairseq translate --help)"),
         (["--print-step"], "--print-step is not an option of decoding (amlp-fairseq options translation_interleaved "),
         (["--iter-decode-max-iter", "3"], "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
@@ -43,7 +44,7 @@ def said(*words: object, text: str = "") -> str:
             ["--input", "/dev/null", "--output", "/dev/null"],
             "--output /dev/null is the text that is to be translated: ",
         ),
-        (["--max-tokens", "0"], "error: argument --max-tokens: '0': a number from 1 is needed"),
+        (["--max-tokens", "0"], "argument --max-tokens: '0': a number from 1 is needed"),
         (["--long", "refuse", "--max-length", "2"], "line 2: 3 pieces, at most 2 are allowed: --long split, or a "),
     ],
 )
@@ -99,6 +100,20 @@ def test_package(system: Callable[[str], System], model: Path, tmp_path: Path) -
         "amlp-fairseq package: there is no subword model"
     )
     assert not (tmp_path / "new").exists()
+
+
+def test_package_of_a_training_without_languages(system: Callable[[str], System], tmp_path: Path) -> None:
+    """fairseq-train finds them in its data, and its checkpoint does not have them."""
+    state = torch.load(system("ibdecoder").checkpoint, weights_only=False)
+    data, task = Path(state["cfg"]["task"]["data"]), state["cfg"]["task"]
+    task["source_lang"] = task["target_lang"] = None
+    torch.save(state, tmp_path / "checkpoint.pt")
+    words = ["package", tmp_path / "checkpoint.pt", "--out", tmp_path / "model", "--data"]
+    assert said(*words, tmp_path) == (
+        f"amlp-fairseq package: {tmp_path} does not say the languages: name the data folder of the training with --data"
+    )
+    commands.run("amlp_fairseq.cli.main", *words, data)
+    assert Translator(tmp_path / "model").languages == ("en", "de")
 
 
 def test_compare(model: Path, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_in_a_file(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([" "], "watch: the sentence is empty"),
+        ([" "], "the sentence is empty"),
         (["w1 " * 13000], "pieces, {folder} reads at most"),
         ([SENTENCE, "--html", "no/page.html"], "--html no/page.html: there is no folder no"),
         ([SENTENCE, "--deduplicate-ngrams=2"], "--deduplicate-ngrams=0 shows them all"),
@@ -163,7 +163,7 @@ def test_mistakes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = folder_of(system("ibdecoder"), tmp_path / "model")
-    with pytest.raises(SystemExit) as failure:
+    with pytest.raises((SystemExit, ValueError, FileNotFoundError)) as failure:
         commands.call(watch, monkeypatch, *words, "--model", folder)
     printed = capsys.readouterr().err.splitlines()[-1:]
     assert message.format(folder=folder) in " ".join([str(failure.value), *printed])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import statistics
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from importlib.util import find_spec
@@ -11,6 +14,7 @@ from typing import Any
 
 import commands
 import graph_emulator
+import numpy as np
 import pytest
 import torch
 import toy
@@ -21,8 +25,10 @@ from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from benchmarks import decoding as SCRIPT
 from benchmarks import figures as FIGURES
+from benchmarks import quiet
 from benchmarks import step_parts as PARTS
 from benchmarks import systems as SYSTEMS
+from benchmarks import targets as TARGETS
 
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 2, "heads": 2, "words": 40}
 MEASURED = {"beams": [4, 1], "iterations": [3], "precisions": ["float32"], "repeats": 1, "threads": 1}
@@ -81,6 +87,7 @@ def test_numbers_tables_and_plot(
     assert result["device"] in plot.read_text(encoding="utf-8").replace("&#x2F;", "/")
     assert {"torch", "fairseq", "ctranslate2", "threads", "commit", "date"} <= result.keys()
     assert result["options"]["systems"] == systems
+    assert result["complete"] is True
 
     assert result["lengths"] == [[25, 6], [4, 5], [12, 7]]
     tokens = {1: 7 + 6 + 8, 2: (7 + 7) + 8}  # with end symbols
@@ -93,9 +100,14 @@ def test_numbers_tables_and_plot(
         assert row["sentences"] == 3
         assert len(row["ms"]) == 3 / batch + 0.5 * (batch == 2)
         assert row["seconds"] == pytest.approx(sum(row["ms"]) / 1000)
+        assert [statistics.median(repeats) for repeats in row["ms_repeats"]] == row["ms"]
         assert row["tokens_per_second"] == pytest.approx(tokens[batch] / row["seconds"])
         assert row["ms_percentiles"] == sorted(row["ms_percentiles"])
-        assert row["speedup"] == pytest.approx(rows[batch, "ar", "beam 1"]["seconds"] / row["seconds"])
+        ratios = [a / b for a, b in zip(rows[batch, "ar", "beam 1"]["ms"], row["ms"], strict=True)]
+        assert row["speedup"] == pytest.approx(statistics.median(ratios))
+        assert (
+            min(ratios) <= row["speedup_quartiles"][0] <= row["speedup"] <= row["speedup_quartiles"][1] <= max(ratios)
+        )
         assert ("peak_mib" in row) == (name != "ctranslate2")
         if batch == 1:
             calls = {"ibdecoder-sa": 2 + 2 + 2, "cmlm": 3 * 3, "cmlmc-amlp": 3 * 3}
@@ -119,7 +131,7 @@ def test_numbers_tables_and_plot(
 
     printed = capsys.readouterr().out
     assert printed.count("not measured: ") == len(result["targets"])
-    assert {line.count("|") for line in printed.split("\n\n")[0].splitlines()} == {13}
+    assert {line.count("|") for line in printed.split("\n\n")[0].splitlines()} == {14}
 
 
 def test_ours_are_captured_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,46 +238,137 @@ def test_bytes_of_a_step(beam: int) -> None:
     }
 
 
+def row(system: str, precision: str, decoding: str, *ms: float, batch: int = 1, **other: Any) -> dict[str, Any]:
+    facts = {"system": system, "precision": precision, "decoding": decoding, "batch": batch, "ms": list(ms)}
+    return facts | {"seconds": sum(ms) / 1000} | other
+
+
 def test_targets() -> None:
-    def row(system: str, precision: str, decoding: str, seconds: float, batch: int = 1) -> dict[str, Any]:
-        return {"system": system, "precision": precision, "decoding": decoding, "seconds": seconds, "batch": batch}
-
     rows = [
-        row("transformer", "float32", "beam 4", 46),
-        row("ar", "float32", "beam 4", 20),
-        row("ar", "int8", "beam 4", 10),
-        row("ar", "int8", "beam 4", 1, batch=2),
-        row("ibdecoder", "float32", "beam 4", 10),
-        row("ibdecoder", "int8", "beam 4", 6),
-        row("ibdecoder-student", "float32", "beam 1", 4),
-        row("ibdecoder-student", "int8", "beam 1", 2),
+        row("transformer", "float32", "beam 4", 46, 46),
+        row("ar", "float32", "beam 4", 20, 20),
+        row("ar", "int8", "beam 4", 10, 10),
+        row("ar", "int8", "beam 4", 1, 1, batch=2),
+        row("ibdecoder", "float32", "beam 4", 10, 10),
+        row("ibdecoder", "int8", "beam 4", 6, 6, disturbed=["others used 0.50 of 2 CPUs"]),
+        row("ibdecoder-student", "float32", "beam 1", 4, 4),
+        row("ibdecoder-student", "int8", "beam 1", 2, 2),
     ]
-    bound = {"steps": [{"over_bound": 1.4}, {"over_bound": 1.6}]}
-    training = [{"over_transformer": 1.0}, {"over_transformer": 0.98}]
+    # numpy's, as they come from medians of arrays: their comparisons are not JSON.
+    bound = {"steps": [{"over_bound": np.float64(1.4)}, {"over_bound": np.float64(1.6)}]}
+    training = [{"over_transformer": np.float64(1.0)}, {"over_transformer": np.float64(0.98)}]
 
-    def verdicts(**changes: Any) -> dict[str, tuple[float | None, bool | None]]:
-        base = {**SCRIPT.BASE, "threads": 2, **changes}
-        found = SCRIPT.targets(rows, bound, training, options(**base))
-        return {target["target"]: (target["value"], target["passed"]) for target in found}
+    def verdicts(**changes: Any) -> dict[str, dict[str, Any]]:
+        base = {"device": "cpu", "data": None, **TARGETS.BASE, "threads": 2, **changes}
+        found = TARGETS.targets({"decoding": rows, "bound": bound, "training": training, "options": base})
+        return {target.pop("target"): target for target in json.loads(json.dumps(found))}
 
-    found = verdicts()
-    assert len(found) == len(SCRIPT.TARGETS) + 2
-    known = {text: value for text, value in found.items() if value != (None, None)}
+    def verdict(value: float, passed: bool, *speed_up: bool) -> dict[str, Any]:
+        spread = {"quartiles": [value, value], "disturbed": speed_up[0]} if speed_up else {}
+        return {"value": value, "passed": passed, **spread}
+
+    found, unknown = verdicts(), {"value": None, "passed": None}
+    assert len(found) == len(TARGETS.TARGETS) + 2
+    known = {text: value for text, value in found.items() if value != unknown}
     assert known == {
-        "cpu: ar, beam 4, is 2.3 times as fast as transformer, beam 4; float32": (2.3, True),
-        "cpu: ibdecoder, beam 4, is 1.9 times as fast as ar, beam 4; same precision": (pytest.approx(10 / 6), False),
+        "cpu: ar, beam 4, is 2.3 times as fast as transformer, beam 4; float32": verdict(2.3, True, False),
+        "cpu: ibdecoder, beam 4, is 1.9 times as fast as ar, beam 4; same precision": verdict(10 / 6, False, True),
         "cpu: ibdecoder-student, beam 1, is 16 times as fast as transformer, beam 4; best precision over float32": (
-            23, True,
+            verdict(23, True, False)
         ),
-        "cpu: a step of ar float32 takes at most 1.5 times as long as reading its memory": (1.6, False),
-        "ibdecoder trains 0.97 times as many words a second as transformer": (0.98, True),
-    }  # fmt: skip
+        "cpu: a step of ar float32 takes at most 1.5 times as long as reading its memory": verdict(1.6, False),
+        "ibdecoder trains 0.97 times as many words a second as transformer": verdict(0.98, True),
+    }
     assert found.keys() == verdicts(threads=1).keys()
     for changes in ({"threads": 1}, {"layers": 2}, {"data": "DIR"}):
-        assert set(verdicts(**changes).values()) == {(None, None)}
+        assert all(verdict == unknown for verdict in verdicts(**changes).values())
     cuda = verdicts(device="cuda", threads=16)
-    assert cuda["cuda: ar, beam 4, is 5 times as fast as transformer, beam 4; same precision"] == (2.3, False)
-    assert cuda["cpu: ar, beam 4, is 2.3 times as fast as transformer, beam 4; float32"] == (None, None)
+    as_fast = "cuda: ar, beam 4, is 5 times as fast as transformer, beam 4; same precision"
+    assert cuda[as_fast] == verdict(2.3, False, False)
+    assert cuda["cpu: ar, beam 4, is 2.3 times as fast as transformer, beam 4; float32"] == unknown
+
+
+def test_a_run_at_the_sizes_of_the_targets_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts on measured times are JSON, too."""
+    monkeypatch.setattr(TARGETS, "BASE", SIZES)
+    out = tmp_path / "numbers.json"
+    run(monkeypatch, "--out", out, "--sentences", 2, systems=["transformer", "ar"], beams=[1], threads=2)
+    reached = {target["target"]: target["passed"] for target in json.loads(out.read_text(encoding="utf-8"))["targets"]}
+    judged = [text for text, passed in reached.items() if passed in (True, False)]
+    assert judged == [
+        "cpu: ar, beam 1, is 2.3 times as fast as transformer, beam 1; float32",
+        "cpu: a step of ar float32 takes at most 1.5 times as long as reading its memory",
+    ]
+
+
+def test_a_disturbed_sentence_does_not_make_a_speed_up() -> None:
+    """Of totals the system would be 12 times as fast."""
+    base, fast = (
+        row("base", "float32", "beam 4", 100, 200, 300, 24_000),
+        row("ar", "float32", "beam 4", 50, 100, 150, 1750),
+    )
+    TARGETS.add_speedups([base, fast], "base float32 beam 4")
+    assert (base["speedup"], base["speedup_quartiles"]) == (1, [1, 1])
+    assert fast["speedup"] == 2
+    assert fast["speedup_quartiles"] == [2, pytest.approx(2 + (24_000 / 1750 - 2) / 4)]
+
+
+def timings(*sentences: list[float], own: float = 1.0, others: float = 0.0) -> list[list[quiet.Timing]]:
+    return [[quiet.Timing(wall, own * wall, others * wall) for wall in repeats] for repeats in sentences]
+
+
+def test_what_disturbs_a_run_is_said() -> None:
+    assert quiet.disturbances(timings([1.0, 1.9, 1.5], [3.0, 3.1, 3.0], others=0.09), 2) == []
+    apart = quiet.disturbances(timings([1.0, 1.1, 2.1], [3.0, 3.1, 3.0]), 2)
+    assert apart == ["repeats 2x apart: 1 of 2"]
+    stopped = quiet.disturbances([*timings([1.0]), *timings([24.0], own=0.1)], 2)
+    assert stopped == ["waited for a CPU: 1 of 2"]
+    shared = quiet.disturbances(timings([1.0, 1.0], [3.0, 3.0], others=0.6), 2)
+    assert shared == ["others used 0.60 of 2 CPUs"]
+
+
+def burn(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_time_of_this_process_of_its_workers_and_of_others() -> None:
+    """A process that uses as much CPU as this one is a worker, or it is something else that disturbs."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        alone, _ = quiet.timed(lambda: burn(0.4), time.perf_counter)
+        together, _ = quiet.timed(lambda: burn(0.4), time.perf_counter, [child.pid])
+        asleep, result = quiet.timed(lambda: time.sleep(0.2) or "result", time.perf_counter)
+    finally:
+        child.kill()
+        child.wait()
+    assert result == "result"
+    assert asleep.own < 0.1 < asleep.wall
+    assert alone.own > 0.39
+    assert together.own > alone.own + 0.05
+    assert alone.others > 0.05
+
+
+def test_what_was_measured_is_kept_when_the_program_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, right, done = tmp_path / "numbers.json", SCRIPT.rounds, []
+    monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(3, 4), (4, 5), (5, 6)])
+
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(1)
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(SCRIPT, "rounds", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(monkeypatch, "--out", out, "--sentences", 3, systems=["transformer", "ar"], beams=[1])
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert result["complete"] is False
+    assert [(row["system"], row["sentences"], len(row["ms"])) for row in result["decoding"]] == [
+        ("transformer", 2, 2), ("ar", 2, 2)
+    ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_lengths_are_like_real_ones() -> None:

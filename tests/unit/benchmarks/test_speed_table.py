@@ -6,7 +6,7 @@ import json
 
 import commands
 
-from benchmarks.speed_table import ceilings, speed_table
+from benchmarks.speed_table import against_shallow, ceilings, speed_table
 
 RESULT = commands.ROOT / "docs/results/benchmark_decoding.json"
 
@@ -16,7 +16,10 @@ def test_page_has_the_committed_numbers() -> None:
     table = speed_table(result)
     page = (commands.ROOT / "docs/speed.md").read_text(encoding="utf-8")
     assert table in page
-    assert result["clean"], "measured with changes that are not committed"
+    assert against_shallow(result) in page
+    # Older files say whether there were changes, newer ones in the name of the commit.
+    clean = result["clean"] if "clean" in result else not result["commit"].endswith("+changes")
+    assert clean, "measured with changes that are not committed"
     assert all(row["system"] in table for row in result["decoding"] if row["batch"] == 1)
 
 
@@ -42,3 +45,40 @@ def test_a_result_without_the_bound_has_a_table() -> None:
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     table = speed_table({**result, "bound": None})
     assert table.splitlines()[-1].startswith("- ")  # the last verdict
+
+
+def test_a_disturbed_row_and_a_watched_run_say_so() -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert "did not yet watch" in speed_table(result)
+    for row in result["decoding"]:
+        row["disturbed"] = ["others used 0.50 of 2 CPUs"] if row["system"] == "ibdecoder" else []
+    lines = speed_table(result).splitlines()
+    assert not any("did not yet watch" in line for line in lines)
+    assert {line.split(" | ")[0] for line in lines if ", disturbed |" in line} == {"| ibdecoder"}
+    verdicts = [line for line in lines if line.startswith(("- pass", "- FAIL"))]
+    disturbed = [line.partition(": cpu: ")[2].split(",")[0] for line in verdicts if "disturbed" in line.split(":")[0]]
+    assert disturbed == ["ibdecoder", "ibdecoder"]  # beam 4 and greedy
+
+
+def test_against_one_layer_in_the_decoder() -> None:
+    def row(system: str, decoding: str, *ms: float, **other: object) -> dict:
+        facts = {"batch": 1, "system": system, "precision": "int8", "decoding": decoding, "ms": ms}
+        return {**facts, "ms_percentiles": [0, sorted(ms)[len(ms) // 2], 0], **other}
+
+    rows = [
+        row("ar-deep", "beam 4", 8, 8, 8),
+        row("ar-deep", "beam 1", 6, 6, 6),
+        row("slow", "10 iterations", 16, 16, 16),
+        row("slow", "4 iterations", 12, 12, 24),
+        row("fast", "beam 4", 4, 8, 2),
+        row("fast", "beam 1", 3, 3, 3),
+        row("fast", "beam 1", 1, 1, 1, batch=2),
+        row("fast", "beam 1", 1, 1, 1, precision="float32"),
+    ]
+    assert against_shallow({"decoding": rows}).splitlines() == [
+        "| system, int8 | over ar-deep int8, beam 4 | over ar-deep int8, beam 1 |",
+        "| --- | --- | --- |",
+        "| fast | beam 4: 2.00x (1.50-3.00) | beam 1: 2.00x (2.00-2.00) |",
+        "| slow | 10 iterations: 0.50x (0.50-0.50) | 4 iterations: 0.50x (0.38-0.50) |",
+    ]
+    assert against_shallow({"decoding": rows[2:]}) == ""

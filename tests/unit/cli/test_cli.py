@@ -65,7 +65,22 @@ def test_help_of_a_command_has_an_example(
 def test_unknown_commands_name_the_nearest(
     name: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed(monkeypatch, capsys, name, "--help", status=message)
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", name, "--help"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert capsys.readouterr().err == f"{message}\n"
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *cli.TOOLS])
+def test_wrong_usage_is_one_line_and_status_2(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", name, "--nonsense", "x", "--more"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"amlp-fairseq {name}: ")
+    assert line.endswith(f" (all options: amlp-fairseq {name} --help)")
 
 
 @pytest.mark.parametrize("name", FAIRSEQ)

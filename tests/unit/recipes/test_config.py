@@ -189,6 +189,7 @@ def configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 content[section] = value
         write(tmp_path, name, content)
     monkeypatch.setattr(config, "CONFIGS", tmp_path)
+    monkeypatch.setattr(config, "known_flags", lambda: {"corpus-row", *layers, *(f"from-{layer}" for layer in layers)})
     return tmp_path
 
 
@@ -260,7 +261,14 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     [
         ({"training": {}}, "'training' is unknown; did you mean 'train'?"),
         ({"families": {}}, "'families' is unknown; known: base, task, train"),
-        ({"train": {"kernels": [3, 7]}}, "kernels must be a text or number"),
+        ({"train": {"encoder-kernel-size-list": [3, 7]}}, "encoder-kernel-size-list must be a text or number"),
+        ({"train": {"max-updaet": 3}}, "train: 'max-updaet' is unknown; did you mean 'max-update'? (line 2)"),
+        ({"task": {"num_directions": None}}, "task: 'num_directions' is unknown; did you mean 'num-directions'? (line"),
+        (
+            {"generate": {"beam 4": {"beam": 4, "lenpne": 1}}},
+            "generate, beam 4: 'lenpne' is unknown; did you mean 'lenpen'? (line 4)",
+        ),
+        ({"generate": {"beam 4": "beam"}}, "generate, beam 4 must have keys and values, like {key: value}, not 'beam'"),
         (
             {"average": {"checkpoints": "first", "count": 1}},
             "average must have checkpoints, one of last-epochs, last-u",
@@ -300,6 +308,11 @@ def test_mistakes_in_a_row_are_named(content: Any, message: str, tmp_path: Path)
         ({"published": []}, "'published' is unknown; known: base, task"),
         ({"families": {"_cmlm": {}}}, "families: '_cmlm' is unknown; did you mean '_cmlmc'?"),
         ({"families": {"_cmlmc": {"trian": {"lr": 1}}}}, "families, _cmlmc: 'trian' is unknown; did you mean 'train'?"),
+        (
+            {"families": {"_cmlmc": {"train": {"dropuot": 0.3}}}},
+            "families, _cmlmc, train: 'dropuot' is unknown; did you mean 'dropout'? (line 4)",
+        ),
+        ({"families": {"_cmlmc": {"generate": [1]}}}, "families, _cmlmc, generate must have keys and values"),
         ({"base": "embeded"}, "base: 'embeded' is unknown; did you mean 'embedded'?"),
     ],
 )
@@ -314,7 +327,7 @@ def test_mistakes_in_a_scale_are_named(content: Any, message: str, tmp_path: Pat
     [
         ({"rows": {"ibdecodr": {}}}, "rows: 'ibdecodr' is unknown; did you mean 'ibdecoder'?"),
         ({"rows": {"ibdecoder": {"lr": 1}}}, "rows, ibdecoder: 'lr' is unknown; known: task, train"),
-        ({"vocab-size": 5}, "'vocab-size' is unknown; did you mean 'sizes'?"),
+        ({"vocab-size": 5}, "'vocab-size' is unknown; known: base, task, train"),
     ],
 )
 def test_mistakes_in_a_corpus_are_named(content: Any, message: str, configurations: Path) -> None:
@@ -333,7 +346,7 @@ def test_mistakes_in_a_corpus_are_named(content: Any, message: str, configuratio
         (("ibdecoder", "wmt14_en_ed", "paper"), "configs/data: 'wmt14_en_ed' is unknown; did you mean 'wmt14_en_de'?"),
         (("ibdecoder", "embedded", "embeded"), "configs/scale: 'embeded' is unknown; did you mean 'embedded'?"),
         (("ibdecoder", "embedded", "huge"), "configs/scale: 'huge' is unknown; known: embedded, "),
-        (("nothing/row.yaml", "embedded", "embedded"), "nothing/row.yaml: [Errno 2] No such file"),
+        (("nothing/row.yaml", "embedded", "embedded"), "nothing/row.yaml: No such file"),
     ],
 )
 def test_unknown_names(names_: tuple[str, str, str], message: str) -> None:

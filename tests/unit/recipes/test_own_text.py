@@ -18,7 +18,7 @@ from amlp_fairseq.recipes import embedded_corpus
 #: Three words a line, so that 60 pieces can be learnt.
 WORDS = "one two three four five six seven eight nine ten".split()
 LINES = [" ".join(WORDS[(i * (j + 1) + j) % 10] for j in range(3)) for i in range(40)]
-PREPARE = "amlp_fairseq.recipes.prepare"
+PREPARE = ("amlp_fairseq.cli.main", "prepare")
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -49,7 +49,7 @@ def prepare(
     paths = list(files.values())
     options = [word for i, role in enumerate(roles) for word in (f"--{role}", *paths[2 * i : 2 * i + 2])]
     words = ("text", out, *options, "--vocab-size", size, "--workers", 1, *words)
-    return commands.run(PREPARE, *words, check=check, cwd=cwd)
+    return commands.run(*PREPARE, *words, check=check, cwd=cwd)
 
 
 def binarised(out: Path, split: str, language: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_from_text_to_results(tmp_path: Path) -> None:
         for side, language in enumerate(("en", "de")):
             write(folder / f"my-{role}.{language}", "".join(f"{pair[side]}\n" for pair in pairs))
         words += [f"--{role}", f"my-{role}.en", f"my-{role}.de"]
-    commands.run(PREPARE, "text", "out", *words, "--vocab-size", "200", "--workers", "1", cwd=folder)
+    commands.run(*PREPARE, "text", "out", *words, "--vocab-size", "200", "--workers", "1", cwd=folder)
     described = json.loads((folder / "out/data-bin/text.json").read_text(encoding="utf-8"))
     assert described == {
         **{"name": "out", "corpus": "", "languages": ["en", "de"], "post_process": "sentencepiece", "tokenizer": None},
@@ -216,6 +216,6 @@ def test_languages_without_suffixes(files: dict[str, Path], tmp_path: Path) -> N
 def test_bad_arguments_are_named(words: str, message: str, tmp_path: Path) -> None:
     for name in ("a.en", "a.de"):
         write(tmp_path / name, "a\n")
-    printed = commands.run(PREPARE, "text", "out", *words.split(), check=False, cwd=tmp_path)
+    printed = commands.run(*PREPARE, "text", "out", *words.split(), check=False, cwd=tmp_path)
     assert message in printed
     assert not (tmp_path / "out").exists()

@@ -49,6 +49,5 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert lines[0].startswith("| configuration | table | row | ours | published | difference |")
     assert lines[2].startswith("| cmlmc_abc, wmt14_en_de | amlp 3 | CMLMC (ABC) | +0.02M | +0.02M | +0.00M | over")
     assert [line.split(" |")[0] for line in lines[3:]] == ["| cmlmc_abc, wmt14_de_en"]
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match=r"configs/rows: 'cmlmc_acb' is unknown; did you mean 'cmlmc_abc'\?"):
         commands.call(parameters, monkeypatch, "cmlmc_acb")
-    assert "configs/rows: 'cmlmc_acb' is unknown; did you mean 'cmlmc_abc'?" in capsys.readouterr().err

@@ -117,7 +117,8 @@ def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
 def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     reproduction = reproduce.Reproduction("embedded", "embedded", tmp_path, results, [], ["--cpu"], [])
-    with pytest.raises(RuntimeError, match=r"amlp-fairseq train nowhere .*status 2, see .*logs/x.log"):
+    says = r"amlp-fairseq train nowhere .*status 2, see .*logs/x.log: .*DATA nowhere: there is no such folder"
+    with pytest.raises(ChildProcessError, match=says):
         reproduction.command("train", "nowhere", "--row", "ibdecoder", "--scale", "embedded", log="x")
     assert "DATA nowhere: there is no such folder" in (tmp_path / "logs/x.log").read_text(encoding="utf-8")
 
@@ -133,13 +134,13 @@ def test_all_rows_on_both_kinds_of_data(
         if name in ("prepare", "distill"):
             (self.work / {"prepare": "data/data-bin", "distill": "distilled"}[name]).mkdir(parents=True)
         if len(calls) == 12:  # the last
-            raise RuntimeError("it broke")
+            raise ChildProcessError("it broke")
 
     monkeypatch.setattr(reproduce.Reproduction, "command", command)
     monkeypatch.chdir(tmp_path)
     words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "transformer"]
     monkeypatch.setattr("sys.argv", ["reproduce", *words, "--seeds", "7"])
-    with pytest.raises(SystemExit, match="reproduce: it broke"):
+    with pytest.raises(ChildProcessError, match="it broke"):
         reproduce.main()
     assert [call.split(" --", 1)[0] for call in calls[:4]] == [
         "prepare embedded work/embedded/data",
@@ -158,9 +159,12 @@ def test_all_rows_on_both_kinds_of_data(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--corpus", "wmt", "--scale", "paper", "--table", "aan"], "invalid choice: 'wmt'"),
-        (["--corpus", "embedded", "--scale", "tiny", "--table", "aan"], "invalid choice: 'tiny'"),
-        (["--corpus", "embedded", "--scale", "embedded", "--table", "7"], "invalid choice: '7'"),
+        (["--corpus", "wmt", "--scale", "paper", "--table", "aan"], "--corpus 'wmt' is unknown"),
+        (["--corpus", "embedded", "--scale", "tiny", "--table", "aan"], "--scale 'tiny' is unknown; known: "),
+        (
+            ["--corpus", "embedded", "--scale", "embedded", "--table", "7"],
+            "--table '7' is unknown; known: ibdecoder, sat",
+        ),
         (["--corpus", "embedded", "--table", "aan"], "required: --scale"),
         (
             ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "cnn"],

@@ -195,7 +195,7 @@ def test_the_direction_is_that_of_the_data(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--row nothing.yaml --scale embedded --corpus embedded", "nothing.yaml: [Errno 2] No such file"),
+        ("--row nothing.yaml --scale embedded --corpus embedded", "nothing.yaml: No such file"),
         ("--row ibdecodr --scale embedded --corpus embedded", "'ibdecodr' is unknown; did you mean 'ibdecoder'?"),
         ("--row ibdecoder --scale embeded --corpus embedded", "'embeded' is unknown; did you mean 'embedded'?"),
         ("--row ibdecoder --scale embedded --corpus embeded", "'embeded' is unknown; did you mean 'embedded'?"),
@@ -208,9 +208,9 @@ def test_wrong_arguments(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises((SystemExit, ValueError)) as error:
         commands.call(train, monkeypatch, tmp_path, *words.split())
-    assert message in capsys.readouterr().err
+    assert message in capsys.readouterr().err + str(error.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -233,6 +233,6 @@ def test_misspelt_options_fail(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fairseq_cli.train.main", lambda *_: pytest.fail("it trains"))
-    with pytest.raises(SystemExit, match=r"[12]"):
+    with pytest.raises(SystemExit, match="2"):
         commands.call(train, monkeypatch, *words.split())
     assert message in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""Command lines: one kind of parser, whose errors are one line that names the nearest right thing."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable
+from typing import NoReturn
+
+#: More choices than these are not listed.
+MOST_CHOICES = 20
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant, if there is one."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line with the nearest name, and status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (.*)", message)
+        choice = re.match(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from", message)
+        if unknown:
+            message = self._unrecognized(unknown.group(1).split())
+        elif choice:
+            message = self._invalid_choice(choice.group(1).split("/")[0], choice.group(2))
+        self.exit(2, f"{self.prog}: {message} (all options: {self.prog} --help)\n")
+
+    def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
+        """What is wrong with a flag that this parser does not have, and that is not one of the others."""
+        near = nearest(flag, [*self._option_string_actions, *others])
+        return f"{flag} is unknown" + (f"; did you mean {near}?" if near else "")
+
+    def _unrecognized(self, words: list[str]) -> str:
+        flags = [word.split("=")[0] for word in words if word.startswith("--")]
+        return self.unknown(flags[0]) if flags else f"{words[0]!r} is one argument too many"
+
+    def _invalid_choice(self, flag: str, given: str) -> str:
+        known = [str(name) for name in self._option_string_actions[flag].choices or ()]
+        near = nearest(given, known)
+        hint = f"; did you mean {near}?" if near else ""
+        if not near and len(known) <= MOST_CHOICES:
+            hint = f"; known: {', '.join(known)}"
+        return f"{flag} {given!r} is unknown{hint}"
+
+
+def command_parser(name: str, text: str | None) -> Parser:
+    """The parser of ``amlp-fairseq NAME``, with its module's docstring as help."""
+    return Parser(
+        prog=f"amlp-fairseq {name}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 is needed")
+    return int(text)

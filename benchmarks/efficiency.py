@@ -1,0 +1,467 @@
+"""Translation programs as they are used, side by side, in the form of WMT's efficiency task: whole processes, raw lines
+in through standard input, detokenised lines out through standard output.
+
+    python -m benchmarks.efficiency --source test.en --reference test.de --model ar=DIR ibdecoder=DIR \\
+        [--systems amlp-fairseq ctranslate2 fairseq] [--out FILE.json] [--markdown FILE.md] [--plot FILE.svg]
+
+DIR is a model folder of amlp-fairseq package. Systems (line_systems.py), all with the same weights and text:
+
+- amlp-fairseq: amlp-fairseq translate; any model
+- ctranslate2: CTranslate2, of amlp-fairseq export, behind a program that only cuts text up; Transformers
+- fairseq: stock fairseq-interactive without the plugin; Transformers, float32
+
+- Latency, for each number of --latency-cores: a process, pinned to so many CPUs and with as many threads, is given a
+  line when it has answered the one before. A line's latency is from its last byte in to the last byte of its
+  translation out; the median over --repeats counts for a line, and the median over lines for the system.
+- Throughput, on all CPUs: all lines at once from a file, for each of --batch-tokens, and for CTranslate2 with a worker
+  on all cores and with one on each. The table has the fastest; the file has all.
+- Time: wall clock of the process, from its start to its end, with loading. "Less a one-line run" is that without the
+  time of a process, in the same rounds, that translates the first line alone.
+- Memory: the largest resident set of the process. Size: what it loads, on disk.
+- BLEU and chrF, with --reference: sacreBLEU's, of the run that was timed.
+- All configurations take turns, in random order; medians over --repeats. A run is disturbed (quiet.py) if repeats
+  differ much, if it had to wait for a CPU, or if something else used its CPUs.
+- --out is written anew after each round. A configuration that fails is named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+
+from amlp_fairseq.recipes.charts import Point, scatter
+from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.recipes.score import read_references
+from benchmarks import quiet
+from benchmarks.harness import write
+from benchmarks.line_systems import SYSTEMS, LineSystem, Setting
+from benchmarks.ops import MIB
+
+PRECISIONS = ("float32", "int8")
+LATENCY, THROUGHPUT = "latency", "throughput"
+#: Colours of the plot, on a light and on a dark page.
+STYLE = """
+svg { font: 12px system-ui, sans-serif; --ink: #1d2127; --soft: #5d6570; --line: #dfdcd5; --page: #fff;
+  --ours: #1f5fbf; --others: #a8437c; background: var(--page); }
+@media (prefers-color-scheme: dark) { svg { --ink: #eceae5; --soft: #a2a9b3; --line: #333941; --page: #1d2126;
+  --ours: #7fb0ff; --others: #ef9ac4; } }
+text { fill: var(--soft); } .title { fill: var(--ink); font-weight: 600; font-size: 14px; }
+.grid { stroke: var(--line); } .axis { stroke: var(--soft); }
+.frontier { fill: none; stroke: var(--ink); stroke-width: 1.5; opacity: .45; }
+circle { stroke: var(--page); opacity: .6; } .raw { fill: var(--ours); } .distilled { fill: var(--others); }
+circle.best { opacity: 1; } .label { paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
+.label.best { fill: var(--ink); font-weight: 600; }
+"""
+Row = dict[str, Any]
+
+
+class Failed(Exception):
+    """A process that did not translate."""
+
+
+@dataclass
+class Job:
+    """A program with a model and a setting, and what its runs have found.
+
+    Attributes:
+        runs: reports of run_process.py, with ``others``, see ``quiet.Timing``.
+        one_line: seconds of processes with one line.
+        answers: for each run the ms of each line, where they come one by one.
+        outputs: the translations of the last run.
+    """
+
+    system: str
+    model: str
+    program: LineSystem
+    setting: Setting
+    runs: list[dict[str, float]] = field(default_factory=list)
+    one_line: list[float] = field(default_factory=list)
+    answers: list[list[float]] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+    @property
+    def facts(self) -> Row:
+        setting, number = self.setting, self.setting.number
+        return {
+            "mode": LATENCY if setting.batch is None else THROUGHPUT,
+            "system": self.system,
+            "model": self.model,
+            "precision": setting.precision,
+            "decoding": f"{number} iterations" if self.program.iterative else f"beam {number}",
+            "cores": setting.cores,
+            "batch_tokens": setting.batch,
+            "workers": setting.workers,
+        }
+
+    def __str__(self) -> str:
+        return " ".join(
+            f"{value}" if isinstance(value, str) else f"{name} {value}" for name, value in self.facts.items()
+        )
+
+
+@contextmanager
+def process(job: Job, cpus: list[int], report: Path, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """The job's process, and all that it starts, which end with the block."""
+    threads = str(len(cpus) // job.setting.workers)
+    changes = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    if job.setting.batch is None:
+        changes["PYTHONUNBUFFERED"] = "1"
+    pinned = [sys.executable, "-S", str(Path(__file__).with_name("run_process.py"))]
+    command = [*pinned, str(report), ",".join(map(str, cpus)), *job.program.command(job.setting)]
+    with subprocess.Popen(command, env={**os.environ, **changes}, start_new_session=True, **streams) as child:
+        try:
+            yield child
+            child.communicate()
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def answers(job: Job, child: subprocess.Popen[bytes], lines: list[str]) -> Iterator[tuple[str, float]]:
+    """Give a process one line after the other: its translations, and how many ms each took; fewer than there are lines
+    if it ends."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for line in lines:
+        start = time.perf_counter()
+        child.stdin.write(f"{line}\n".encode())
+        child.stdin.flush()
+        found = (job.program.translation(each) for each in map(decoded, child.stdout))
+        text = next((each for each in found if each is not None), None)
+        if text is None:
+            return
+        yield text, 1000 * (time.perf_counter() - start)
+
+
+def decoded(line: bytes) -> str:
+    return line.decode("utf-8").removesuffix("\n")
+
+
+def run(job: Job, lines: list[str], folder: Path) -> tuple[dict[str, float], list[str], list[float]]:
+    """A whole process: its report, its translations, and the ms of each where it gets one line at a time.
+
+    Raises:
+        Failed: if it ends with another status than 0, or does not write a translation for each line.
+    """
+    source, output, errors, report = (folder / name for name in ("in", "out", "errors", "report"))
+    source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    report.unlink(missing_ok=True)
+    cpus = sorted(os.sched_getaffinity(0))[: job.setting.cores]
+    start, busy, ms = time.perf_counter(), quiet.busy_seconds(cpus), []
+    with errors.open("w") as stderr, output.open("w") as stdout, source.open() as stdin:
+        if job.setting.batch is None:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+            outputs = []
+            with process(job, cpus, report, **pipes) as child, suppress(BrokenPipeError):
+                for text, duration in answers(job, child, lines):
+                    outputs.append(text)
+                    ms.append(duration)
+        else:
+            with process(job, cpus, report, stdin=stdin, stdout=stdout, stderr=stderr):
+                pass
+            with output.open("rb") as written:
+                outputs = [text for text in map(job.program.translation, map(decoded, written)) if text is not None]
+    window, busy = time.perf_counter() - start, quiet.busy_seconds(cpus) - busy
+    last = (errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it printed no error"])[-1]
+    found: dict[str, float] = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {"status": -1}
+    if found["status"] != 0:
+        raise Failed(f"status {found['status']}: {last}")
+    if len(outputs) != len(lines):
+        raise Failed(f"{len(outputs)} translations of {len(lines)} lines: {last}")
+    found["others"] = (busy - found["cpu_seconds"]) * found["seconds"] / window
+    return found, outputs, ms
+
+
+def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]:
+    """All configurations, and what is skipped."""
+    found, skipped = [], []
+    for name, folder in args.model:
+        for system in args.systems:
+            place = scratch / f"{system} {name}"
+            place.mkdir(parents=True)
+            program = SYSTEMS[system](folder, place)
+            precisions = [each for each in args.precisions if each in program.PRECISIONS]
+            reason = program.lacks()
+            try:
+                for precision in precisions if reason is None else ():
+                    program.prepare(precision)
+            except subprocess.CalledProcessError as error:
+                reason = error.stderr.strip().splitlines()[-1]
+            if reason is not None:
+                skipped.append({"system": system, "model": name, "reason": reason})
+                continue
+            for precision in precisions:
+                for number in args.iterations if program.iterative else args.beams:
+                    slow = [Setting(precision, number, cores) for cores in args.latency_cores]
+                    cores = len(os.sched_getaffinity(0))
+                    fast = [
+                        Setting(precision, number, cores, batch, workers)
+                        for batch in args.batch_tokens
+                        for workers in program.workers(cores)
+                    ]
+                    found += [Job(system, name, program, setting) for setting in (*slow, *fast)]
+    return found, skipped
+
+
+def round_of(chosen: list[Job], lines: list[str], folder: Path, seed: int) -> list[Row]:
+    """Run each job once, and with one line; what failed, and why. What does not depend on batches runs once for all."""
+    shuffled, failed = list(chosen), []
+    random.Random(seed).shuffle(shuffled)
+    one_line: dict[tuple[str, str, Setting], float] = {}
+    for job in shuffled:
+        streams = job.setting if job.setting.batch is None else replace(job.setting, batch=0)
+        key = (job.system, job.model, streams)
+        try:
+            if key not in one_line:
+                one_line[key] = run(job, lines[:1], folder)[0]["seconds"]
+            report, job.outputs, ms = run(job, lines, folder)
+        except Failed as error:
+            failed.append({"job": str(job), "reason": str(error)})
+            chosen.remove(job)
+            continue
+        job.runs.append(report)
+        job.one_line.append(one_line[key])
+        job.answers += [ms] if ms else []
+    return failed
+
+
+def row_of(job: Job, references: list[str] | None) -> Row:
+    """The numbers of a job that has run."""
+    lines, seconds = len(job.outputs), statistics.median(report["seconds"] for report in job.runs)
+    rest = statistics.median(report["seconds"] - first for report, first in zip(job.runs, job.one_line, strict=True))
+    timings = [quiet.Timing(report["seconds"], report["cpu_seconds"], report["others"]) for report in job.runs]
+    row = job.facts | {
+        "seconds": [report["seconds"] for report in job.runs],
+        "one_line_seconds": job.one_line,
+        "cpu_seconds": [report["cpu_seconds"] for report in job.runs],
+        "ms_per_line": 1000 * seconds / lines,
+        "lines_per_second": lines / seconds,
+        "peak_mib": max(report["peak_bytes"] for report in job.runs) / MIB,
+        "size_mib": job.program.size(job.setting.precision) / MIB,
+        "disturbed": quiet.disturbances([timings], job.setting.cores),
+    }
+    if lines > 1 and rest > 0:
+        row |= {
+            "ms_per_line_less_one_line": 1000 * rest / (lines - 1),
+            "lines_per_second_less_one_line": (lines - 1) / rest,
+        }
+    if job.answers:
+        by_line = list(zip(*job.answers, strict=True))
+        ms = [statistics.median(repeats) for repeats in by_line]
+        row |= {"ms": ms, "ms_percentiles": np.percentile(ms[1:] or ms, [5, 25, 50, 75, 95]).tolist()}
+        row["ms_95"] = row["ms_percentiles"][-1]
+        row["disturbed"] += quiet.unsteady(by_line[1:])  # the first one waits for the model
+    if references is not None:
+        bleu, chrf = BLEU(), CHRF()
+        row["bleu"] = bleu.corpus_score(job.outputs, [references]).score
+        row["chrf"] = chrf.corpus_score(job.outputs, [references]).score
+        row |= {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
+    return row
+
+
+def fastest(rows: list[Row]) -> list[Row]:
+    """Of each configuration the row with the batch and the number of workers that is fastest."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("system", "model", "precision", "decoding"))
+        if row["mode"] == THROUGHPUT:
+            found[key] = max(row, found.get(key, row), key=lambda each: each["lines_per_second"])
+    return list(found.values())
+
+
+def tables(result: dict[str, Any]) -> str:
+    """The numbers in Markdown."""
+
+    def cells(row: Row, *names: str) -> list[str]:
+        return [f"{row[name]:.4g}" if name in row else "" for name in names]
+
+    def line(row: Row, *values: str) -> list[str]:
+        facts = [row["system"], row["model"], row["precision"], row["decoding"], str(row["cores"]), *values]
+        rest = cells(row, "peak_mib", "size_mib") + [
+            f"{row[name]:.2f}" if name in row else "" for name in ("bleu", "chrf")
+        ]
+        return [*facts, *rest, "; ".join(row["disturbed"]) or "no"]
+
+    def spread(row: Row) -> str:
+        _, low, middle, high, _ = row["ms_percentiles"]
+        return f"{middle:.4g} ({low:.4g}-{high:.4g})"
+
+    first, last = (
+        ["system", "model", "precision", "decoding", "CPUs"],
+        ["peak MiB", "MiB on disk", "BLEU", "chrF", "disturbed"],
+    )
+    whole = ["{}, whole process", "{}, less a one-line run"]
+    slow = [
+        line(row, spread(row), *cells(row, "ms_95", "ms_per_line", "ms_per_line_less_one_line"))
+        for row in result["rows"]
+        if row["mode"] == LATENCY
+    ]
+    fast = [
+        line(
+            row,
+            f"{row['batch_tokens']} x {row['workers']}",
+            *cells(row, "lines_per_second", "lines_per_second_less_one_line"),
+        )
+        for row in fastest(result["rows"])
+    ]
+    columns = ["ms a line (quartiles)", "95 %", *(each.format("ms a line") for each in whole)]
+    found = [f"Latency, {result['lines']} lines, one at a time:", markdown([*first, *columns, *last], slow)]
+    columns = ["pieces x batches", *(each.format("lines/s") for each in whole)]
+    found += [f"Throughput, {result['lines']} lines at once:", markdown([*first, *columns, *last], fast)]
+    found += [f"skipped: {row['system']} {row['model']}: {row['reason']}" for row in result["skipped"]]
+    found += [f"failed: {row['job']}: {row['reason']}" for row in result["failed"]]
+    return "\n\n".join(found)
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """BLEU over latency on the fewest cores, and over the time for 1000 lines at once; ours in another colour."""
+    width, height = 620, 420
+    slow = [row for row in result["rows"] if row["mode"] == LATENCY]
+    cores = min((row["cores"] for row in slow), default=0)
+    panels = [
+        (f"Latency, {cores} CPU{'s' * (cores > 1)}", "ms a line, median", [
+            (row["ms_percentiles"][2], row) for row in slow if row["cores"] == cores
+        ]),
+        ("Throughput, all CPUs", "seconds for 1000 lines, with loading", [
+            (1000 / row["lines_per_second"], row) for row in fastest(result["rows"])
+        ]),
+    ]  # fmt: skip
+    figure = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {2 * width + 30} {height + 60}")
+    SubElement(figure, "style").text = STYLE
+    for number, (title, cost, found) in enumerate(panels):
+        points = [
+            Point(value, row["bleu"], f"{row['system']} {row['model']} {row['precision']} {row['decoding']}",
+                  distilled=row["system"] != "amlp-fairseq")
+            for value, row in found if "bleu" in row
+        ]  # fmt: skip
+        left = number * (width + 30)
+        SubElement(figure, "text", {"x": str(left + 2), "y": "20", "class": "title"}).text = title
+        if points:
+            panel = scatter(points, cost, width, height)
+            panel.attrib |= {"x": str(left), "y": "30", "width": str(width), "height": str(height)}
+            figure.append(panel)
+    disturbed = sum(bool(row["disturbed"]) for row in result["rows"])
+    SubElement(
+        figure, "text", x="2", y=str(height + 52)
+    ).text = f"{result['device']}; {result['lines']} lines; disturbed: {disturbed} of {len(result['rows'])} ways"
+    path.write_bytes(tostring(figure))
+
+
+def named(word: str) -> tuple[str, Path]:
+    name, _, folder = word.partition("=")
+    if not name or not folder:
+        raise argparse.ArgumentTypeError(f"{word!r}: give NAME=DIR")
+    return name, Path(folder)
+
+
+def positive(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r}: give a whole number from 1")
+    return int(word)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
+    add("--reference", type=Path, metavar="FILE", help="its translations, for BLEU and chrF")
+    add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR", help="model folders")
+    add("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
+    add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    add("--beams", type=positive, nargs="+", default=[4, 1], metavar="N")
+    add("--iterations", type=positive, nargs="+", default=[10, 4], metavar="N", help="calls of iterative refinement")
+    add("--latency-cores", type=positive, nargs="*", default=[1, 2], metavar="N", help="CPUs of each latency")
+    add(
+        "--batch-tokens",
+        type=positive,
+        nargs="*",
+        default=[1000, 4000, 16000],
+        metavar="N",
+        help="source pieces of a batch",
+    )
+    add("--lines", type=positive, metavar="N", help="only the first N")
+    add("--repeats", type=positive, default=3, metavar="N")
+    add("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
+    add("--markdown", type=Path, metavar="FILE.md", help="write the tables to this file")
+    add("--plot", type=Path, metavar="FILE.svg", help="write BLEU over latency and throughput to this file")
+    args = parser.parse_args()
+    if len({name for name, _ in args.model}) < len(args.model):
+        parser.error("--model: each NAME only once")
+    for name, path in (("--source", args.source), ("--reference", args.reference)):
+        if path is not None and not path.is_file():
+            parser.error(f"{name} {path} is not a file")
+    for name, folder in args.model:
+        if not (folder / "config.json").is_file():
+            parser.error(f"--model {name}={folder} is not the folder of a model (amlp-fairseq package makes one)")
+    if args.plot is not None and (args.reference is None or args.plot.suffix != ".svg"):
+        parser.error(f"--plot {args.plot}: it is an .svg, and needs --reference FILE")
+    if (most := len(os.sched_getaffinity(0))) < max(args.latency_cores, default=0):
+        parser.error(f"--latency-cores {max(args.latency_cores)}: this process may use {most} CPUs")
+    for name, path in (("--out", args.out), ("--markdown", args.markdown), ("--plot", args.plot)):
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"{name} {path}: there is no folder {path.parent}")
+    args.texts = read_references(args.source)[: args.lines]
+    args.references = None if args.reference is None else read_references(args.reference)[: args.lines]
+    if args.references is not None and len(args.references) != len(args.texts):
+        parser.error(f"--reference {args.reference}: {len(args.references)} lines, --source has {len(args.texts)}")
+    return args
+
+
+def main() -> None:
+    args = parsed()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        try:
+            chosen, skipped = jobs(args, scratch / "models")
+        except ValueError as error:  # a folder that is damaged
+            sys.exit(str(error))
+        if not chosen:
+            reasons = "; ".join(f"{row['system']} {row['model']}: {row['reason']}" for row in skipped)
+            sys.exit(f"there is nothing to measure; {reasons}")
+        options = {name: value for name, value in vars(args).items() if name not in ("texts", "references")}
+        result: dict[str, Any] = {
+            **environment("cpu"),
+            "options": json.loads(json.dumps(options, default=str)),
+            "complete": False,
+            "lines": len(args.texts),
+            "words": sum(len(line.split()) for line in args.texts),
+            "skipped": skipped,
+            "failed": [],
+        }
+        for number in range(args.repeats):
+            print(f"round {number + 1} of {args.repeats}: {len(chosen)} configurations", file=sys.stderr)
+            result["failed"] += round_of(chosen, args.texts, scratch, seed=number)
+            result["rows"] = [row_of(job, args.references) for job in chosen]
+            result["complete"] = number + 1 == args.repeats
+            write(args.out, result)
+    text = tables(result)
+    print(text)
+    if args.markdown is not None:
+        args.markdown.write_text(text + "\n", encoding="utf-8")
+    if args.plot is not None:
+        plot(result, args.plot)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; --out has the rounds that were done")

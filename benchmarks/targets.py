@@ -1,0 +1,126 @@
+"""Speed-ups of benchmarks/decoding.py, and which are to be reached.
+
+A speed-up is the median over sentences (or batches) of the baseline's time for the sentence over the system's own, so
+that a sentence that was disturbed does not count more than another.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: The sizes at which the targets are to be reached.
+BASE = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "heads": 8, "words": 32000}
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+Row = dict[str, Any]
+
+
+class SpeedUp(NamedTuple):
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x ({self.low:.2f}-{self.high:.2f})"
+
+
+def speed_up(row: Row, base: Row) -> SpeedUp:
+    """Of a row over one of the same sentences."""
+    ratios = [slow / fast for slow, fast in zip(base["ms"], row["ms"], strict=True)]
+    low, median, high = np.percentile(ratios, [25, 50, 75]).tolist()
+    return SpeedUp(median, low, high)
+
+
+def add_speedups(rows: Sequence[Row], baseline: str) -> None:
+    """Give each row its speed-up over the baseline at the same batch size."""
+    way = ("system", "precision", "decoding")
+    base = {row["batch"]: row for row in rows if " ".join(row[name] for name in way) == baseline}
+    for row in rows:
+        row["speedup"], *row["speedup_quartiles"] = speed_up(row, base[row["batch"]])
+
+
+class Comparison(NamedTuple):
+    """Which speed-ups count: those with these pairs of precisions, of a system and of its baseline."""
+
+    name: str
+    pick: Callable[..., Any]
+    pairs: list[tuple[str, str]]
+
+
+class Target(NamedTuple):
+    """A system that should be ``limit`` times as fast as another, at the sizes of BASE and batch size 1; on a CPU with
+    2 threads."""
+
+    system: str
+    decoding: str
+    base: str
+    base_decoding: str
+    limit: float
+    comparison: Comparison
+    device: str = "cpu"
+
+
+FLOAT32, INT8 = (Comparison(name, min, [(name, name)]) for name in ("float32", "int8"))
+SAME = Comparison("same precision", min, [(precision, precision) for precision in PRECISIONS])
+OVER_FLOAT32, OVER_INT8 = (
+    Comparison(f"best precision over {base}", max, [(precision, base) for precision in PRECISIONS])
+    for base in ("float32", "int8")
+)
+TARGETS = [
+    Target("ar", "beam 4", "transformer", "beam 4", 2.3, FLOAT32),
+    Target("ar", "beam 1", "transformer", "beam 1", 2.3, FLOAT32),
+    Target("ar", "beam 4", "ctranslate2", "beam 4", 0.8, INT8),
+    Target("ar", "beam 1", "ctranslate2", "beam 1", 0.8, INT8),
+    Target("ibdecoder", "beam 4", "ar", "beam 4", 1.9, SAME),
+    Target("ibdecoder", "beam 1", "ar", "beam 1", 2.2, SAME),
+    Target("ibdecoder-sa", "beam 4", "ar", "beam 4", 3.3, SAME),
+    Target("ibdecoder-sa", "beam 1", "ar", "beam 1", 4.0, SAME),
+    Target("ibdecoder-student", "beam 1", "transformer", "beam 4", 16, OVER_FLOAT32),
+    Target("ibdecoder-student", "beam 1", "ctranslate2", "beam 4", 3, OVER_INT8),
+    Target("cmlmc-amlp", "10 iterations", "cmlm", "10 iterations", 1.3, FLOAT32),
+    Target("cmlmc-amlp", "4 iterations", "cmlm", "4 iterations", 1.3, FLOAT32),
+    Target("ar", "beam 4", "transformer", "beam 4", 5, SAME, "cuda"),
+    Target("ar", "beam 1", "transformer", "beam 1", 5, SAME, "cuda"),
+    Target("ibdecoder-sa-student", "beam 1", "transformer", "beam 4", 30, SAME, "cuda"),
+]
+#: The targets for the time of a step over the bound, and for the speed of training over the Transformer's.
+OVER_BOUND, TRAINING = 1.5, 0.97
+
+
+def targets(result: dict[str, Any]) -> list[Row]:
+    """Whether TARGETS and the other targets are reached: ``value`` with ``quartiles``, and ``passed``, which is None if
+    the run cannot tell; ``disturbed`` if one of the rows was."""
+    options = Namespace(**result["options"])
+    comparable = options.data is None and all(getattr(options, name) == size for name, size in BASE.items())
+    comparable = comparable and (options.device == "cuda" or options.threads == 2)
+    rows = {(row["system"], row["precision"], row["decoding"]): row for row in result["decoding"] if row["batch"] == 1}
+
+    def verdict(text: str, device: str, value: float | None, limit: float, at_most: bool = False) -> Row:
+        if not comparable or device != options.device or value is None:
+            return {"target": text, "value": None, "passed": None}
+        return {"target": text, "value": value, "passed": bool(value <= limit if at_most else value >= limit)}
+
+    results = []
+    for target in TARGETS:
+        system, decoding, base, base_decoding, limit, (kind, pick, pairs), device = target
+        both = [(rows.get((system, p, decoding)), rows.get((base, q, base_decoding))) for p, q in pairs]
+        speed_ups = [(speed_up(row, other), (row, other)) for row, other in both if row and other]
+        best, pair = pick(speed_ups, key=lambda found: found[0].median, default=(None, ()))
+        text = f"{device}: {system}, {decoding}, is {limit} times as fast as {base}, {base_decoding}; {kind}"
+        result_row = verdict(text, device, best and best.median, limit)
+        if result_row["passed"] is not None:
+            result_row["quartiles"] = [best.low, best.high]
+            result_row["disturbed"] = any(row.get("disturbed") for row in pair)
+        results.append(result_row)
+    bound, training = result["bound"], result["training"]
+    over_bound = max(row["over_bound"] for row in bound["steps"]) if bound else None
+    text = f"cpu: a step of ar float32 takes at most {OVER_BOUND} times as long as reading its memory"
+    results.append(verdict(text, "cpu", over_bound, OVER_BOUND, at_most=True))
+    speed = training[1]["over_transformer"] if training else None
+    text = f"ibdecoder trains {TRAINING} times as many words a second as transformer"
+    return [*results, verdict(text, options.device, speed, TRAINING)]

@@ -1,0 +1,235 @@
+"""benchmarks/efficiency.py: whole processes get raw lines and give translations; what they take is what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import commands
+import pytest
+
+from amlp_fairseq import Translator
+from benchmarks import efficiency as SCRIPT
+from benchmarks import line_systems
+from benchmarks.line_systems import LineSystem, Setting
+
+MODELS = commands.ROOT / "examples/models"
+LINES = ["today our friend has drunk milk .", "i want to invite the woman .", "", "a third\u2028line"]
+
+#: Writes capital letters. It notes where it runs and which lines it was given before it had answered, takes some time
+#: and memory to load, and stops early if it is told to.
+UPPER = r"""
+import json, os, select, sys, time
+note, load, mib, stop = sys.argv[1:]
+time.sleep(float(load))
+memory = bytearray(int(mib) << 20)
+waiting = []
+for number, line in enumerate(iter(sys.stdin.buffer.readline, b"")):
+    if number == int(stop):
+        sys.exit("no more lines, please")
+    waiting.append(bool(select.select([0], [], [], 0.02)[0]))
+    sys.stdout.buffer.write(b"log line\nT " + line.upper())
+    sys.stdout.buffer.flush()
+with open(note, "a") as file:
+    facts = {"cpus": sorted(os.sched_getaffinity(0)), "threads": os.environ["OMP_NUM_THREADS"], "waiting": waiting}
+    print(json.dumps(facts | {"arguments": sys.argv[1:]}), file=file)
+"""
+
+
+class Upper(LineSystem):
+    """A program that needs no model."""
+
+    LOAD, MIB, STOP = 0.2, 0, -1
+
+    def command(self, setting: Setting) -> list[str]:
+        numbers = map(str, (self.LOAD, self.MIB, self.STOP))
+        return [sys.executable, "-S", "-c", UPPER, str(self.folder.parent / f"{type(self).__name__}.jsonl"), *numbers]
+
+    def translation(self, line: str) -> str | None:
+        return line.removeprefix("T ") if line.startswith("T ") else None
+
+
+class Large(Upper):
+    MIB = 300
+
+    def lacks(self) -> str | None:
+        return "it knows no ibdecoder" if self.folder.name == "ibdecoder" else None
+
+
+class Broken(Upper):
+    STOP = 2
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the benchmark on LINES: its result."""
+    monkeypatch.setattr(SCRIPT, "SYSTEMS", {"upper": Upper, "large": Large, "broken": Broken})
+    for name in ("ar", "ibdecoder"):
+        (tmp_path / name).symlink_to(MODELS / name)
+    (tmp_path / "source").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (tmp_path / "reference").write_text("".join(f"{line.upper()}\n" for line in LINES), encoding="utf-8")
+
+    def run(*words: object) -> dict[str, Any]:
+        files = ["--source", tmp_path / "source", "--out", tmp_path / "numbers.json"]
+        little = ["--precisions", "float32", "--beams", 4, "--latency-cores", 1, "--batch-tokens", 100]
+        commands.call(SCRIPT, monkeypatch, *files, *little, "--model", f"ar={tmp_path / 'ar'}", *words)
+        return dict(json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8")))
+
+    return run
+
+
+def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot, table = tmp_path / "plot.svg", tmp_path / "table.md"
+    models = ["--model", *(f"{name}={tmp_path / name}" for name in ("ar", "ibdecoder"))]
+    files = ["--reference", tmp_path / "reference", "--plot", plot, "--markdown", table]
+    result = program("--systems", "upper", "large", "--repeats", 2, *models, *files)
+    assert (result["complete"], result["lines"], result["failed"]) == (True, 4, [])
+    assert result["skipped"] == [{"system": "large", "model": "ibdecoder", "reason": "it knows no ibdecoder"}]
+    rows = {(row["mode"], row["system"], row["model"]): row for row in result["rows"]}
+    assert len(rows) == 2 * 3
+    for (mode, system, _), row in rows.items():
+        assert (row["bleu"], row["chrf"]) == (pytest.approx(100), pytest.approx(100))
+        assert len(row["seconds"]) == len(row["one_line_seconds"]) == 2
+        assert min(row["seconds"] + row["one_line_seconds"]) > Upper.LOAD  # loading is a part of both
+        assert row["ms_per_line"] * row["lines_per_second"] == pytest.approx(1000)
+        assert row["ms_per_line"] > 1000 * Upper.LOAD / 4
+        rest = (sum(row["seconds"]) - sum(row["one_line_seconds"])) / 2  # a median of two is their mean
+        assert row.get("ms_per_line_less_one_line") == (pytest.approx(1000 * rest / 3) if rest > 0 else None)
+        assert (row["peak_mib"] > 300) == (system == "large")  # this process, which starts it, is larger than that
+        assert ("ms" in row) == (mode == "latency")
+        if mode == "latency":
+            assert row["ms"][0] > 1000 * Upper.LOAD  # it waits for the program, and does not count
+            assert row["ms_percentiles"][2] == statistics.median(row["ms"][1:]) >= 20
+            assert row["ms_percentiles"] == sorted(row["ms_percentiles"])
+        files = [path.stat().st_size for path in (MODELS / row["model"]).iterdir()]
+        assert row["size_mib"] == pytest.approx(sum(files) / 2**20)
+
+    tables = table.read_text(encoding="utf-8")
+    assert tables.strip() in capsys.readouterr().out
+    assert "skipped: large ibdecoder: it knows no ibdecoder" in tables
+    assert tables.count("| upper | ibdecoder | float32 | beam 4 |") == 2
+    texts = [element.text for element in ElementTree.parse(plot).iter() if element.text]
+    assert {"upper ar float32 beam 4", "large ar float32 beam 4"} & set(texts)
+
+    seen = [json.loads(line) for line in (tmp_path / "Upper.jsonl").read_text(encoding="utf-8").splitlines()]
+    cpus = sorted(os.sched_getaffinity(0))
+    alone = [facts for facts in seen if facts["waiting"] == [False] * 4]
+    assert len(alone) == 2 * 2
+    assert all((facts["cpus"], facts["threads"]) == (cpus[:1], "1") for facts in alone)
+    together = [facts for facts in seen if facts["waiting"] == [True] * 4]  # a file can always be read
+    assert len(together) == 2 * 2
+    assert all((facts["cpus"], facts["threads"]) == (cpus, str(len(cpus))) for facts in together)
+
+
+def test_a_program_that_fails_is_named_and_the_others_are_kept(
+    program: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = program("--systems", "broken", "upper", "--repeats", 1)
+    assert [(row["system"], row["mode"]) for row in result["rows"]] == [("upper", "latency"), ("upper", "throughput")]
+    reasons = [row["reason"] for row in result["failed"]]
+    assert reasons == ["status 1: no more lines, please"] * 2
+    assert "failed: latency broken ar float32 beam 4" in capsys.readouterr().out
+
+
+def running(group: int) -> list[str]:
+    """The processes of a group, without those that have ended and nobody has waited for."""
+    found = subprocess.run(["ps", "-eo", "pgid=,state="], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if line.split()[0] == str(group) and line.split()[1] != "Z"]
+
+
+def test_rounds_are_kept_and_no_process_stays_when_it_is_interrupted(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, children = SCRIPT.answers, []
+
+    def interrupted(job: Any, child: Any, lines: list[str]) -> Any:
+        children.append(child)
+        for answer in right(job, child, lines):
+            yield answer
+            if len(children) == 4:  # one line and all lines in each round
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(SCRIPT, "answers", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        program("--systems", "upper", "--repeats", 3, "--batch-tokens", 100)
+    result = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))
+    assert result["complete"] is False
+    assert [len(row["seconds"]) for row in result["rows"]] == [1, 1]
+    for _ in range(100):  # SIGKILL takes a moment
+        time.sleep(0.1 * bool(running(children[-1].pid)))
+    assert running(children[-1].pid) == []
+
+
+def test_the_fastest_batch_of_each_configuration() -> None:
+    def row(batch: int, speed: float, precision: str = "int8", mode: str = "throughput") -> dict[str, Any]:
+        facts = {"system": "s", "model": "m", "precision": precision, "decoding": "beam 4", "mode": mode}
+        return {**facts, "batch_tokens": batch, "lines_per_second": speed}
+
+    rows = [row(1, 5.0), row(2, 9.0), row(3, 7.0), row(1, 4.0, "float32"), row(0, 99.0, mode="latency")]
+    assert [each["batch_tokens"] for each in SCRIPT.fastest(rows)] == [2, 1]
+
+
+def test_all_systems_translate_alike(tmp_path: Path) -> None:
+    """CTranslate2 in a whole process, ours and fairseq's in forked ones, against the Python interface."""
+    lines = ["Today our friend has drunk milk.", "This week a child has helped this girl."]
+    expected, text = Translator(MODELS / "ar", beam=4).translate(lines), "".join(f"{line}\n" for line in lines)
+    found = {}
+    for name, system in line_systems.SYSTEMS.items():
+        place = tmp_path / name
+        place.mkdir()
+        program = system(MODELS / "ar", place)
+        assert program.lacks() is None
+        if name == "ctranslate2":
+            words = ["export", "--model", MODELS / "ar", "--out", place / "float32"]
+            commands.run("amlp_fairseq.cli.main", *words)
+        for setting in (Setting("float32", 4, 1), Setting("float32", 4, 2, batch=500, workers=program.workers(2)[-1])):
+            job = SCRIPT.Job(name, "ar", program, setting)
+            if name == "ctranslate2":
+                found[name, setting.batch] = SCRIPT.run(job, lines, place)[1]
+            else:
+                _, flag, module, *words = program.command(setting)
+                assert flag == "-m"
+                module = {"amlp_fairseq": "amlp_fairseq.cli.main"}.get(module, module)
+                printed = commands.run(module, *words, text=text).splitlines()
+                translations = [program.translation(line) for line in printed]
+                found[name, setting.batch] = [each for each in translations if each in expected]
+    assert found == dict.fromkeys(((name, batch) for name in line_systems.SYSTEMS for batch in (None, 500)), expected)
+
+
+def test_what_a_transformer_only_system_lacks(tmp_path: Path) -> None:
+    for name in ("ibdecoder", "cmlmc"):
+        for system in (line_systems.CTranslate2, line_systems.Fairseq):
+            assert system(MODELS / name, tmp_path).lacks() == "it has autoregressive Transformers only"
+    for name in ("ar", "cmlmc"):
+        program = line_systems.Plugin(MODELS / name, tmp_path)
+        assert program.lacks() is None
+        options = {"ar": ["--beam", "4"], "cmlmc": ["--iter-decode-max-iter", "3"]}[name]
+        assert " ".join(options) in " ".join(program.command(Setting("int8", 4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--source", "none"], "--source none is not a file"),
+        (["--model", "ar"], "'ar': give NAME=DIR"),
+        (["--model", "ar=none"], "--model ar=none is not the folder of a model"),
+        (["--reference", __file__], "lines, --source has 4"),
+        (["--plot", "plot.png"], "--plot plot.png: it is an .svg"),
+        (["--latency-cores", "9999"], "--latency-cores 9999: this process may use"),
+        (["--repeats", "0"], "'0': give a whole number from 1"),
+        (["--out", "none/numbers.json"], "--out none/numbers.json: there is no folder none"),
+    ],
+)
+def test_wrong_options_are_named(
+    words: list[str], message: str, program: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        program(*words)
+    assert message in capsys.readouterr().err.splitlines()[-1]
