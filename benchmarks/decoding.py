@@ -9,6 +9,8 @@ the status is 1. Systems:
 
 - transformer: fairseq's Transformer and search, with its cache; ctranslate2: the same weights in CTranslate2; ar: the
   same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
+- ar-drafts: ar greedily with drafts of an ibdecoder-sa-student; so many of its own words are verified in a call as in
+  one of the trained models of examples/models (systems.py)
 - ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2)
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
 - aan, dynamicconv: ours, from left to right
@@ -147,7 +149,7 @@ def ways(found: dict[tuple[str, str], Engine], args: Namespace) -> dict[Variant,
     return {
         Variant(name, precision, f"{number} iterations" if engine.iterative else f"beam {number}"): (engine, number)
         for (name, precision), engine in found.items()
-        for number in (args.iterations if engine.iterative else args.beams)
+        for number in engine.numbers(args)
     }
 
 
@@ -192,7 +194,7 @@ def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Nam
 
     for (name, precision), engine in found.items():
         system = workshop.systems.get(name)
-        for number in args.iterations if engine.iterative else (1, 4):
+        for number in engine.numbers(Namespace(iterations=args.iterations, beams=(1, 4))):
             try:
                 output = words(engine, number)
             except ValueError as error:

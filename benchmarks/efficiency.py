@@ -4,7 +4,8 @@ in through standard input, detokenised lines out through standard output.
     python -m benchmarks.efficiency --source test.en --reference test.de --model ar=DIR ibdecoder=DIR \\
         [--systems amlp-fairseq ctranslate2 fairseq] [--out FILE.json] [--markdown FILE.md] [--plot FILE.svg]
 
-DIR is a model folder of amlp-fairseq package. Systems (line_systems.py), all with the same weights and text:
+DIR is a model folder of amlp-fairseq package; of DIR:DRAFT_DIR the second one drafts for the first (--draft-path,
+greedily). Systems (line_systems.py), all with the same weights and text:
 
 - amlp-fairseq: amlp-fairseq translate; any model
 - ctranslate2: CTranslate2, of amlp-fairseq export, behind a program that only cuts text up; Transformers
@@ -193,11 +194,11 @@ def run(job: Job, lines: list[str], folder: Path) -> tuple[dict[str, float], lis
 def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]:
     """All configurations, and what is skipped."""
     found, skipped = [], []
-    for name, folder in args.model:
+    for name, folder, drafter in args.model:
         for system in args.systems:
             place = scratch / f"{system} {name}"
             place.mkdir(parents=True)
-            program = SYSTEMS[system](folder, place)
+            program = SYSTEMS[system](folder, place, drafter)
             precisions = [each for each in args.precisions if each in program.PRECISIONS]
             reason = program.lacks()
             try:
@@ -209,7 +210,7 @@ def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]
                 skipped.append({"system": system, "model": name, "reason": reason})
                 continue
             for precision in precisions:
-                for number in args.iterations if program.iterative else args.beams:
+                for number in program.numbers(args.beams, args.iterations):
                     slow = [Setting(precision, number, cores) for cores in args.latency_cores]
                     cores = len(os.sched_getaffinity(0))
                     fast = [
@@ -365,11 +366,12 @@ def plot(result: dict[str, Any], path: Path) -> None:
     path.write_bytes(tostring(figure))
 
 
-def named(word: str) -> tuple[str, Path]:
-    name, _, folder = word.partition("=")
+def named(word: str) -> tuple[str, Path, Path | None]:
+    name, _, folders = word.partition("=")
+    folder, _, drafter = folders.partition(":")
     if not name or not folder:
-        raise argparse.ArgumentTypeError(f"{word!r}: give NAME=DIR")
-    return name, Path(folder)
+        raise argparse.ArgumentTypeError(f"{word!r}: give NAME=DIR or NAME=DIR:DRAFT_DIR")
+    return name, Path(folder), Path(drafter) if drafter else None
 
 
 def positive(word: str) -> int:
@@ -383,7 +385,7 @@ def parsed() -> argparse.Namespace:
     add = parser.add_argument
     add("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     add("--reference", type=Path, metavar="FILE", help="its translations, for BLEU and chrF")
-    add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR", help="model folders")
+    add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR[:DRAFT_DIR]", help="model folders")
     add("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     add("--beams", type=positive, nargs="+", default=[4, 1], metavar="N")
@@ -403,14 +405,14 @@ def parsed() -> argparse.Namespace:
     add("--markdown", type=Path, metavar="FILE.md", help="write the tables to this file")
     add("--plot", type=Path, metavar="FILE.svg", help="write BLEU over latency and throughput to this file")
     args = parser.parse_args()
-    if len({name for name, _ in args.model}) < len(args.model):
+    if len({name for name, *_ in args.model}) < len(args.model):
         parser.error("--model: each NAME only once")
     for name, path in (("--source", args.source), ("--reference", args.reference)):
         if path is not None and not path.is_file():
             parser.error(f"{name} {path} is not a file")
-    for name, folder in args.model:
+    for name, folder in [(name, folder) for name, *folders in args.model for folder in folders if folder]:
         if not (folder / "config.json").is_file():
-            parser.error(f"--model {name}={folder} is not the folder of a model (amlp-fairseq package makes one)")
+            parser.error(f"--model {name}: {folder} is not the folder of a model (amlp-fairseq package makes one)")
     if args.plot is not None and (args.reference is None or args.plot.suffix != ".svg"):
         parser.error(f"--plot {args.plot}: it is an .svg, and needs --reference FILE")
     if (most := len(os.sched_getaffinity(0))) < max(args.latency_cores, default=0):

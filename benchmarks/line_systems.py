@@ -49,12 +49,13 @@ class LineSystem(ABC):
     Args:
         folder: of the model, made by amlp-fairseq package.
         scratch: a new folder for what the program needs in another form.
+        drafter: the folder of a model that drafts; None: none does.
     """
 
     PRECISIONS: ClassVar[tuple[str, ...]] = ("float32", "int8")
 
-    def __init__(self, folder: Path, scratch: Path) -> None:
-        self.folder, self.scratch, self.config = folder, scratch, read_config(folder)
+    def __init__(self, folder: Path, scratch: Path, drafter: Path | None = None) -> None:
+        self.folder, self.scratch, self.drafter, self.config = folder, scratch, drafter, read_config(folder)
 
     @property
     def iterative(self) -> bool:
@@ -64,6 +65,10 @@ class LineSystem(ABC):
     def lacks(self) -> str | None:
         """Why the program cannot translate with this model; None if it can."""
         return None
+
+    def numbers(self, beams: list[int], iterations: list[int]) -> list[int]:
+        """Those of the settings that are asked for; drafts are for greedy search."""
+        return iterations if self.iterative else [1] if self.drafter else beams
 
     def prepare(self, precision: str) -> Path:
         """What the program loads, a file or folder; made if it is not there."""
@@ -90,9 +95,15 @@ class LineSystem(ABC):
 class Plugin(LineSystem):
     """``amlp-fairseq translate``."""
 
+    def size(self, precision: str) -> int:
+        drafting = self.drafter.iterdir() if self.drafter else ()
+        return super().size(precision) + sum(file.stat().st_size for file in drafting)
+
     def command(self, setting: Setting) -> list[str]:
         decoding = ("--iter-decode-max-iter", setting.number - 1) if self.iterative else ("--beam", setting.number)
         words = [*AMLP, "translate", "--model", self.folder, "--decode-dtype", setting.precision, *decoding]
+        if self.drafter:
+            words += ["--draft-path", self.drafter]
         if setting.batch is None:
             words += ["--buffer-size", 1]
         else:
@@ -105,6 +116,8 @@ class Transformer(LineSystem):
 
     def lacks(self) -> str | None:
         config = self.config
+        if self.drafter:
+            return "it has no drafts"
         attentions = {value for name, value in config["model"].items() if name.endswith("_attention_type")}
         if config["model"]["_name"] not in ("transformer", "plugin_transformer") or attentions - {None, "softmax"}:
             return "it has autoregressive Transformers only"

@@ -35,14 +35,18 @@ from torch import nn
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder
 from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
+from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.search.draft_and_verify import DraftAndVerify
+from amlp_fairseq.search.drafts import ModelDrafter, SentenceDraft
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
 
 TimedCall = Callable[[], Any]
 
@@ -89,6 +93,10 @@ class Engine(ABC):
     def lacks(cls, precision: str, device: str) -> str | None:
         """Why the engine is not available; None if it is."""
         return None
+
+    def numbers(self, args: Namespace) -> list[int]:
+        """Of the ways of decoding that the program's options ask for."""
+        return list(args.iterations if self.iterative else args.beams)
 
     @abstractmethod
     def call(self, batch: Batch, number: int) -> TimedCall:
@@ -184,7 +192,7 @@ class Ours(_Generator):
     """The plugin's generators."""
 
     PRECISIONS: ClassVar = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "float16", "bfloat16")}
-    EXACT_BEAMS = (1, 4)
+    EXACT_BEAMS: ClassVar[tuple[int, ...]] = (1, 4)
 
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
         able = CapturedPass.supports(model.decoder) or CapturedDecoder.supports(model.decoder)
@@ -203,6 +211,58 @@ class Ours(_Generator):
     def watch(self, run: TimedCall) -> tuple[Any, int]:
         result = run()
         return result, max(hypothesis["steps"] for sentence in result for hypothesis in sentence)
+
+
+#: Words that a call of ``ar-drafts`` writes: those of ``ar`` with ``ibdecoder_sa`` to draft, of examples/models.
+WORDS_PER_CALL = 4.5
+
+
+class Drafts(Ours):
+    """An autoregressive model whose words an ibdecoder-sa-student drafts, greedily.
+
+    Random models do not agree. The drafting one decodes for its time, and what is verified are the model's own words,
+    of which so many are wrong that a call writes WORDS_PER_CALL words.
+    """
+
+    EXACT_BEAMS: ClassVar[tuple[int, ...]] = (1,)
+
+    def new_generator(self, length_beam: int) -> Any:
+        words, args = self.task.target_dictionary, copy.deepcopy(self.model.cfg)
+        args.decoder_layers = 2
+        config = TranslationInterleavedConfig(num_directions=2, words_per_direction=2)
+        task = TranslationInterleavedTask(config, self.task.source_dictionary, words)
+        drafting = for_inference(IBDecoderModel.build_model(args, task), self.device)
+        self.greedy = our_generator(self.model, self.task, 1, self.precision, False)
+        self.drafting = our_generator(drafting, task, 1, self.precision, False)
+        self.drafter = ModelDrafter(task, drafting, self.drafting)
+        self.right: list[list[int]] = []
+        options = replace(self.greedy.options, beam_size=1)
+        return DraftAndVerify([self.model], words, self.task.order, options, self, 8)
+
+    def numbers(self, args: Namespace) -> list[int]:
+        return [1]
+
+    def call(self, batch: Batch, number: int) -> TimedCall:
+        limits = {"beam_size": 1, "min_len": batch.length, "max_len_b": batch.length}
+        for generator in (self.greedy, self.drafting):
+            generator.options = replace(generator.options, **limits)
+        right = self.read(self.greedy.generate([self.model], self.sample(batch)))
+        run = super().call(batch, 1)
+
+        def drafted() -> Any:
+            self.right = right
+            self.drafting.options = replace(self.drafting.options, **limits)
+            return run()
+
+        return drafted
+
+    def begin(self, net_input: dict[str, torch.Tensor], sentences: torch.Tensor) -> list[SentenceDraft]:
+        self.drafter.begin(net_input, sentences)
+        wrong = self.task.target_dictionary.unk()
+        return [
+            SentenceDraft([wrong if (i + 1) % WORDS_PER_CALL < 1 else word for i, word in enumerate(self.right[row])])
+            for row in sentences.tolist()
+        ]
 
 
 def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_graphs: bool) -> Any:
@@ -349,6 +409,7 @@ SYSTEMS = {
     "cmlm": System(Stock, "cmlm_transformer_wmt_en_de"),
     "cmlmc": System(Ours, "cmlmc_transformer_wmt_en_de"),
     "cmlmc-amlp": System(Ours, "cmlmc_amlp_wmt_en_de"),
+    "ar-drafts": System(Drafts, "ibdecoder_wmt_en_de", "--num-directions 1", like="transformer"),
     "aan": System(Ours, "aan_transformer_wmt_en_de"),
     "dynamicconv": System(
         Ours, "triton_dynamicconv", "--encoder-kernel-size-list {kernels} --decoder-kernel-size-list {kernels}"

@@ -76,6 +76,8 @@ TARGETS = [
     Target("ar", "beam 1", "transformer", "beam 1", 2.3, FLOAT32),
     Target("ar", "beam 4", "ctranslate2", "beam 4", 0.8, INT8),
     Target("ar", "beam 1", "ctranslate2", "beam 1", 0.8, INT8),
+    Target("ar-drafts", "beam 1", "ar", "beam 1", 1.8, FLOAT32),
+    Target("ar-drafts", "beam 1", "ar", "beam 1", 1.5, INT8),
     Target("ibdecoder", "beam 4", "ar", "beam 4", 1.9, SAME),
     Target("ibdecoder", "beam 1", "ar", "beam 1", 2.2, SAME),
     Target("ibdecoder-sa", "beam 4", "ar", "beam 4", 3.3, SAME),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding import cuda_graphs
+from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.decoding.stacked_states import StackedStates, fill
 from amlp_fairseq.decoding.step_decoder import SLOTS, StepDecoder
 
@@ -29,7 +30,7 @@ class CapturedDecoder:
 
     def __init__(self, decoder: StepDecoder) -> None:
         self.decoder = decoder
-        self.graphs = cuda_graphs.Graphs()
+        self.graphs = cuda_graphs.Graphs(decoder.slots.device)
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
@@ -65,7 +66,7 @@ class CapturedDecoding:
         if self.graph is None or self.graph.shape != shape:
             if self.graph is not None:
                 self.memories, self.states = self.graph.contents(self.sentences, start)
-            self.graph = self.captured.graphs.get(shape, lambda: _Graph(self.captured.decoder, shape, self.memories))
+            self.graph = self.captured.graphs.get(shape, lambda: _Graph(self.captured, shape, self.memories))
             self.graph.begin(self.memories, self.states, start)
         logits, attention = self.graph.step(words)
         return logits, None if attention is None else attention[..., : self.source].clone()
@@ -73,10 +74,13 @@ class CapturedDecoding:
     def reorder(self, rows: Tensor) -> None:
         """See ``ready_model.StepwiseDecoding``."""
         assert self.graph is not None
+        # Not captured: a step after which no row moves copies nothing, and the others copy no slots that are empty.
+        permutation = RowPermutation(rows)
+        for stack in self.graph.states.written(self.length):
+            permutation.apply(stack, dim=1)
         if len(rows) < self.sentences * self.beam:
             self.sentences = len(rows) // self.beam
             self.graph.keep_sentences(rows[:: self.beam] // self.beam)
-        self.graph.origins[: len(rows)].copy_(rows)
 
 
 class _CapturedContext(StepContext):
@@ -92,31 +96,28 @@ class _Graph:
 
     Attributes:
         words: the words of the previous step, (R, z).
-        origins: the row permutation to apply before the step, (R,).
         slots: the slots of ``words``, (z,).
         states: of the self-attentions.
         memories: of the cross-attentions; what they hold beyond the batch's sentences is not used.
     """
 
-    def __init__(self, decoder: StepDecoder, shape: Shape, memories: list[Memory]) -> None:
+    def __init__(self, captured: CapturedDecoder, shape: Shape, memories: list[Memory]) -> None:
+        decoder = captured.decoder
         self.decoder, self.shape = decoder, shape
         if shape.slots > len(decoder.slots):
             decoder.make_tables(shape.slots)
         # A graph does not keep the tensors alive that it reads, and the decoder may replace these by larger ones.
         self.tables = decoder.encodings, decoder.bias
         z, rows = decoder.words_per_step, shape.sentences * shape.beam
-        self.own, self.first = decoder.slots.new_tensor(range(rows)), decoder.slots[:z].clone()
-        self.words, self.origins, self.slots = decoder.slots.new_zeros(rows, z), self.own.clone(), self.first.clone()
+        self.first = decoder.slots[:z].clone()
+        self.words, self.slots = decoder.slots.new_zeros(rows, z), self.first.clone()
         self.states = StackedStates(decoder.state_layout, rows, shape.slots, decoder.encodings)
         self.memories = [
             {name: x.new_zeros(shape.sentences, *x.shape[1:]) for name, x in memory.items()} for memory in memories
         ]
-        self.replay, (self.logits, self.attention) = cuda_graphs.capture(self._captured_step)
+        self.replay, (self.logits, self.attention) = captured.graphs.capture(self._captured_step)
 
     def _captured_step(self) -> tuple[Tensor, Tensor | None]:
-        for stack in self.states.stacks:
-            stack.copy_(stack.index_select(1, self.origins))
-        self.origins.copy_(self.own)
         bias = self.tables[1].index_select(0, self.slots)[:, : self.shape.slots]
         context = _CapturedContext(self.slots, self.slots[-1] + 1, self.shape.beam, bias)
         return self.decoder.decode(self.words, context, self.states.layers, self.memories, self.shape.need_attention)
@@ -131,7 +132,6 @@ class _Graph:
     def begin(self, memories: list[Memory], states: list[Tensor], start: int) -> None:
         """Load the memories (n, …) and states of a session that is at slot ``start``; ``states`` are stacks
         (members, n·B, …), or none at first."""
-        self.origins.copy_(self.own)
         self.slots.copy_(self.first + start)
         for stack in self.states.stacks:
             stack.zero_()
@@ -143,9 +143,8 @@ class _Graph:
 
     def contents(self, sentences: int, slots: int) -> tuple[list[Memory], list[Tensor]]:
         """Memories and states of the first ``sentences`` sentences and ``slots`` slots, as ``begin`` takes them."""
-        rows = self.origins[: sentences * self.shape.beam]
         memories = [{name: x[:sentences] for name, x in memory.items()} for memory in self.memories]
-        return memories, [stack.index_select(1, rows) for stack in self.states.written(slots)]
+        return memories, [stack[:, : sentences * self.shape.beam] for stack in self.states.written(slots)]
 
     def keep_sentences(self, sentences: Tensor) -> None:
         """Move the memories of these sentences (n,) to the front."""

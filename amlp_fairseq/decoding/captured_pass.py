@@ -19,7 +19,7 @@ class CapturedPass:
 
     def __init__(self, decoder: Any) -> None:
         self.decoder, self.forward = decoder, decoder.forward
-        self.graphs = cuda_graphs.Graphs()
+        self.graphs = cuda_graphs.Graphs(next(decoder.parameters()).device)
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
@@ -62,6 +62,6 @@ class _Graph:
         self.source = source.new_zeros(sources, sentences, *rest)
         self.padding = tokens.new_ones(sentences, sources).bool()
         encoder_out = {"encoder_out": [self.source], "encoder_padding_mask": [self.padding]}
-        self.replay, self.scores = cuda_graphs.capture(
+        self.replay, self.scores = captured.graphs.capture(
             lambda: captured.forward(normalize=normalize, prev_output_tokens=self.tokens, encoder_out=encoder_out)
         )

@@ -29,9 +29,15 @@ def check_device(model: Any, able: bool, needed: str) -> None:
 
 
 class Graphs:
-    """A cache of the graphs that were used last, by shape."""
+    """A cache of the graphs that were used last, by shape, and the memory pool that they share: they are replayed one
+    after the other, so each may overwrite what the others have computed.
 
-    def __init__(self) -> None:
+    Args:
+        device: of the tensors that they compute with.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pool = device, None
         self.kept: dict[Any, Any] = {}
 
     def get(self, shape: Any, make: Callable[[], Any]) -> Any:
@@ -42,19 +48,30 @@ class Graphs:
             del self.kept[next(iter(self.kept))]
         return graph
 
+    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """Capture what ``run`` does: a function that replays it, and its result, which every replay of any of the
+        graphs overwrites."""
+        replay, result, self.pool = capture(run, self.device, self.pool)
+        return replay, result
 
-def capture(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Capture what ``run`` does: a function that replays it, and its result, which every replay overwrites."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # kernels are chosen and compiled in the first runs
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-    return graph.replay, result
+
+def capture(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Callable[[], None], Any, Any]:
+    """Capture what ``run`` does on a device, whichever is the current one, with a memory pool of other graphs or None.
+
+    Returns:
+        a function that replays it, its result, and the pool.
+    """
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # kernels are chosen and compiled in the first runs
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            result = run()
+    return graph.replay, result, graph.pool()
 
 
 def power_of_two(count: int) -> int:

@@ -346,8 +346,8 @@ def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerC
 
 
 def as_plugin_transformer(cfg: Any) -> Any:
-    """The configuration of fairseq's Transformer as one of the plugin's, which decodes faster; unchanged if it has options
-    that only fairseq's honours."""
+    """The configuration of fairseq's Transformer as one of the plugin's, which decodes faster; unchanged if it has
+    options that only fairseq's honours."""
     try:
         PluginTransformerConfig.refuse_unsupported(cfg)
     except ValueError:

@@ -12,6 +12,8 @@ import torch
 BACKENDS = ("auto", "torch", "triton")
 #: An environment variable that says what ``auto`` means, one of ``BACKENDS``.
 VARIABLE = "AMLP_FAIRSEQ_BACKEND"
+#: What the kernels need of NVIDIA's GPUs: Ampere.
+CAPABILITY = (8, 0)
 #: Looked for once: ``torch.compile`` cannot trace the search.
 TRITON_INSTALLED = find_spec("triton") is not None
 
@@ -21,7 +23,8 @@ logger = logging.getLogger(__name__)
 def choose_backend(requested: str, device: torch.device, operator: str, limit: str = "") -> str:
     """Which implementation runs, ``torch`` or ``triton``.
 
-    Triton runs on CUDA devices, and on CPU tensors when ``TRITON_INTERPRET=1`` was set before it was imported.
+    Triton runs on CUDA devices from Ampere on, and on CPU tensors when ``TRITON_INTERPRET=1`` was set before it was
+    imported.
 
     Args:
         requested: one of ``BACKENDS``; ``auto`` takes what the environment variable ``AMLP_FAIRSEQ_BACKEND`` says, or
@@ -57,9 +60,22 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
 def _triton_obstacle(device: torch.device) -> str:
     if not TRITON_INSTALLED:
         return "the package triton is not installed"
-    if device.type == "cuda" or (device.type == "cpu" and interpreting()):
+    if device.type == "cuda":
+        return _gpu_obstacle(device)
+    if device.type == "cpu" and interpreting():
         return ""
     return f"the tensors are on {device.type}, not on a CUDA device"
+
+
+def _gpu_obstacle(device: torch.device) -> str:
+    """Triton compiles for older GPUs of NVIDIA, but there bfloat16 is emulated, and the kernels spill registers."""
+    if torch.version.hip:
+        return ""
+    gpu = torch.cuda.get_device_properties(device)
+    if (gpu.major, gpu.minor) >= CAPABILITY:
+        return ""
+    needed = ".".join(map(str, CAPABILITY))
+    return f"{gpu.name} has compute capability {gpu.major}.{gpu.minor}, the kernels need {needed}"
 
 
 def interpreting() -> bool:

@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from amlp_fairseq.ops.amlp_cov.shared import EPS, new_gradients, new_outputs, small_gradients
+from amlp_fairseq.ops.launches import LAUNCHES, half_precision
 
 #: Positions of a block. Blocks of x and y in float32 with 128 channels are 32 KiB, and a pipeline holds several.
 BLOCK = 32
@@ -45,7 +46,7 @@ def _load_tile(pointer, i, c, stride_n, stride_c, counted, size_c):
     return tl.load(pointer + i[:, None] * stride_n + c[None, :] * stride_c, mask=valid, other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["N", "splits", "mask_b"])
+@triton.jit(do_not_specialize=["N", "splits", "mask_b", "mask_n"])
 def _partial_kernel(
     x_ptr, y_ptr, mask_ptr, partial_ptr, x_square_ptr, y_square_ptr,
     N, H, D, E, splits,
@@ -113,7 +114,7 @@ def _finish_kernel(
     tl.store(out_ptr + out, scores / tl.sum(scores, axis=1)[:, None], mask=valid)
 
 
-@triton.jit(do_not_specialize=["N", "mask_b"])
+@triton.jit(do_not_specialize=["N", "mask_b", "mask_n"])
 def _gradient_kernel(
     x_ptr, y_ptr, mask_ptr, m_ptr, u_ptr, dx_ptr,
     N, H, D, E,
@@ -166,7 +167,8 @@ def forward(
         _partial_kernel[(rows * splits,)](
             x_ptr=x, y_ptr=y, **_mask(padding_mask), **sums, N=length, **sizes,
             **_strides("x", x), **_strides("y", y), NORMALIZE=normalize, **options,
-            num_warps=8,  # 128 × 128 sums are 64 registers of each thread then
+            # 128 × 128 sums are 64 registers of each thread then; float32 inputs of so many channels take as many.
+            num_warps=16 if x.dtype == torch.float32 and max(options["BD"], options["BE"]) > 64 else 8,
         )  # fmt: skip
         _finish_kernel[(rows * triton.cdiv(d, 16),)](
             **sums, temperature_ptr=temperature, out_ptr=out, covariance_ptr=covariance,
@@ -194,13 +196,14 @@ def backward(
 
 def _gradient(x: Tensor, y: Tensor, padding_mask: Tensor | None, m: Tensor, u: Tensor, d_x: Tensor) -> None:
     batch, heads, length, d = x.shape
-    options = _options(x, y)
-    options["BE"] = min(options["BE"], 32)
+    options, launch = _options(x, y), LAUNCHES["cross_covariance, gradient", x.element_size()]
+    options["BE"] = min(options["BE"], launch.channels)
     with _on(x):
         _gradient_kernel[(triton.cdiv(length, BLOCK) * batch * heads,)](
             x_ptr=x, y_ptr=y, **_mask(padding_mask), m_ptr=m, u_ptr=u, dx_ptr=d_x,
             N=length, H=heads, D=d, E=y.size(3),
             **_strides("x", x), **_strides("y", y), **_strides("dx", d_x), m_d=m.stride(2), m_e=m.stride(3), **options,
+            num_warps=launch.warps,
         )  # fmt: skip
 
 
@@ -212,7 +215,7 @@ def _options(x: Tensor, y: Tensor) -> dict[str, Any]:
         "BE": max(triton.next_power_of_2(y.size(3)), 16),
         # float16 and bfloat16 values are exact in tf32. float32 by three products of tf32 ("tf32x3") would need more
         # registers than there are for 128 channels: ptxas spills for sm_80.
-        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
+        "PRECISION": "ieee" if x.dtype == torch.float32 else half_precision(),
     }
 
 

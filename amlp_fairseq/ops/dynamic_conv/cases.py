@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ CASES = {
 }
 
 #: Largest difference allowed, as a share of the largest value of the exact result. bfloat16 has 8 bits, and Triton's
-#: interpreter truncates to them.
+#: interpreter truncates to them. For float32 on a GPU see ``tolerances``.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
@@ -63,18 +64,7 @@ def errors(
     Args:
         shared: LightConv's weights (H, k), instead of DynamicConv's.
     """
-    generator = torch.Generator().manual_seed(1)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(device, dtype)
-
-    x = random(case.S or case.T, case.B, case.C)
-    weight = random(case.H, case.k) if shared else random(case.T, case.B, case.H, case.k)
-    grad = random(case.T, case.B, case.C)
-    seed = torch.tensor([1234], device=device) if dropout else None
-    options: dict[str, Any] = {"step": case.step, "softmax": softmax, "dropout": dropout, "seed": seed}
-    if shared:
-        options["length"] = case.T
+    x, weight, grad, options = _inputs(case, dtype, device, shared, softmax, dropout)
 
     def run(operator: Callable[..., Tensor], to: torch.dtype, **more: str) -> dict[str, Tensor]:
         inputs = [tensor.to(to).detach().requires_grad_() for tensor in (x, weight)]
@@ -88,3 +78,80 @@ def errors(
         name: float((ours[name].double() - value).abs().max() / value.abs().max().clamp(min=1e-30))
         for name, value in exact.items()
     }
+
+
+def tf32x3_error(terms: int) -> float:
+    """The largest error of a sum of products that tensor cores make of float32 as three products of tf32 ("tf32x3"), as
+    a share of the sum Σ|a b| of the magnitudes.
+
+    A factor a becomes h + l, h = tf32(a) and l = tf32(a - h), each rounded to nearest with 11 bits: |l| ≤ 2^-11 |a|,
+    and what is left of a is at most 2^-22 |a|. The product lacks the rest of either factor and l times l, at most
+    2^-22 |a b| each: 3 · 2^-22. Products of 11 bits are exact in float32. Tensor cores add them in blocks of 4, and
+    truncate the sum to 24 bits: at most 2^-23 of it for each block, of which there are three times terms / 4.
+    """
+    return 3 * 2**-22 + 3 * math.ceil(terms / 4) * 2**-23
+
+
+#: Largest relative error of a weight's softmax in float32: its exponent of up to 16 is off by 2^-24 of that, the
+#: exponential by two units in the last place, and the sum and the quotient by less.
+SOFTMAX_ERROR = 2**-19
+
+
+def tolerances(
+    case: Case,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    *,
+    shared: bool = False,
+    softmax: bool = True,
+    dropout: float = 0.0,
+) -> dict[str, float]:
+    """The largest of ``errors`` that are allowed. In float32 on a GPU a bound: the error of its sums, which is a share
+    of the sums of magnitudes, as a share of the largest value, which may be much smaller because terms cancel."""
+    names = ("output", "gradient of x", "gradient of weight")
+    if dtype != torch.float32 or device == "cpu":
+        return dict.fromkeys(names, TOLERANCES[dtype])
+    x, weight, grad, options = _inputs(case, dtype, "cpu", shared, softmax, dropout)
+    options["softmax"] = False
+    p = weight.double().softmax(dim=-1) if softmax else weight.double()
+
+    operator: Callable[..., Tensor] = light_conv_naive if shared else dynamic_conv_naive
+
+    def sums(x: Tensor, p: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        inputs = [tensor.double().detach().requires_grad_() for tensor in (x, p)]
+        out = operator(*inputs, case.padding_l, **options)
+        d_x, d_p = torch.autograd.grad(out, inputs, grad.double())
+        return out.detach(), d_x, d_p
+
+    out, d_x, d_p = sums(x, p, grad)
+    all_out, all_d_x, all_d_p = sums(x.abs(), p.abs(), grad.abs())
+    if softmax:
+        d_p = p * (d_p - (p * d_p).sum(dim=-1, keepdim=True))
+        all_d_p = p * (all_d_p + (p * all_d_p).sum(dim=-1, keepdim=True))
+    window, channels = 32 + case.k + case.step, case.C // case.H  # the terms of a sum in kernels.py
+    terms = (window, window, channels + (case.T * case.B if shared else 0))
+    pairs = zip((all_out, all_d_x, all_d_p), (out, d_x, d_p), terms, strict=True)
+    bounds = [
+        (tf32x3_error(count) + SOFTMAX_ERROR * softmax) * float(magnitude.max() / exact.abs().max().clamp(min=1e-30))
+        for magnitude, exact, count in pairs
+    ]
+    return dict(zip(names, bounds, strict=True))
+
+
+def _inputs(
+    case: Case, dtype: torch.dtype, device: str, shared: bool, softmax: bool, dropout: float
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+    """x, weight and the gradient of the output; the operator's options."""
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device, dtype)
+
+    x = random(case.S or case.T, case.B, case.C)
+    weight = random(case.H, case.k) if shared else random(case.T, case.B, case.H, case.k)
+    grad = random(case.T, case.B, case.C)
+    seed = torch.tensor([1234], device=device) if dropout else None
+    options: dict[str, Any] = {"step": case.step, "softmax": softmax, "dropout": dropout, "seed": seed}
+    if shared:
+        options["length"] = case.T
+    return x, weight, grad, options

@@ -219,7 +219,7 @@ def test_what_a_transformer_only_system_lacks(tmp_path: Path) -> None:
     [
         (["--source", "none"], "--source none is not a file"),
         (["--model", "ar"], "'ar': give NAME=DIR"),
-        (["--model", "ar=none"], "--model ar=none is not the folder of a model"),
+        (["--model", "ar=none"], "--model ar: none is not the folder of a model"),
         (["--reference", __file__], "lines, --source has 4"),
         (["--plot", "plot.png"], "--plot plot.png: it is an .svg"),
         (["--latency-cores", "9999"], "--latency-cores 9999: this process may use"),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import graph_emulator
 import pytest
 import torch
 import toy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
@@ -93,6 +98,92 @@ def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]
         search.options = replace(search.options, beam_size=beam)
         search.generate([model], sources(task, 1, 0))
     assert len(graphs) == cuda_graphs.KEPT
+
+
+class Copies(TorchDispatchMode):
+    """The largest number of elements that one operator copies."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in ("copy_", "clone", "index_select", "gather"):
+            self.most = max(self.most, result.numel())
+        return result
+
+
+def test_steps_after_which_no_row_moves_copy_no_states(captures: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model = build("1-1")
+    moved: list[int] = []
+    monkeypatch.setattr(RowPermutation, "apply", lambda self, table, dim=0: moved.append(table.numel()))
+    search = MultiwordBeamSearch(
+        [model], task.tgt_dict, task.order, SearchOptions(beam_size=1, min_len=9, max_len_b=9, cuda_graphs=True)
+    )
+    search.generate([model], sources(task, 1, 0))
+    assert not moved
+    (stack, *_) = captures[0].__self__.states.stacks
+    with torch.inference_mode(), Copies() as copies:
+        captures[0]()
+    assert 0 < copies.most < stack[0].numel()
+
+
+def test_rows_that_move_take_their_written_slots_with_them(
+    captures: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the empty ones."""
+    task, model = build("1-1")
+    slots: list[int] = []
+    apply = RowPermutation.apply
+
+    def counted(self: RowPermutation, table: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        slots.append(table.size(-2))
+        return apply(self, table, dim)
+
+    monkeypatch.setattr(RowPermutation, "apply", counted)
+    options = SearchOptions(beam_size=3, min_len=9, max_len_b=9, cuda_graphs=True)
+    MultiwordBeamSearch([model], task.tgt_dict, task.order, options).generate([model], sources(task, 1, 0))
+    assert slots == list(range(1, len(slots) + 1))
+    assert len(slots) > 5
+
+
+class Device:
+    """Stands in for torch.cuda while a graph is captured, and notes what is called on which device."""
+
+    def __init__(self) -> None:
+        self.current, self.seen = "cuda:0", []  # type: ignore[var-annotated]
+        self.CUDAGraph = lambda: Namespace(replay=None, pool=lambda: "the pool")
+
+    @contextlib.contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        before, self.current = self.current, str(device)
+        yield
+        self.current = before
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any, pool: Any) -> Iterator[None]:
+        self.seen.append(("graph", self.current, pool))
+        yield
+
+    def __getattr__(self, name: str) -> Any:  # Stream, current_stream, stream
+        stream = MagicMock(name=name)
+
+        def noted(*arguments: Any) -> Any:
+            self.seen.append((name, self.current))
+            return stream
+
+        return noted
+
+
+def test_graphs_are_captured_on_the_decoders_device_and_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    monkeypatch.setattr(cuda_graphs.torch, "cuda", device)
+    graphs = cuda_graphs.Graphs(torch.device("cuda:1"))
+    for _ in range(2):
+        _, result = graphs.capture(lambda: device.current)
+        assert result == "cuda:1"
+    assert device.current == "cuda:0"
+    assert {where for _, where, *_ in device.seen} == {"cuda:1"}
+    assert [pool for name, _, *pool in device.seen if name == "graph"] == [[None], ["the pool"]]
 
 
 def test_models_in_training_are_not_captured(captures: list[Any]) -> None:

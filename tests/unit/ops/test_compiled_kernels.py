@@ -1,0 +1,77 @@
+"""The kernels as production launches them, compiled for GPUs that this machine need not have."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import ROOT, fresh
+
+from amlp_fairseq.ops.amlp_cov import kernels as amlp_cov
+from amlp_fairseq.ops.dynamic_conv import kernels as dynamic_conv
+
+#: Bytes of shared memory that one block may use: A100, H100.
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}
+#: All cases for the A100; for the H100, whose code differs little, those with the most registers.
+CASES = {80: "", 90: "(float32 (k=31|128)|dynamic_conv bfloat16)"}
+KERNELS = {
+    name
+    for module in (amlp_cov, dynamic_conv)
+    for name in re.findall(r"^def (\w+_kernel)\(", Path(str(module.__file__)).read_text(encoding="utf-8"), re.MULTILINE)
+}
+
+
+@pytest.fixture
+def compiler(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """What kernel_compiler.py prints; it takes half a minute, so pytest's cache keeps it while no source changes."""
+    program = ROOT / "tests" / "kernel_compiler.py"
+    sources = [program, *sorted((ROOT / "amlp_fairseq" / "ops").rglob("*.py"))]
+    digest = hashlib.sha256(b"".join(map(Path.read_bytes, sources)) + version("triton").encode()).hexdigest()
+
+    def run(*arguments: object) -> list[dict[str, Any]]:
+        key = f"amlp_fairseq/kernels/{'_'.join(str(argument)[:6] for argument in arguments)}"
+        known = request.config.cache.get(key, None)
+        if known is None or known["of"] != [digest, *map(str, arguments)]:
+            environment = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+            printed = fresh(sys.executable, program, *arguments, env=environment).stdout
+            found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+            known = {"of": [digest, *map(str, arguments)], "found": found}
+            request.config.cache.set(key, known)
+        return list(known["found"])
+
+    return run
+
+
+@pytest.mark.parametrize("capability", sorted(SHARED_MEMORY))
+def test_no_kernel_spills_registers(capability: int, compiler: Callable[..., list[dict[str, Any]]]) -> None:
+    """Nor takes more shared memory than there is, nor has offsets of 32 bits."""
+    binaries = compiler(capability, CASES[capability])
+    assert {binary["kernel"] for binary in binaries} == KERNELS
+    assert len(KERNELS) == 7
+    assert [binary for binary in binaries if binary["spilled"] != 0] == []
+    assert [binary for binary in binaries if binary["shared"] > SHARED_MEMORY[capability]] == []
+    assert [binary for binary in binaries if binary["offsets"] != ["i64"]] == []
+    float32 = [binary for binary in binaries if "conv float32" in binary["case"]]
+    assert {precision for binary in float32 for precision in binary["precisions"]} == {"tf32x3"}
+
+
+def test_amds_gpus_get_products_that_triton_has_for_them(compiler: Callable[..., list[dict[str, Any]]]) -> None:
+    binaries = compiler("gfx942", "dynamic_conv float32 k=31")
+    assert len(binaries) == 3
+    assert {tuple(binary["precisions"]) for binary in binaries} == {()}  # not of tf32
+
+
+def test_no_size_of_batch_compiles_anything_anew(compiler: Callable[..., list[dict[str, Any]]]) -> None:
+    found = compiler("signatures")
+    launched = Counter(re.sub(r".*\.", "", signature["kernel"]) for signature in found)
+    # Forward and the gradient of x are other kernels for shared weights, and d_y has m transposed.
+    twice = {"_forward_kernel", "_backward_x_kernel", "_gradient_kernel"}
+    assert launched == {kernel: 1 + (kernel in twice) for kernel in KERNELS}, found
