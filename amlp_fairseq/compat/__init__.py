@@ -13,6 +13,7 @@ from amlp_fairseq.compat import (  # noqa: E402
     command_line,
     ensembles,
     file_names,
+    finetuning,
     guarded_tasks,
     literal_options,
     model_folders,
@@ -38,7 +39,8 @@ def install() -> None:
         safe_checkpoints,
         model_folders,
         checkpoint_options,
-        guarded_tasks,
+        finetuning,
+        guarded_tasks,  # also looks at the dictionaries of what finetuning loads
         training_folder,
         ensembles,
         command_line,

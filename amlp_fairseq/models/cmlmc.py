@@ -136,7 +136,10 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
             raise ValueError("a cmlmc_transformer needs --task translation_cmlmc (fairseq's default is translation)")
         guard(task)
         # Not through TransformerModel, which expects all of fairseq's own options.
-        return super(TransformerModel, cls).build_model(transformer_config(cfg, CMLMCConfig), task)
+        model = super(TransformerModel, cls).build_model(transformer_config(cfg, CMLMCConfig), task)
+        if cfg.freeze_encoder:
+            model.encoder.requires_grad_(False)
+        return model
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> CMLMCEncoder:

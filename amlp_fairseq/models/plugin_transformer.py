@@ -132,6 +132,13 @@ class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  
     share_all_embeddings: bool = field(
         default=False, metadata={"help": "share encoder, decoder and output embeddings (needs a joined dictionary)"}
     )
+    freeze_encoder: bool = field(
+        default=False,
+        metadata={
+            "help": "do not train the encoder and its embeddings: they stay those of --finetune-from-model, for whose "
+            "model this one can then draft with the same encoder"
+        },
+    )
     max_source_positions: int = II("task.max_source_positions")
 
     @classmethod
@@ -314,6 +321,8 @@ class PluginTransformerModel(TransformerModelBase):
         guard(task)
         model = super().build_model(cls.transformer_config(cfg, task), task)
         model.cfg = cfg
+        if cfg.freeze_encoder:
+            model.encoder.requires_grad_(False)
         return model
 
     @classmethod

@@ -279,7 +279,8 @@ REPLACED = {
     "fairseq.checkpoint_utils load_model_ensemble_and_task": "test_mistakes.py, below",
     "fairseq.checkpoint_utils load_checkpoint": "below",
     "fairseq.checkpoint_utils load_checkpoint_to_cpu": "test_safe_checkpoints.py, below",
-    "fairseq.trainer Trainer.load_checkpoint": "below",
+    "fairseq.trainer Trainer.__init__": "test_training_options.py",
+    "fairseq.trainer Trainer.load_checkpoint": "test_finetuning.py, below",
 }
 #: Commands in one process; what has another identity when the plugin has been imported goes to a file.
 PROGRAM = """

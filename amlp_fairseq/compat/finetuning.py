@@ -1,0 +1,59 @@
+"""``--finetune-from-model`` with a checkpoint of another model: what fits is taken."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Let ``Trainer.load_checkpoint`` begin the training of a model of the plugin with those parameters of
+    ``--finetune-from-model`` that it has, too; fairseq wants all of them to be the same."""
+    load = Trainer.load_checkpoint
+
+    @functools.wraps(load)
+    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+        model = self.get_model()
+        if filename != self.cfg.checkpoint.finetune_from_model or not _is_ours(model):
+            return load(self, filename, *args, **kwargs)
+        initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
+        return None
+
+    Trainer.load_checkpoint = load_checkpoint
+
+
+@torch.no_grad()
+def initialize(model: Any, weights: dict[str, torch.Tensor], filename: str) -> None:
+    """Copy the tensors that have the name and shape of one of the model's parameters, and log the parts that have none.
+
+    Args:
+        model: changed in place.
+        weights: of another model, by name.
+        filename: theirs.
+
+    Raises:
+        ValueError: if none has.
+    """
+    new: set[str] = set()
+    taken = 0
+    for name, parameter in model.named_parameters():
+        given = weights.get(name)
+        if given is not None and given.shape == parameter.shape:
+            parameter.copy_(given)
+            taken += 1
+        else:
+            new.add(".".join(name.split(".")[:-1]))
+    if not taken:
+        raise ValueError(f"--finetune-from-model {filename}: no parameter has a name and shape of this model's")
+    logger.info(f"{taken} parameters are those of {filename}; new: {', '.join(sorted(new)) or 'none'}")
+
+
+def _is_ours(model: Any) -> bool:
+    return type(model).__module__.startswith("amlp_fairseq.")

@@ -1,0 +1,74 @@
+"""Trainings that begin with what fits of another model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import commands
+import pytest
+import torch
+from conftest import TINY
+
+from amlp_fairseq import compat
+
+
+def train(data: Path, save_dir: Path, row: str, *options: object, check: bool = True) -> str:
+    words = [data, "--corpus", "embedded", "--row", row, "--scale", "embedded", *TINY, "--save-dir", save_dir, *options]
+    return commands.run("amlp_fairseq.cli.main", "train", *words, check=check)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    compat.install()
+    return dict(torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"])
+
+
+@pytest.fixture(scope="module")
+def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    train(data, folder, "transformer")
+    return folder
+
+
+@pytest.mark.parametrize("row", ["ibdecoder_student", "cmlmc_abc"])
+def test_what_fits_is_taken_and_the_encoder_stays(row: str, data: Path, teacher: Path, tmp_path: Path) -> None:
+    checkpoint = teacher / "checkpoint_last.pt"
+    begin = ["--finetune-from-model", checkpoint, "--freeze-encoder"]
+    log = train(data, tmp_path / "new", row, *begin)
+    assert f" parameters are those of {checkpoint}; new: " in log
+    theirs, own = weights(teacher), weights(tmp_path / "new")
+    encoder = {name for name in own if name.startswith("encoder.")}
+    if row == "cmlmc_abc":  # a row of its own with norms in front, and without a shared length
+        encoder &= theirs.keys()
+    assert len(encoder) > 20
+    for name in encoder:
+        assert torch.equal(own[name], theirs[name])
+    decoder = {
+        name for name in own.keys() & theirs.keys() if name.startswith("decoder.layers") and own[name].numel() > 1
+    }
+    decoder = {name for name in decoder if own[name].shape == theirs[name].shape and name.endswith("weight")}
+    assert len(decoder) >= 6
+    train(data, tmp_path / "scratch", row)
+    for name in decoder:  # trained for two updates only, so still near
+        assert not torch.equal(own[name], theirs[name])
+    near = [name for name in decoder if name.endswith(("q_proj.weight", "fc1.weight"))]
+    scratch = weights(tmp_path / "scratch")
+    assert near
+    for name in near:
+        assert (own[name] - theirs[name]).norm() < (scratch[name] - theirs[name]).norm() / 2
+
+
+def test_a_resumed_training_goes_on_with_its_own(data: Path, teacher: Path, tmp_path: Path) -> None:
+    begin = ["--finetune-from-model", teacher / "checkpoint_last.pt", "--freeze-encoder"]
+    train(data, tmp_path, "ibdecoder_student", *begin, "--max-update", 1)
+    log = train(data, tmp_path, "ibdecoder_student", *begin, "--max-update", 2)
+    assert "parameters are those of" not in log
+    assert "Loaded checkpoint" in log
+
+
+def test_what_does_not_fit_at_all_is_named(data: Path, teacher: Path, tmp_path: Path) -> None:
+    sizes = [f"--{side}-embed-dim=8" for side in ("encoder", "decoder")]
+    ffn = [f"--{side}-ffn-embed-dim=24" for side in ("encoder", "decoder")]
+    options = ["--finetune-from-model", teacher / "checkpoint_last.pt", *sizes, *ffn]
+    log = train(data, tmp_path, "ibdecoder_student", *options, check=False)
+    assert "no parameter has a name and shape of this model's" in log.splitlines()[-1]
+    assert "Traceback" not in log
