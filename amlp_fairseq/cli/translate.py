@@ -67,10 +67,11 @@ def main() -> None:
         "--buffer-size", type=positive, default=1000, metavar="N", help="lines that are read before any is written"
     )
     parser.add_argument("--serve", metavar="PORT", help="serve over HTTP: amlp-fairseq serve --port PORT")
-    args, words = parse_with_fairseqs(parser)
-    if args.serve is not None:
-        serve.run([re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv[1:]])
+    as_server = [re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv[1:]]
+    if as_server != sys.argv[1:]:
+        serve.run(as_server)
         return
+    args, words = parse_with_fairseqs(parser)
     settings = translator_settings(args, words)
     if args.shards is not None:
         translate_shards(args, settings)

@@ -52,6 +52,7 @@ def test_every_table_has_its_rows() -> None:
         "dynamicconv 3": 12,
         "dynamicconv 6": 10,
         "aan": 4,
+        "deep": 1,
         "ibdecoder 1": 4,
         "ibdecoder 2": 8,
         "ibdecoder 3": 4,
