@@ -140,12 +140,12 @@ def test_train_average_generate_score(system: str, corpus: Path, tmp_path: Path)
 
 def test_non_autoregressive(corpus: Path, tmp_path: Path) -> None:
     task, training, search = options("cmlmc")
-    average = train(corpus, tmp_path, *task, *training, "--max-update", 1000, "--self-correction", 500)
+    average = train(corpus, tmp_path, *task, *training, "--max-update", 600, "--self-correction", 300)
     found, hypotheses, bleu = generate(corpus, average, *task, *search)
     for i, hypothesis in enumerate(hypotheses):
         assert len(found["P"][i][0].split()) == len(hypothesis.split()) + 1
         assert 1 <= int(found["I"][i][0]) <= 10
-    assert bleu >= 30
+    assert bleu >= 18
     _, _, in_one_call = generate(corpus, average, *task, "--iter-decode-max-iter", "0", "--iter-decode-with-beam", "3")
     assert in_one_call < bleu  # refinement refines
 
