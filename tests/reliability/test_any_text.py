@@ -114,4 +114,4 @@ def test_generate(
     assert sorted(commands.lines(output, "H")) == list(range(count))
     sources = commands.lines(output, "S")
     assert [len(sources[i][0].split()) for i in range(count)] == [words_of(each.encode()) for each in lines]
-    assert f"Translated {count} sentences" in output
+    assert f"Translated {count:,} sentences" in output
