@@ -69,7 +69,7 @@ def test_training_says_what_generate_and_sacrebleu_say(row: str, pieces: Path, t
         *(
             *TINY,
             "--max-update",
-            20,
+            40,
             "--lr",
             0.01,
             "--save-dir",
