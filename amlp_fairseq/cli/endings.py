@@ -11,6 +11,7 @@ import select
 import signal
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,22 @@ def _leave_signals_to_the_system() -> None:
     for number in _handled:
         signal.signal(number, signal.SIG_DFL)
     _let_signals_come()
+    if _handled:
+        sys.excepthook = _unless_orphaned(os.getppid(), sys.excepthook)
+
+
+def _unless_orphaned(parent: int, hook: Any) -> Any:
+    """What prints the exceptions of a worker, but not those by which it notices that its parent has died."""
+
+    def printed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if issubclass(kind, (ConnectionError, EOFError)):
+            for _ in range(100):  # connections are closed before a process is gone
+                if os.getppid() != parent:
+                    return
+                time.sleep(0.01)
+        hook(kind, error, trace)
+
+    return printed
 
 
 os.register_at_fork(
