@@ -71,17 +71,26 @@ class SoftmaxAttention(MultiHeadAttention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(Q Kᵀ / √d_h + bias) V: (B, H, n, d_h) for q of this shape and k and v (B, H, m, d_h)."""
-        batch, heads, queries, width = q.shape
+        queries = q.size(2)
         if not self.packed:
             dropout = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
         if queries == 1 or queries > FEW or q.is_cuda:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scaling)
-        q, k, v = q.reshape(-1, queries, width), k.flatten(0, 1), v.flatten(0, 1)
-        if bias is not None and bias.dim() == 4:
+        return attend_few(q, k, v, bias)
+
+
+def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """softmax(Q Kᵀ + bias) V through explicit scores, (B, H, n, d_h); also part of a TorchScript function."""
+    batch, heads, queries, width = q.size(0), q.size(1), q.size(2), q.size(3)
+    q, k, v = q.reshape(-1, queries, width), k.flatten(0, 1), v.flatten(0, 1)
+    if bias is None:
+        scores = torch.bmm(q, k.mT)
+    else:
+        if bias.dim() == 4:
             bias = bias.expand(-1, heads, -1, -1).flatten(0, 1)
-        scores = torch.bmm(q, k.mT) if bias is None else torch.baddbmm(bias, q, k.mT)
-        return torch.bmm(scores.softmax(dim=-1), v).view(batch, heads, queries, width)
+        scores = torch.baddbmm(bias, q, k.mT)
+    return torch.bmm(scores.softmax(dim=-1), v).view(batch, heads, queries, width)
 
 
 def _bias(padding_mask: Tensor, like: Tensor) -> Tensor:

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
 
+#: Products of fewer multiplications take less time than a call of oneDNN (12 µs): they are left to ``linear``.
+SMALL = 1 << 18
+
 #: What ``--decode-dtype`` may be.
 DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 #: int8 needs PyTorch's engine for x86: no other lets the caller set the scale of the activations.
@@ -65,7 +68,7 @@ def pack(
     """
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if decode_dtype == "int8":
-        return _int8(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
+        return Int8Map(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
     dtype = weight.dtype if decode_dtype is None else getattr(torch, decode_dtype)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if (
@@ -73,7 +76,7 @@ def pack(
         and dtype in (torch.float32, torch.bfloat16)
         and torch.backends.mkldnn.is_available()
     ):
-        return _one_dnn(weight, bias, relu)
+        return OneDnnMap(weight, bias, relu)
 
     def apply(x: Tensor) -> Tensor:
         out = F.linear(x.to(dtype), weight, bias)
@@ -117,41 +120,60 @@ def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative
     return result
 
 
-def _one_dnn(weight: Tensor, bias: Tensor | None, relu: bool) -> Map:
-    packed, dtype = torch.ops.mkldnn._reorder_linear_weight(weight, None), weight.dtype
-    operator, name = torch.ops.mkldnn._linear_pointwise.default, "relu" if relu else "none"
+class OneDnnMap:
+    """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.
 
-    def apply(x: Tensor) -> Tensor:
-        if x.dtype == dtype:
-            return operator(x, packed, bias, name, [], "")
-        return operator(x.to(dtype), packed, bias, name, [], "").to(x.dtype)
+    Attributes:
+        packed: W in oneDNN's layout.
+        plain: Wᵀ (in, out), if there are inputs that are small.
+        small: inputs are small that have fewer numbers than this.
+    """
 
-    return apply
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
+        self.packed, self.bias, self.relu = torch.ops.mkldnn._reorder_linear_weight(weight, None), bias, relu
+        self.dtype = weight.dtype
+        self.small = SMALL // len(weight) if weight.dtype == torch.float32 and weight.numel() < SMALL else 0
+        self.plain = weight.t() if self.small else weight.new_empty(0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype == self.dtype:
+            return one_dnn_product(x, self.packed, self.plain, self.small, self.bias, self.relu)
+        return one_dnn_product(x.to(self.dtype), self.packed, self.plain, self.small, self.bias, self.relu).to(x.dtype)
 
 
-def _int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> Map:
-    scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
-    zeros = torch.zeros(len(weight), dtype=torch.long)
-    with warnings.catch_warnings():  # newer ways to quantise have no operator that is as fast for few rows
-        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
-        quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-    packed = torch.ops.quantized.linear_prepack(quantised, None)
-    largest = 255 if torch.cpu._is_vnni_supported() else 127  # sums of 8 bit products overflow without VNNI
-    zero = 0 if nonnegative else largest // 2 + 1
-    step, product = 1 / (largest - zero), _scripted_product()
+def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, small: int, bias: Tensor | None, relu: bool) -> Tensor:
+    """The map of a ``OneDnnMap``. x has the type of the weights."""
+    if x.numel() < small:
+        out = torch.addmm(bias, x, plain) if bias is not None and x.dim() == 2 else F.linear(x, plain.t(), bias)
+        return out.relu_() if relu else out
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu" if relu else "none", [], "")
 
-    def apply(x: Tensor) -> Tensor:
+
+class Int8Map:
+    """A map with int8 weights, see ``pack`` and ``int8_product``."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> None:
+        scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        with warnings.catch_warnings():  # newer ways to quantise have no operator that is as fast for few rows
+            warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+            quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        self.packed, self.bias, self.relu = torch.ops.quantized.linear_prepack(quantised, None), bias, relu
+        largest = 255 if torch.cpu._is_vnni_supported() else 127  # sums of 8 bit products overflow without VNNI
+        self.zero = 0 if nonnegative else largest // 2 + 1
+        self.step = 1 / (largest - self.zero)
+        self.product = _scripted_int8_product()
+
+    def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
-            return product(x, packed, bias, step, zero, relu)
-        return product(x.float(), packed, bias, step, zero, relu).to(x.dtype)
-
-    return apply
+            return self.product(x, self.packed, self.bias, self.step, self.zero, self.relu)
+        return self.product(x.float(), self.packed, self.bias, self.step, self.zero, self.relu).to(x.dtype)
 
 
-_Packed: Any = torch.classes.quantized.LinearPackedParamsBase
+Packed: Any = torch.classes.quantized.LinearPackedParamsBase
 
 
-def _product(x: Tensor, packed: _Packed, bias: Tensor | None, step: float, zero: int, relu: bool) -> Tensor:
+def int8_product(x: Tensor, packed: Packed, bias: Tensor | None, step: float, zero: int, relu: bool) -> Tensor:
     """The int8 map. Rows of x are divided by their largest absolute value, ``size``: all are then in -1 … 1 and have
     the same step size ``step`` and zero point ``zero``.
 
@@ -172,10 +194,14 @@ def _product(x: Tensor, packed: _Packed, bias: Tensor | None, step: float, zero:
     return out.relu_() if relu else out
 
 
-@functools.cache
-def _scripted_product() -> Any:
-    """``_product`` in TorchScript: calling an operator with packed weights takes 12 µs from Python and 4 µs from
-    TorchScript (8 × 8 weights, 1 row); all other operators of ``_product`` take 5 µs."""
+def scripted(function: Any) -> Any:
+    """A function or module in TorchScript. Calling an operator with packed weights takes 12 µs from Python and 4 µs
+    from TorchScript (8 × 8 weights, 1 row); all other operators of ``int8_product`` take 5 µs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script`", DeprecationWarning)
-        return torch.jit.script(_product)
+        return torch.jit.script(function)
+
+
+@functools.cache
+def _scripted_int8_product() -> Any:
+    return scripted(int8_product)

@@ -19,6 +19,7 @@ from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
+from amlp_fairseq.decoding.softmax_layers import softmax_layers
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
 
@@ -34,6 +35,7 @@ class StepDecoder:
         decode_dtype: of the weights, one of ``packed_linear.DECODE_DTYPES``; None: as they are.
 
     Attributes:
+        scripted: see ``softmax_layers.py``; None if it has no such layers.
         slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
 
@@ -41,6 +43,7 @@ class StepDecoder:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
+        self.scripted = softmax_layers(self.layers)
         self.state_layout = StateLayout(
             [layer.self_attention for layer in self.layers], self.decoder.embed_tokens.weight
         )
@@ -91,13 +94,31 @@ class StepDecoder:
         x = decoder.embed_words(words, context.slots) + F.embedding(context.slots, self.encodings)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
+        if self.scripted is not None and not need_attention and isinstance(context.end, int):
+            x = self.scripted.forward(
+                x,
+                context.slots,
+                context.end,
+                context.beam,
+                context.bias,
+                [state["kv"] for state in states],
+                [memory["k"] for memory in memories],
+                [memory["v"] for memory in memories],
+                memories[0].get("bias"),
+            )
+            return self.output(x), None
         for layer, state, memory in zip(self.layers, states, memories, strict=True):
             x, attention = layer(x, state, memory, context, need_attention and layer is self.layers[-1])
+        return self.output(x), attention
+
+    def output(self, x: Tensor) -> Tensor:
+        """Logits (R, z, V) of the last layer's outputs (R, z, C)."""
+        decoder = self.decoder
         if decoder.layer_norm is not None:
             x = decoder.layer_norm(x)
         if decoder.project_out_dim is not None:
             x = decoder.project_out_dim(x)
-        return decoder.output_layer(x), attention
+        return decoder.output_layer(x)
 
 
 class Decoding:
@@ -157,11 +178,11 @@ class _Layer:
         self.fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=relu)
         self.activation = None if relu else layer.activation_fn
         self.fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=relu)
-        norms: list[Map] = [
-            _norm(each) for each in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
-        ]
+        self.norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
+        self.norm_first = layer.normalize_before
+        norms: list[Map] = [_norm(each) for each in self.norms]
         none: list[Map] = [_identity] * len(norms)
-        self.before, self.after = (norms, none) if layer.normalize_before else (none, norms)
+        self.before, self.after = (norms, none) if self.norm_first else (none, norms)
 
     def __call__(
         self, x: Tensor, state: State, memory: Memory, context: StepContext, need_attention: bool

@@ -136,8 +136,9 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
             raise ValueError("a cmlmc_transformer needs --task translation_cmlmc (fairseq's default is translation)")
         guard(task)
         # Not through TransformerModel, which expects all of fairseq's own options.
-        model = super(TransformerModel, cls).build_model(transformer_config(cfg, CMLMCConfig), task)
-        if cfg.freeze_encoder:
+        config = transformer_config(cfg, CMLMCConfig)
+        model = super(TransformerModel, cls).build_model(config, task)
+        if config.options.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
 

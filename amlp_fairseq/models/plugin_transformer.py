@@ -319,9 +319,10 @@ class PluginTransformerModel(TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PluginTransformerModel":
         guard(task)
-        model = super().build_model(cls.transformer_config(cfg, task), task)
+        config = cls.transformer_config(cfg, task)
+        model = super().build_model(config, task)
         model.cfg = cfg
-        if cfg.freeze_encoder:
+        if config.options.freeze_encoder:
             model.encoder.requires_grad_(False)
         return model
 

@@ -7,6 +7,8 @@ from torch import Tensor
 
 #: Entries that are first looked at as one.
 BLOCK = 64
+#: Tables of fewer entries are faster without blocks.
+SMALL = 1 << 13
 
 
 def top_k(table: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -15,7 +17,7 @@ def top_k(table: Tensor, k: int) -> tuple[Tensor, Tensor]:
     They are in the k blocks with the largest maxima. Of equal entries any may be taken, as by ``topk``.
     """
     blocks = table.size(-1) // BLOCK
-    if k >= blocks:
+    if k >= blocks or table.numel() < SMALL:
         return table.topk(k, dim=-1)
     best = table[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK)).amax(dim=-1).topk(k, dim=-1).indices
     near = (best.unsqueeze(-1) * BLOCK + torch.arange(BLOCK, device=table.device)).flatten(-2)

@@ -204,6 +204,7 @@ class _Search:
         word_scores: log-probabilities of the words so far, (b·B, T).
         scores: their sums, (b, B); -inf for a row that holds no hypothesis.
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
+        candidates: k, ways to continue each row that are looked at.
     """
 
     def __init__(
@@ -234,6 +235,8 @@ class _Search:
         self.ngrams: NoRepeatNgrams | None = None
         if self.options.no_repeat_ngram_size > 0:
             self.ngrams = NoRepeatNgrams(self.options.no_repeat_ngram_size, generator.order)
+        # Greedy search goes on with the best one, or ends with it, unless that may be refused.
+        self.candidates = 1 if self.beam == 1 and self.ngrams is None else 2 * self.beam
 
     def _needed_bytes(self, models: list[ReadyModel]) -> int:
         rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
@@ -258,7 +261,7 @@ class _Search:
         for rule in self.rules:
             rule(lprobs, prefixes)
         combine = partial(
-            combine_words, lprobs, 2 * self.beam, generator.eos, generator.pad, self.options.words_behind_end
+            combine_words, lprobs, self.candidates, generator.eos, generator.pad, self.options.words_behind_end
         )
         if self.ngrams is None:
             return combine()
@@ -293,32 +296,31 @@ class _Search:
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z
-        scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
-        unfinished = scores[:, 0] > -math.inf
-        # The only host-device sync per step, unless a hypothesis ends or must end.
-        some_ended, all_unfinished = torch.stack([ended.any(), unfinished.all()]).tolist()
-        if some_ended:
-            unfinished &= self._collect(totals, ended, step, steps)
-            all_unfinished = bool(unfinished.all())
-        kept = torch.arange(len(unfinished), device=unfinished.device)
-        if not all_unfinished:
-            kept = unfinished.nonzero().squeeze(1)
-            kept = kept[row_permutation(kept.tolist())]
-            scores, best, self.sentences = scores[kept], best[kept], self.sentences[kept]
-            self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
+        scores, best = (totals, torch.zeros_like(step.ends)) if beam * k == 1 else totals.topk(beam, dim=1)
+        kept = torch.arange(len(best), device=best.device)
+        # The only host-device sync per step, unless one of the best candidates ends.
+        if not ((scores > -math.inf) & ~ended.gather(1, best)).all():
+            scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
+            unfinished = (scores[:, 0] > -math.inf) & self._collect(totals, ended, step, steps)
+            if not unfinished.all():
+                kept = unfinished.nonzero().squeeze(1)
+                kept = kept[row_permutation(kept.tolist())]
+                scores, best, self.sentences = scores[kept], best[kept], self.sentences[kept]
+                self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
         if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
             order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
             scores, best = scores.gather(1, order), best.gather(1, order)
-        chosen = (best + kept.unsqueeze(1) * (beam * k)).flatten()
         self.scores = scores
-        if beam > 1 or not all_unfinished:
+        chosen = (best + kept.unsqueeze(1) * (beam * k)).flatten()
+        if beam > 1 or len(chosen) < len(self.tokens):
             self._reorder(chosen // k)
-        self.tokens = torch.cat([self.tokens, step.words.flatten(0, 1)[chosen]], dim=1)
-        self.word_scores = torch.cat([self.word_scores, step.word_scores.flatten(0, 1)[chosen]], dim=1)
+        words, word_scores = (table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores))
+        self.tokens = torch.cat([self.tokens, words], dim=1)
+        self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
 
     def _reorder(self, rows: Tensor) -> None:
         """Apply a row permutation; it may repeat rows and leave some out."""
-        self.tokens, self.word_scores = self.tokens[rows], self.word_scores[rows]
+        self.tokens, self.word_scores = self.tokens.index_select(0, rows), self.word_scores.index_select(0, rows)
         self.attention = [table[rows] for table in self.attention]
         if rows.numel() > 0:
             for decoding in self.decodings:

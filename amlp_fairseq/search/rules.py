@@ -47,7 +47,7 @@ class NoPadding:
     pad: int
 
     def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
-        lprobs[..., self.pad] = -math.inf
+        lprobs.select(-1, self.pad).fill_(-math.inf)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ def combine_words(
     """
     n, z, vocab = lprobs.shape
     ignore = words_behind_end == "ignore" and z > 1
+    if forbidden is None and z == 1:
+        scores, words = top_k(lprobs.squeeze(1), min(k, vocab))
+        scores = scores.nan_to_num_(nan=-math.inf, neginf=-math.inf)
+        return Combinations(scores, words.unsqueeze(2), scores.unsqueeze(2), words.ne(eos).long())
     top_scores, top_words = top_k(lprobs, min(k + ignore + most_forbidden, vocab))
     top_scores, end_scores = (
         each.nan_to_num(nan=-math.inf, neginf=-math.inf) for each in (top_scores, lprobs[..., eos])

@@ -241,8 +241,9 @@ def test_int8_sentences_do_not_depend_on_the_batch(name: str) -> None:
 
     several = toy.random_sources(7, 12, seed=5)
     as_long = [(words * 6)[:6] for words in several]
-    # Last bits of attention with padding may make another of its 8 bit values of an activation.
-    for rows, atol in ((as_long, 0.0), (several, 0.01)):
+    # Last bits of attention depend on the place in the batch; with padding they may make another of its 8 bit values of
+    # an activation.
+    for rows, atol in ((as_long, 1e-6), (several, 0.01)):
         batch, backwards = found(rows), found(rows[::-1])[::-1]
         for row, together, reversed_ in zip(rows, batch, backwards, strict=True):
             (alone,) = found([row])
