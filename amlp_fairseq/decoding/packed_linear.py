@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
 
-#: Products of fewer multiplications take less time than a call of oneDNN (12 µs): they are left to ``linear``.
-SMALL = 1 << 18
+#: With fewer float32 weights a product takes less time than a call of oneDNN (12 µs): it is left to ``linear``.
+SMALL = 1 << 17
 
 #: What ``--decode-dtype`` may be.
 DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
@@ -125,25 +125,25 @@ class OneDnnMap:
 
     Attributes:
         packed: W in oneDNN's layout.
-        plain: Wᵀ (in, out), if there are inputs that are small.
-        small: inputs are small that have fewer numbers than this.
+        plain: Wᵀ (in, out) of few weights, which are not packed; otherwise without elements. What is taken does not
+            depend on the number of rows: a row's result would.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
         self.packed, self.bias, self.relu = torch.ops.mkldnn._reorder_linear_weight(weight, None), bias, relu
         self.dtype = weight.dtype
-        self.small = SMALL // len(weight) if weight.dtype == torch.float32 and weight.numel() < SMALL else 0
-        self.plain = weight.t() if self.small else weight.new_empty(0)
+        few = weight.dtype == torch.float32 and weight.numel() < SMALL
+        self.plain = weight.t() if few else weight.new_empty(0)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == self.dtype:
-            return one_dnn_product(x, self.packed, self.plain, self.small, self.bias, self.relu)
-        return one_dnn_product(x.to(self.dtype), self.packed, self.plain, self.small, self.bias, self.relu).to(x.dtype)
+            return one_dnn_product(x, self.packed, self.plain, self.bias, self.relu)
+        return one_dnn_product(x.to(self.dtype), self.packed, self.plain, self.bias, self.relu).to(x.dtype)
 
 
-def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, small: int, bias: Tensor | None, relu: bool) -> Tensor:
+def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """The map of a ``OneDnnMap``. x has the type of the weights."""
-    if x.numel() < small:
+    if plain.numel() > 0:
         out = torch.addmm(bias, x, plain) if bias is not None and x.dim() == 2 else F.linear(x, plain.t(), bias)
         return out.relu_() if relu else out
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "relu" if relu else "none", [], "")

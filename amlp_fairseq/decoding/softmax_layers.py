@@ -141,10 +141,9 @@ class _OneDnnLayers(SoftmaxLayers):
         super().__init__(norms, heads, norm_first)
         self.packed = torch.jit.Attribute([each.packed for each in maps], list[Tensor])
         self.plain = torch.jit.Attribute([each.plain for each in maps], list[Tensor])
-        self.small = torch.jit.Attribute([each.small for each in maps], list[int])
         self.biases = torch.jit.Attribute([each.bias for each in maps], list[Tensor])
         self.dtype = maps[0].dtype
 
     def product(self, x: Tensor, index: int, relu: bool) -> Tensor:
-        packed, plain, small, bias = self.packed[index], self.plain[index], self.small[index], self.biases[index]
-        return one_dnn_product(x.to(self.dtype), packed, plain, small, bias, relu).to(x.dtype)
+        packed, plain, bias = self.packed[index], self.plain[index], self.biases[index]
+        return one_dnn_product(x.to(self.dtype), packed, plain, bias, relu).to(x.dtype)

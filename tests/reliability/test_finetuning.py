@@ -9,8 +9,6 @@ import pytest
 import torch
 from conftest import TINY
 
-from amlp_fairseq import compat
-
 
 def train(data: Path, save_dir: Path, row: str, *options: object, check: bool = True) -> str:
     words = [data, "--corpus", "embedded", "--row", row, "--scale", "embedded", *TINY, "--save-dir", save_dir, *options]
@@ -18,7 +16,6 @@ def train(data: Path, save_dir: Path, row: str, *options: object, check: bool = 
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    compat.install()
     return dict(torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"])
 
 
