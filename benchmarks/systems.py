@@ -42,7 +42,7 @@ from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.score import read_references
 from amlp_fairseq.search.draft_and_verify import DraftAndVerify
-from amlp_fairseq.search.drafts import ModelDrafter, SentenceDraft
+from amlp_fairseq.search.drafts import ModelDrafter
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
@@ -256,13 +256,19 @@ class Drafts(Ours):
 
         return drafted
 
-    def begin(self, net_input: dict[str, torch.Tensor], sentences: torch.Tensor) -> list[SentenceDraft]:
+    def begin(self, net_input: dict[str, torch.Tensor], sentences: torch.Tensor) -> list["_RightWords"]:
         self.drafter.begin(net_input, sentences)
-        wrong = self.task.target_dictionary.unk()
-        return [
-            SentenceDraft([wrong if (i + 1) % WORDS_PER_CALL < 1 else word for i, word in enumerate(self.right[row])])
-            for row in sentences.tolist()
-        ]
+        return [_RightWords(self.right[row], self.task.target_dictionary.unk()) for row in sentences.tolist()]
+
+
+class _RightWords:
+    """A draft of right words, each at its place, some of them replaced by a wrong one."""
+
+    def __init__(self, right: list[int], wrong: int) -> None:
+        self.draft = [wrong if (i + 1) % WORDS_PER_CALL < 1 else word for i, word in enumerate(right)]
+
+    def propose(self, words: list[int], count: int) -> list[int]:
+        return self.draft[len(words) : len(words) + count]
 
 
 def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_graphs: bool) -> Any:
