@@ -92,7 +92,7 @@ from benchmarks.systems import (
     engine_of,
     load,
 )
-from benchmarks.targets import BASE, PRECISIONS, SpeedUp, add_speedups, targets
+from benchmarks.targets import BASE, PRECISIONS, Row, SpeedUp, add_speedups, targets
 
 #: Latencies are given by length of the source, in bins with these edges, in words.
 BINS = (10, 20, 30, 40, 50)
@@ -102,7 +102,6 @@ GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
 BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 25
 #: What identifies a row.
 KEYS = ("batch", "system", "precision", "decoding")
-Row = dict[str, Any]
 
 
 class Variant(NamedTuple):

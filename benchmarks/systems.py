@@ -244,8 +244,7 @@ class Drafts(Ours):
 
     def call(self, batch: Batch, number: int) -> TimedCall:
         limits = {"beam_size": 1, "min_len": batch.length, "max_len_b": batch.length}
-        for generator in (self.greedy, self.drafting):
-            generator.options = replace(generator.options, **limits)
+        self.greedy.options = replace(self.greedy.options, **limits)
         right = self.read(self.greedy.generate([self.model], self.sample(batch)))
         run = super().call(batch, 1)
 

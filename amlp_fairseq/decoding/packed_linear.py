@@ -124,16 +124,18 @@ class OneDnnMap:
     """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.
 
     Attributes:
-        packed: W in oneDNN's layout.
-        plain: Wᵀ (in, out) of few weights, which are not packed; otherwise without elements. What is taken does not
-            depend on the number of rows: a row's result would.
+        packed: W in oneDNN's layout; without elements if there are few weights.
+        plain: Wᵀ (in, out) of few weights; otherwise without elements. What is taken does not depend on the number of
+            rows: a row's result would.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
-        self.packed, self.bias, self.relu = torch.ops.mkldnn._reorder_linear_weight(weight, None), bias, relu
-        self.dtype = weight.dtype
-        few = weight.dtype == torch.float32 and weight.numel() < SMALL
-        self.plain = weight.t() if few else weight.new_empty(0)
+        self.bias, self.relu, self.dtype = bias, relu, weight.dtype
+        self.packed = self.plain = weight.new_empty(0)
+        if weight.dtype == torch.float32 and weight.numel() < SMALL:
+            self.plain = weight.t()
+        else:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == self.dtype:

@@ -21,10 +21,9 @@ from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.drafts import Draft, Drafter, ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rules import Prefixes, score_rules
-from amlp_fairseq.search.search_steps import combine_words, length_penalty, row_permutation
+from amlp_fairseq.search.search_steps import combine_words, row_permutation
 
 
 class DraftAndVerify(MultiwordBeamSearch):
@@ -113,9 +112,7 @@ class _VerifiedSearch:
         drafts = generator.drafter.begin(net_input, sentences)
         self.rows = [_Row(*each) for each in zip(sentences.tolist(), source, self.limits.tolist(), drafts, strict=True)]
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
-        self.ngrams: NoRepeatNgrams | None = None
-        if self.options.no_repeat_ngram_size > 0:
-            self.ngrams = NoRepeatNgrams(self.options.no_repeat_ngram_size, generator.order)
+        self.ngrams = generator.ngrams()
 
     def run(self) -> None:
         calls = 0
@@ -168,7 +165,7 @@ class _VerifiedSearch:
             written = torch.tensor([row.words], dtype=torch.long)
             for rule in self.rules:
                 rule(lprobs[index : index + 1], Prefixes(written, self.limits.new_tensor([row.most]), row.most))
-        combine = partial(combine_words, lprobs.view(rows * count, 1, vocab), 2, generator.eos, generator.pad)
+        combine = partial(combine_words, lprobs.view(rows * count, 1, vocab), 1, generator.eos, generator.pad)
         if self.ngrams is None:
             best = combine()
         else:
@@ -180,17 +177,14 @@ class _VerifiedSearch:
             best = combine(
                 forbidden=lambda _, candidates: _are_in(candidates, banned), most_forbidden=max(map(len, banned))
             )
-        scores, first = best.scores.max(dim=1, keepdim=True)
-        words = best.words.squeeze(2).gather(1, first)
+        words, scores = best.words[:, 0, 0], best.scores[:, 0]
         return words.view(rows, count).tolist(), scores.view(rows, count).tolist()
 
     def _finish(self, row: _Row, calls: int) -> None:
         device = self.limits.device
         word_scores = torch.tensor([row.scores], device=device)
-        score = word_scores.sum(dim=1)
-        if self.options.normalize_scores:
-            length = torch.tensor([len(row.words)], device=device)
-            score = score / length_penalty(length, self.options.len_penalty, self.options.length_penalty_kind)
+        length = torch.tensor([len(row.words)], device=device)
+        score = self.generator.normalized(word_scores.sum(dim=1), length)
         attention = torch.cat(row.attention) if row.attention else None
         words = torch.tensor(row.words, device=device)
         found = self.generator.hypothesis(words, word_scores[0], score[0], attention, row.source, calls)

@@ -142,6 +142,18 @@ class MultiwordBeamSearch:
             )
         return limits
 
+    def ngrams(self) -> NoRepeatNgrams | None:
+        """What ``no_repeat_ngram_size`` forbids."""
+        size = self.options.no_repeat_ngram_size
+        return NoRepeatNgrams(size, self.order) if size > 0 else None
+
+    def normalized(self, scores: Tensor, lengths: Tensor) -> Tensor:
+        """Sums of log-probabilities divided by the length penalty of these lengths, if ``normalize_scores``."""
+        options = self.options
+        if not options.normalize_scores:
+            return scores
+        return scores / length_penalty(lengths, options.len_penalty, options.length_penalty_kind)
+
     def hypothesis(
         self,
         words: Tensor,
@@ -232,9 +244,7 @@ class _Search:
         self.scores[:, 0] = 0  # a sentence's rows are identical at first: only one may branch
         self.attention: list[Tensor] = []
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
-        self.ngrams: NoRepeatNgrams | None = None
-        if self.options.no_repeat_ngram_size > 0:
-            self.ngrams = NoRepeatNgrams(self.options.no_repeat_ngram_size, generator.order)
+        self.ngrams = generator.ngrams()
         # Greedy search goes on with the best one, or ends with it, unless that may be refused.
         self.candidates = 1 if self.beam == 1 and self.ngrams is None else 2 * self.beam
 
@@ -371,9 +381,8 @@ class _Search:
         words = torch.cat([self.tokens[rows, z:], step.words[rows, columns]], dim=1)
         word_scores = torch.cat([self.word_scores[rows], step.word_scores[rows, columns]], dim=1)
         lengths, scores = (steps - 1) * z + step.ends[rows, columns], word_scores.sum(dim=1)
-        if options.normalize_scores:
-            counted = lengths + 1 if options.words_behind_end == "ignore" else torch.full_like(lengths, steps * z)
-            scores = scores / length_penalty(counted, options.len_penalty, options.length_penalty_kind)
+        counted = lengths + 1 if options.words_behind_end == "ignore" else torch.full_like(lengths, steps * z)
+        scores = self.generator.normalized(scores, counted)
         finished = zip(self.sentences[sentences].tolist(), rows.tolist(), lengths.tolist(), strict=True)
         for number, (sentence, row, length) in enumerate(finished):
             if len(self.hypotheses[sentence]) == self.beam:
