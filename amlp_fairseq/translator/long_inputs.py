@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import sentencex
-
 #: What may be done with them.
 CHOICES = ("split", "refuse")
 
@@ -30,6 +28,8 @@ def split(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tup
     Raises:
         ValueError: if a word does not fit.
     """
+    import sentencex  # here, because machines without a network may lack it: no checkpoint needs it
+
     for sentence in sentencex.segment(language, " ".join(text.split())):
         body = sentence.rstrip()
         space = sentence[len(body) :]

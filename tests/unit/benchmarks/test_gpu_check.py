@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,15 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(SystemExit):
         commands.call(SCRIPT, monkeypatch, *arguments)
     assert message in capsys.readouterr().err
+
+
+def test_it_needs_only_what_a_bare_machine_has(tmp_path: Path) -> None:
+    """A machine without a network has torch, numpy, sacrebleu, PyYAML and the like, and the wheels of fairseq."""
+    lacking = ["sentencex", "rouge_score", "ctranslate2", "starlette", "uvicorn", "httpx", "tensorboardX", "matplotlib"]
+    program = f"""import sys
+sys.modules.update(dict.fromkeys({lacking}))
+sys.argv[1:] = ["--size", "tiny", "--parts", "decoding", "--out", {str(tmp_path / "out.json")!r}]
+from benchmarks import gpu_check
+gpu_check.main()
+"""
+    commands.fresh(sys.executable, "-c", program)
