@@ -51,6 +51,7 @@ from amlp_fairseq.recipes.charts import Point, scatter
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
 from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.usage import positive
 from benchmarks import quiet
 from benchmarks.harness import write
 from benchmarks.line_systems import SYSTEMS, LineSystem, Setting
@@ -372,12 +373,6 @@ def named(word: str) -> tuple[str, Path, Path | None]:
     if not name or not folder:
         raise argparse.ArgumentTypeError(f"{word!r}: give NAME=DIR or NAME=DIR:DRAFT_DIR")
     return name, Path(folder), Path(drafter) if drafter else None
-
-
-def positive(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r}: give a whole number from 1")
-    return int(word)
 
 
 def parsed() -> argparse.Namespace:

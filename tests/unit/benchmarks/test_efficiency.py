@@ -223,7 +223,7 @@ def test_what_a_transformer_only_system_lacks(tmp_path: Path) -> None:
         (["--reference", __file__], "lines, --source has 4"),
         (["--plot", "plot.png"], "--plot plot.png: it is an .svg"),
         (["--latency-cores", "9999"], "--latency-cores 9999: this process may use"),
-        (["--repeats", "0"], "'0': give a whole number from 1"),
+        (["--repeats", "0"], "'0': a number from 1 is needed"),
         (["--out", "none/numbers.json"], "--out none/numbers.json: there is no folder none"),
     ],
 )
