@@ -93,8 +93,9 @@ def test_any_text(row: str, count: int, longest: int, system: Callable[[str], Sy
     translations = output.read_bytes().split(b"\n")
     assert translations.pop() == b""
     assert len(translations) == count
+    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")  # a mark at the beginning; anywhere else a character
     for raw, translation in zip(lines, translations, strict=True):
-        if not raw.decode("utf-8-sig", errors="replace").split():
+        if not raw.decode("utf-8", errors="replace").split():
             assert translation == b""
 
 
