@@ -9,7 +9,7 @@ from amlp_fairseq import compat
 compat.install()
 
 # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
-from amlp_fairseq import models, tasks  # noqa: E402, F401
+from amlp_fairseq import criterions, models, tasks  # noqa: E402, F401
 
 
 def __getattr__(name: str) -> object:

@@ -22,10 +22,11 @@ BLOCK = 32
 
 @dataclass
 class LocalOptions(KernelSizeOptions):
-    """Options of 'local'."""
+    """Options of 'local' and 'local_p'."""
 
     attention_window: Optional[int] = field(  # noqa: UP045
-        default=None, metadata={"help": "width of the windows of 'local' (default: the kernel size lists)"}
+        default=None,
+        metadata={"help": "width of the windows of 'local' and 'local_p' (default: the kernel size lists)"},
     )
 
 

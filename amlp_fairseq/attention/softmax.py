@@ -42,7 +42,7 @@ class SoftmaxAttention(MultiHeadAttention):
         k, v, bias = memory["k"], memory["v"], memory.get("bias")
         if not need_weights:
             return self._attend(q, k, v, bias), None
-        scores = (q * self.scaling) @ k.transpose(2, 3)
+        scores = self.similarity(q, k)
         scores = scores if bias is None else scores + bias
         weights = scores.softmax(dim=-1, dtype=torch.float32).to(scores)
         return self.dropout_module(weights) @ v, weights.mean(dim=1)
@@ -69,12 +69,16 @@ class SoftmaxAttention(MultiHeadAttention):
         if self.packed:
             self.scaling = 1.0
 
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        """The scores of keys (B, H, m, d_h) for queries (B, H, n, d_h), (B, H, n, m)."""
+        return (q * self.scaling) @ k.transpose(2, 3)
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(Q Kᵀ / √d_h + bias) V: (B, H, n, d_h) for q of this shape and k and v (B, H, m, d_h)."""
         queries = q.size(2)
         if not self.packed:
             dropout = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scaling)
         if queries == 1 or queries > FEW or q.is_cuda:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scaling)
         return attend_few(q, k, v, bias)

@@ -19,6 +19,7 @@ from amlp_fairseq.compat import (  # noqa: E402
     model_folders,
     numpy_names,
     processes,
+    repeated_ngrams,
     safe_checkpoints,
     training_folder,
     whole_copies,
@@ -43,6 +44,7 @@ def install() -> None:
         guarded_tasks,  # also looks at the dictionaries of what finetuning loads
         training_folder,
         ensembles,
+        repeated_ngrams,
         command_line,
     ):
         fix.install()

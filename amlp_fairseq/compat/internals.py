@@ -5,7 +5,9 @@ Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, 
 ``utils``.
 """
 
+from fairseq.criterions import register_criterion
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion as NATLoss
+from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterionConfig as NATLossConfig
 from fairseq.data import data_utils, indexed_dataset
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass, overwrite_args_by_name
@@ -38,6 +40,7 @@ __all__ = [
     "FairseqIncrementalState",
     "GenerationConfig",
     "NATLoss",
+    "NATLossConfig",
     "TransformerDecoderLayerBase",
     "TranslationLevenshteinConfig",
     "TranslationLevenshteinTask",
@@ -48,4 +51,5 @@ __all__ = [
     "indexed_dataset",
     "init_bert_params",
     "overwrite_args_by_name",
+    "register_criterion",
 ]

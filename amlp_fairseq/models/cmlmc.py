@@ -31,6 +31,7 @@ from amlp_fairseq.compat.internals import (
 )
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
+from amlp_fairseq.models.nat_words import NATWords
 from amlp_fairseq.models.plugin_transformer import (
     PluginTransformerConfig,
     redefault,
@@ -40,7 +41,6 @@ from amlp_fairseq.models.plugin_transformer import (
     transformer_config,
     wmt_en_de,
 )
-from amlp_fairseq.ops.top_k import top_k
 
 
 @dataclass
@@ -121,7 +121,7 @@ def _position_map(options: Any, dim: int) -> nn.Linear | None:
 
 
 @register_model("cmlmc_transformer", dataclass=CMLMCConfig)
-class CMLMCTransformerModel(CMLMNATransformerModel):
+class CMLMCTransformerModel(NATWords, CMLMNATransformerModel):
     """CMLMC. As in fairseq's NAT models the mask is ``<unk>``, and targets begin with ``<s>`` and end with ``</s>``."""
 
     @classmethod
@@ -206,26 +206,14 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
     ) -> tuple[Tensor, Tensor]:
         """The inputs with a share of the revealed words replaced by the model's predictions for a fully masked target,
         and a mask of the replaced words, (B, T) each."""
-        words = self._words(tgt_tokens)
+        words = self.words(tgt_tokens)
         with torch.no_grad():
-            _, guesses = self._predict(tgt_tokens.masked_fill(words, self.unk), encoder_out)
+            _, guesses = self.predict(tgt_tokens.masked_fill(words, self.unk), encoder_out)
         revealed = words & prev_output_tokens.ne(self.unk)
         order = torch.rand(revealed.shape, device=revealed.device).masked_fill(~revealed, 2.0)
         count = revealed.sum(dim=1, keepdim=True) * self.args.options.replace_factor
         replaced = _lowest(order, count.long())
         return torch.where(replaced, guesses, prev_output_tokens), replaced
-
-    def _words(self, tokens: Tensor) -> Tensor:
-        """Mask of the positions that hold neither start, end nor padding."""
-        return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
-
-    def _predict(self, tokens: Tensor, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """The best word of each position and its log-probability; start, end and padding are excluded."""
-        scores = self.decoder(normalize=True, prev_output_tokens=tokens, encoder_out=encoder_out)
-        for symbol in (self.pad, self.bos, self.eos):
-            scores[..., symbol] = -torch.inf
-        best, words = top_k(scores, 1)
-        return best.squeeze(-1), words.squeeze(-1)
 
     def forward_decoder(
         self, decoder_out: DecoderOut, encoder_out: dict[str, Any], decoding_format: None = None, **kwargs: Any
@@ -236,13 +224,13 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
         word, CMLM (``--self-correction -1``) of the masked ones. The result never holds masks, at any iteration.
         """
         tokens, scores, history = decoder_out.output_tokens, decoder_out.output_scores, decoder_out.history
-        words = self._words(tokens)
+        words = self.words(tokens)
         if decoder_out.step > 0:
             count = self._masked_count(decoder_out, decoder_out.step)
             tokens = tokens.masked_fill(_lowest(scores.float().masked_fill(~words, 2.0), count), self.unk)
             if history is not None:
                 history.append(tokens)
-        new_scores, new_tokens = self._predict(tokens, encoder_out)
+        new_scores, new_tokens = self.predict(tokens, encoder_out)
         updated = words if self.correction_starts >= 0 else tokens.eq(self.unk)
         tokens, scores = torch.where(updated, new_tokens, tokens), torch.where(updated, new_scores, scores)
         if history is not None:
@@ -260,7 +248,7 @@ class CMLMCTransformerModel(CMLMNATransformerModel):
 
     def _masked_count(self, state: DecoderOut, step: int) -> Tensor:
         """How many words an iteration masks, (B, 1)."""
-        return self._words(state.output_tokens).sum(dim=1, keepdim=True) * (state.max_step - step) // state.max_step
+        return self.words(state.output_tokens).sum(dim=1, keepdim=True) * (state.max_step - step) // state.max_step
 
     def initialize_output_tokens(self, encoder_out: dict[str, Any], src_tokens: Tensor) -> DecoderOut:
         """Masks for the words of the likeliest length."""

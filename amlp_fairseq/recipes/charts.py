@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]
 
 
 class Point(NamedTuple):
-    """One way of decoding: what it costs, how good it is, and whether its training targets were distilled."""
+    """One way of decoding: what it costs, its BLEU or other score, and whether its training targets were distilled."""
 
     cost: float
     bleu: float
@@ -52,14 +52,14 @@ def frontier(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def scatter(points: Sequence[Point], cost: str, width: int, height: int) -> Element:
-    """BLEU over the logarithm of a cost, with the frontier. The frontier's points get labels first, then of the
+def scatter(points: Sequence[Point], cost: str, width: int, height: int, score: str = "BLEU") -> Element:
+    """Scores over the logarithm of a cost, with the frontier. The frontier's points get labels first, then of the
     others, where they are few, those that there is room for; all have their name and values as a tooltip."""
     best = frontier(points)
     x = Log([point.cost for point in points], LEFT, width - 14)
     y = Linear([point.bleu for point in points], height - BOTTOM, TOP)
-    svg = _svg(width, height, f"BLEU against {cost}, {len(points)} points")
-    _axes(svg, x, y, cost, "BLEU", width, height)
+    svg = _svg(width, height, f"{score} against {cost}, {len(points)} points")
+    _axes(svg, x, y, cost, score, width, height)
     corners = [(x(point.cost), y(point.bleu)) for point in best] + [(width - 14.0, y(best[-1].bleu))]
     taken: list[Box] = []
     for (left, low), (right, high) in pairwise(corners):
@@ -69,7 +69,7 @@ def scatter(points: Sequence[Point], cost: str, width: int, height: int) -> Elem
         at = (x(point.cost), y(point.bleu))
         kind = f"{'distilled' if point.distilled else 'raw'}{' best' if point in best else ''}"
         dot = node(svg, "circle", cx=at[0], cy=at[1], r=5.5 if point in best else 4, class_=kind)
-        node(dot, "title", f"{point.name}: {number(point.bleu)} BLEU, {number(point.cost)} {cost}")
+        node(dot, "title", f"{point.name}: {number(point.bleu)} {score}, {number(point.cost)} {cost}")
     room = (LEFT, 0, width, height - BOTTOM)
     others = [point for point in sorted(points, key=lambda point: -point.bleu) if point not in best]
     for group, labelled in ((best[::-1], True), (others, len(points) <= MOST_LABELS)):

@@ -14,11 +14,13 @@ rows of a family; in a corpus, ``rows`` has settings for single rows, which win 
     tokens-per-update: 25000          target tokens of one update, whatever the hardware
     generate: {beam 4: {beam: 4}}     ways of decoding: a name, and flags of fairseq-generate
     tune-lenpen: [0.0, 0.6, 1.0]      length penalties of which the best on the validation set is taken
+    tune-max-len: [80, 100]           values of --max-len-b, likewise
     average: {checkpoints: last-epochs, count: 5}   what is averaged; of several counts the best on the validation set
     dictionary: 32768                 entries of the dictionary, for counting parameters
     sizes: {channels: 1024}           what rows refer to as ${sizes.channels}
     vocab-size: 8000                  subword units at this scale, if not as many as the corpus says
     published: [{data: …, table: …}]  where the row is in a paper, and its numbers there
+    metric: rouge                     of a corpus: what outputs are scored by, bleu where it does not say
 
 Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` remove a flag.
 Files are merged by OmegaConf.
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.recipes.metrics import DEFAULT, KINDS, METRICS
 from amlp_fairseq.usage import nearest
 
 #: What --user-dir must be.
@@ -45,24 +48,24 @@ PLUGIN = Path(__file__).parent.parent
 #: Inside the package if it is installed, next to it in a checkout.
 CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs") if path.is_dir()), PLUGIN / "configs")
 
-EXPERIMENT = ("task", "train", "tokens-per-update", "generate", "tune-lenpen", "average", "dictionary")
+EXPERIMENT = (
+    *("task", "train", "tokens-per-update", "generate", "tune-lenpen", "tune-max-len", "average", "dictionary"),
+)
 SECTIONS = {
     "rows": ("base", *EXPERIMENT, "published"),
-    "data": ("base", *EXPERIMENT, "sizes", "families", "rows", "prepare", "variants"),
+    "data": ("base", *EXPERIMENT, "metric", "sizes", "families", "rows", "prepare", "variants"),
     "scale": ("base", *EXPERIMENT, "sizes", "families", "vocab-size"),
 }
 #: The sections of keys and values.
 MAPPINGS = ("task", "train", "generate", "sizes", "families", "rows", "prepare", "variants")
 PUBLISHED = (
-    *("data", "table", "row", "decoding", "kind", "split", "bleu", "distilled", "speedup", "sentences-per-second"),
-    *("parameters", "over", "note"),
+    *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "distilled", "speedup"),
+    *("sentences-per-second", "parameters", "over", "note"),
 )
 #: More names than these are not listed.
 MOST_NAMES = 100
 #: What may be averaged, by the names of the options of ``amlp-fairseq average``.
 AVERAGES = ("last-epochs", "last-updates", "best")
-#: The kinds of BLEU that papers report; scores of two kinds are not comparable. ``kytea``: tokenised by that program.
-KINDS = ("detokenised", "tokenised", "compound-split", "kytea", "unstated")
 #: The parts of the data that are decoded; published numbers are of the test set where they do not say ``valid``.
 SPLITS = ("valid", "test")
 PAPER = "paper"
@@ -78,8 +81,10 @@ class Recipe:
         scale: the name of the scale.
         averages: the choices of checkpoints to average, a kind and a number each; the largest number first, so that
             missing checkpoints are noticed early.
-        published: the row's numbers on this corpus, or on the first one that has any.
+        published: the row's numbers on this corpus, or on the first one that has any of the same metric.
         changes: the user's own options of the training.
+        tune_max_len: likewise, of --max-len-b.
+        metric: one of ``METRICS``.
     """
 
     row: str
@@ -95,6 +100,8 @@ class Recipe:
     vocab_size: int | None
     published: list[dict[str, Any]]
     changes: str = ""
+    tune_max_len: list[int] = field(default_factory=list)
+    metric: str = DEFAULT
 
     @property
     def as_published(self) -> bool:
@@ -152,6 +159,14 @@ def load(row: str | Path, data: str, scale: str, languages: tuple[str, str] | No
 
 
 def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: Any, where: str) -> Recipe:
+    metric = merged.get("metric", DEFAULT)
+    refuse_unknown([metric], METRICS, f"{where}: metric")
+    for entry in published:
+        refuse_unknown(entry, PUBLISHED, f"{where}: published")
+        for name, choices in (("kind", KINDS), ("split", SPLITS)):
+            if name in entry:
+                refuse_unknown([entry[name]], choices, f"{where}: published, {name}")
+    scored = [entry for entry in published if entry.get("kind", "unstated") in METRICS[metric].kinds]
     recipe = Recipe(
         row=row,
         data=data,
@@ -164,15 +179,12 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
         averages=_averages(merged.get("average"), where),
         dictionary=merged.get("dictionary"),
         vocab_size=merged.get("vocab-size"),
-        published=_of_corpus(published, data) or _of_corpus(published, published[0].get("data") if published else ""),
+        published=_of_corpus(scored, data) or _of_corpus(scored, scored[0].get("data") if scored else ""),
+        tune_max_len=merged.get("tune-max-len") or [],
+        metric=metric,
     )
     for values in (recipe.task, recipe.train, *recipe.generate.values()):
         flags(values, where)
-    for entry in published:
-        refuse_unknown(entry, PUBLISHED, f"{where}: published")
-        for name, choices in (("kind", KINDS), ("split", SPLITS)):
-            if name in entry:
-                refuse_unknown([entry[name]], choices, f"{where}: published, {name}")
     return recipe
 
 
@@ -208,6 +220,12 @@ def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
         raise ValueError(f"data {data}: no program can download its text; docs/data.md says how to make its folder")
     settings: Any = OmegaConf.to_container(OmegaConf.merge(merged.prepare, variants[variant] if variant else {}))
     return dict(settings)
+
+
+def corpus_metric(data: str) -> str:
+    """What the outputs of a corpus of configs/data are scored by, one of ``METRICS``."""
+    merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
+    return str(merged.get("metric", DEFAULT))
 
 
 def flags(values: dict[str, Any], where: str) -> list[str]:

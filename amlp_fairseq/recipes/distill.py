@@ -7,7 +7,8 @@ with the same dictionaries, validation and test data and other files, byte by by
 with the teacher: its --task if that is not 'translation', --cpu, --fp16, --lenpen, …; the defaults are --beam 5 and
 --max-tokens 8000.
 
-Pairs are left out if one side is empty, or has more than R times the tokens of the other plus 5. OUT/manifest.json has
+Pairs are left out if one side is empty, or has more than R times the tokens of the other plus 5; R is 3 where it is not
+given, and summaries are not left out for being shorter than what they are of. OUT/manifest.json has
 teacher, data, options, versions, counts and checksums.
 
 The training data are decoded in N shards, J at a time. If there are several GPUs, each job has one of them; on a CPU,
@@ -43,6 +44,7 @@ from tqdm import tqdm
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils, indexed_dataset
+from amlp_fairseq.recipes.config import corpus_metric, names
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
@@ -60,6 +62,8 @@ REFUSED = frozenset(
 NOT_KEPT = ("train", "preprocess.log", "manifest.json")
 #: A side may have this many tokens more than the ratio allows: "yes" can be "ja , natürlich ." in pieces of words.
 SLACK = 5
+#: ``--max-ratio`` of translations.
+RATIO = 3.0
 
 
 class DistillError(ValueError):
@@ -249,15 +253,24 @@ def decode(
     return hypotheses
 
 
-def verdict(source: int, target: int, max_ratio: float) -> str:
+def default_ratio(data: Path) -> float | None:
+    """``--max-ratio`` where it is not given: none for corpora of summaries."""
+    path = data / "text.json"
+    corpus = json.loads(path.read_text(encoding="utf-8")).get("corpus") if path.is_file() else ""
+    return None if corpus in names("data") and corpus_metric(corpus) == "rouge" else RATIO
+
+
+def verdict(source: int, target: int, max_ratio: float | None) -> str:
     """What happens to a pair with these numbers of tokens, without end symbols: 'kept', 'empty' or 'ratio'."""
     short, long = sorted((source, target))
     if short == 0:
         return "empty"
-    return "ratio" if long > max_ratio * short + SLACK else "kept"
+    return "ratio" if max_ratio is not None and long > max_ratio * short + SLACK else "kept"
 
 
-def write_pairs(corpus: Corpus, hypotheses: dict[int, list[int]], max_ratio: float, folder: Path) -> dict[str, int]:
+def write_pairs(
+    corpus: Corpus, hypotheses: dict[int, list[int]], max_ratio: float | None, folder: Path
+) -> dict[str, int]:
     """Write binarised training data of the pairs that are kept, in the corpus' order; returns the counts."""
     prefixes = [folder / f"train.{corpus.pair}.{language}" for language in corpus.pair.split("-")]
     builders = [
@@ -286,7 +299,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def distill(
-    teacher: str, data: Path, out: Path, shards: int | None, jobs: int, max_ratio: float, given: list[str]
+    teacher: str, data: Path, out: Path, shards: int | None, jobs: int, max_ratio: float | None, given: list[str]
 ) -> None:
     """Run the whole distillation; see the module's docstring.
 
@@ -369,9 +382,10 @@ def main() -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to make")
     parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")
     parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="shards at a time (default: 1)")
-    parser.add_argument("--max-ratio", type=ratio, default=3.0, metavar="R", help="default: 3")
+    parser.add_argument("--max-ratio", type=ratio, metavar="R", help=f"default: {RATIO:g}, none for summaries")
     args, given = parse_with_fairseqs(parser)
-    distill(args.teacher, args.data, args.out, args.shards, args.jobs, args.max_ratio, given)
+    max_ratio = default_ratio(args.data) if args.max_ratio is None else args.max_ratio
+    distill(args.teacher, args.data, args.out, args.shards, args.jobs, max_ratio, given)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -656,19 +656,27 @@ class Sampler:
 
 
 def generate(seed: int = 1, train: int = 20000, valid: int = 500, test: int = 500) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs (English, German) of each split; only the training split repeats a source.
+    """Return the pairs (English, German) of each split, see ``fill``."""
+    rng = random.Random(seed)
+    sampler = Sampler(rng)
+
+    def draw() -> tuple[str, str]:
+        sentence = sampler.sentence()
+        return english(sentence), german(sentence, Chooser(rng))
+
+    return fill(draw, {"train": train, "valid": valid, "test": test})
+
+
+def fill(draw: Callable[[], tuple[str, str]], sizes: dict[str, int]) -> dict[str, list[tuple[str, str]]]:
+    """Draw the pairs (source, target) of each split; only the training split repeats a source.
 
     A checksum of the source alone says which split it belongs to, so that no two splits share one, whatever
     the seeds that they were made with.
     """
-    rng = random.Random(seed)
-    sampler = Sampler(rng)
-    sizes = {"train": train, "valid": valid, "test": test}
     splits: dict[str, list[tuple[str, str]]] = {name: [] for name in sizes}
     seen: set[str] = set()
     while any(len(splits[name]) < size for name, size in sizes.items()):
-        sentence = sampler.sentence()
-        source, target = english(sentence), german(sentence, Chooser(rng))
+        source, target = draw()
         name = {0: "valid", 1: "test"}.get(zlib.crc32(source.encode()) % 16, "train")
         if len(splits[name]) == sizes[name] or len(target.split()) not in TOKENS:
             continue
@@ -678,10 +686,10 @@ def generate(seed: int = 1, train: int = 20000, valid: int = 500, test: int = 50
     return splits
 
 
-def write(out_dir: Path, splits: dict[str, list[tuple[str, str]]]) -> None:
+def write(out_dir: Path, splits: dict[str, list[tuple[str, str]]], languages: tuple[str, str] = ("en", "de")) -> None:
     """Write train.en, train.de and so on, one sentence per line."""
     out_dir.mkdir(parents=True, exist_ok=True)
     for name, pairs in splits.items():
-        for side, language in enumerate(("en", "de")):
+        for side, language in enumerate(languages):
             text = "".join(pair[side] + "\n" for pair in pairs)
             (out_dir / f"{name}.{language}").write_bytes(text.encode("utf-8"))

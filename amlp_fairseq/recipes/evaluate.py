@@ -6,8 +6,9 @@ CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (for one of fa
 DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. For each way of decoding
 a line of JSON is appended to the results file and printed, on a terminal as a row of a table; outputs stay in
 CHECKPOINTS, those named .hyp in the order of the set.
-If the configuration has several length penalties (``tune-lenpen``) or numbers of checkpoints to average, the pair with
-the highest BLEU on the validation set is taken. Sentences are decoded one at a time, so that times are latencies; with
+If the configuration has several length penalties (``tune-lenpen``), longest outputs (``tune-max-len``) or numbers of
+checkpoints to average, those with the highest BLEU on the validation set are taken, of summaries the highest ROUGE-L:
+the ``metric`` of the corpus. Sentences are decoded one at a time, so that times are latencies; with
 options like ``--batch-size 32`` no times are stored.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, load, quoted, rea
 from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
+from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
+from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.train import RECIPE
 from amlp_fairseq.recipes.watching import watching
@@ -48,6 +51,9 @@ class Evaluation:
         self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
         self.averaged: tuple[str, int] | None = None
         self.source, self.target = recipe.task["source-lang"], recipe.task["target-lang"]
+        self.metric = METRICS[recipe.metric]
+        if recipe.metric == "rouge":
+            scorer()  # what is missing is said before anything is decoded
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
@@ -86,26 +92,30 @@ class Evaluation:
         return printed
 
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
-        return score(printed, self.references(subset), self.target)
+        return score(printed, self.references(subset), self.target, self.recipe.metric)
 
     def references(self, subset: str) -> list[str]:
         return read_references(self.data / "raw" / f"{subset}.{self.target}")
 
     def tuned(self, name: str, options: dict[str, Any]) -> tuple[tuple[str, int], dict[str, Any]]:
-        """The average and the options of a way of decoding; of several pairs the best on the validation set."""
-        tuned = [options | {"lenpen": penalty} for penalty in self.recipe.tune_lenpen]
-        candidates = list(product(self.recipe.averages, tuned or [options]))
+        """The average and the options of a way of decoding; of several the best on the validation set."""
+        given: dict[str, list[Any]] = {"lenpen": self.recipe.tune_lenpen, "max-len-b": self.recipe.tune_max_len}
+        tuned = {option: values for option, values in given.items() if values}
+        choices = [dict(zip(tuned, values, strict=True)) for values in product(*tuned.values())]
+        candidates = list(product(self.recipe.averages, choices))
         if len(candidates) == 1:
-            return candidates[0]
+            return candidates[0][0], options | candidates[0][1]
         scores = []
-        for (kind, count), values in candidates:
+        for (kind, count), choice in candidates:
             self.average(kind, count)
-            tried = f"{name}, {kind} {count}" + (f", lenpen {values['lenpen']}" if tuned else "")
+            values = options | choice
+            tried = ", ".join([name, f"{kind} {count}", *(f"{option} {value}" for option, value in choice.items())])
             output = self.folder / f"generated.valid.{tried}.txt".replace(", ", ".").replace(" ", "-")
             printed = self.generate("valid", values, output, "--max-tokens", "4000")
-            scores.append(self.scored("valid", printed)["bleu"])
-            print(f"{tried}: {scores[-1]} BLEU on the validation set", file=sys.stderr)
-        return candidates[scores.index(max(scores))]
+            scores.append(self.scored("valid", printed)[self.metric.main])
+            print(f"{tried}: {scores[-1]} {self.metric.column} on the validation set", file=sys.stderr)
+        average, choice = candidates[scores.index(max(scores))]
+        return average, options | choice
 
     def results(self, subset: str) -> list[dict[str, Any]]:
         """A result for each way of decoding."""
@@ -173,17 +183,19 @@ def main() -> None:
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Results for people: how good and how fast each way of decoding is."""
-    columns = ["configuration", "targets", "decoding", "split", "BLEU", "chrF", "calls", "ms/sentence"]
+    measured = {
+        **METRICS[metric_of({*chain.from_iterable(lines)})].columns,
+        "calls": "steps_per_sentence",
+        "ms/sentence": "milliseconds_per_sentence",
+    }
+    columns = ["configuration", "targets", "decoding", "split", *measured]
     rows = [
         [
             line["system"],
             "distilled" if line["distilled"] else "raw",
             line["decoding"],
             line["split"],
-            *(
-                f"{line[name]:.2f}" if name in line else ""
-                for name in ("bleu", "chrf", "steps_per_sentence", "milliseconds_per_sentence")
-            ),
+            *(f"{line[name]:.2f}" if name in line else "" for name in measured.values()),
         ]
         for line in lines
     ]

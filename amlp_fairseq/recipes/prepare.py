@@ -24,14 +24,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.recipes import embedded_corpus
+from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
 from amlp_fairseq.recipes.config import names, prepare_settings
 from amlp_fairseq.recipes.download import Download, download, read_checksums
 from amlp_fairseq.recipes.failures import failed
-from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, lines, writing
+from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, both_sides, find, lines, writing
 from amlp_fairseq.usage import command_parser, positive
 
 OWN = "text"
+#: Corpora that programs write: ``generate`` of a configuration.
+GENERATORS = {
+    "sentences": lambda folder: embedded_corpus.write(folder, embedded_corpus.generate()),
+    "summaries": lambda folder: embedded_corpus.write(folder, embedded_summaries.generate(), ("article", "summary")),
+}
 
 
 def named_languages(files: Sequence[Path]) -> list[str]:
@@ -77,11 +82,16 @@ def own_settings(args: argparse.Namespace) -> Settings:
 
 def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
     """Raise ValueError for options that a corpus does not have, before anything is downloaded."""
-    archives, files = given.get("archives", {}), given.get("files", {})
+    archives, files = given.get("archives") or {}, given.get("files", {})
     if not archives and "base-url" not in given:
         for name in ("mirror", "checksums"):
             if value := getattr(args, name):
                 raise ValueError(f"--{name} {value}: nothing is downloaded for {args.corpus}")
+    sides = [name for part in files.values() for name in both_sides(part["name"], given["languages"])]
+    if args.data is not None and files:
+        find(args.data, sides, args.out)
+    elif "by-hand" in given:
+        raise ValueError(f"{args.corpus}: give --data DIR with {', '.join(sides)}; {given['by-hand']}")
     if args.data is not None and not files:
         raise ValueError(f"--data {args.data}: the files of {args.corpus} are downloaded")
     in_files = {role for part in archives.values() for role in part} | set(files)
@@ -101,22 +111,28 @@ def corpus_settings(args: argparse.Namespace, downloads: list[Download]) -> Sett
     """
     given: dict[str, Any] = prepare_settings(args.corpus, args.variant)
     refuse_options(args, given)
-    archives, files, base = given.pop("archives", {}), given.pop("files", {}), given.pop("base-url", None)
+    archives, files, base = given.pop("archives", None) or {}, given.pop("files", {}), given.pop("base-url", None)
+    lists = given.pop("lists", None) or {}
+    given.pop("by-hand", None)
     folder = args.out / "downloads"
     sums = read_checksums(args.checksums) if args.checksums else None
     texts: dict[str, Any] = {role: [] for role in ("train", *EVALUATION)}
+    for name, checksum in lists.items():
+        downloads.append(download(f"{base}/{name}", folder, checksum, args.mirror, sums))
     for archive in archives.values():
         found = download(archive["url"], folder, archive.get("sha256"), args.mirror, sums)
         downloads.append(found)
         for role, patterns in archive.items():
             if role in texts:
-                texts[role] += [(str(found.path), pattern) for pattern in patterns]
-    if given.pop("generate", False) and args.data is None:
+                in_folder = (str(folder / pattern) if pattern in lists else pattern for pattern in patterns)
+                texts[role] += [(str(found.path), pattern) for pattern in in_folder]
+    generator = given.pop("generate", None)
+    if generator and args.data is None:
         folder = args.out / "generated"
         if not folder.exists():
             part = folder.with_name("generated.part")
             shutil.rmtree(part, ignore_errors=True)
-            embedded_corpus.write(part, embedded_corpus.generate())
+            GENERATORS[generator](part)
             part.rename(folder)
     for role, part in files.items():
         for name, checksum in part.get("sha256", {}).items() if args.data is None else ():
@@ -139,7 +155,7 @@ def same_settings(path: Path, settings: dict[str, Any]) -> None:
         return
     before = json.loads(path.read_text(encoding="utf-8"))
     for name, value in json.loads(json.dumps(settings)).items():
-        if before.get(name) != value:
+        if name in before and before[name] != value:  # an older version may not have had this setting
             raise ValueError(
                 f"{path.parent} was begun with {name} {before.get(name)!r}, not {value!r}: give the same option or "
                 "choose another folder"

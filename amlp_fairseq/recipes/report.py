@@ -3,9 +3,9 @@
     amlp-fairseq report docs/results/embedded.jsonl docs/results/benchmark_length.json --out report.html
 
 Files are those that amlp-fairseq evaluate appends to (.jsonl), and those that benchmarks/decoding.py,
-benchmarks/length.py and benchmarks/ops.py write with --out (.json). The page has what is in them: BLEU against decoder
-calls and latency, tables beside the papers', decoding speed, and time and memory over the length. It loads nothing
-from anywhere. An older page is replaced.
+benchmarks/length.py and benchmarks/ops.py write with --out (.json). The page has what is in them: BLEU or ROUGE against
+decoder calls and latency, tables beside the papers', decoding speed, and time and memory over the length. It loads
+nothing from anywhere. An older page is replaced.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from amlp_fairseq.recipes.charts import Point, frontier, lines, node, number, scatter
+from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.results import read_results
 from amlp_fairseq.recipes.tables import Key, Results
 from amlp_fairseq.usage import command_parser
@@ -27,7 +28,10 @@ from amlp_fairseq.usage import command_parser
 #: Where the content stands in the template.
 MARK = "@CONTENT@"
 #: Fields that results may lack: old ones do.
-NUMBERS = ("tokenised_bleu", "compound_split_bleu", "chrf", "steps_per_sentence", "parameters")
+NUMBERS = (
+    *("tokenised_bleu", "compound_split_bleu", "chrf", "rouge_1", "rouge_2"),
+    *("steps_per_sentence", "parameters"),
+)
 TEXTS = {"data": "corpus not stated", "scale": "not stated", "subset": "test", "updates": "—", "seed": "not stated"}
 #: Colours of lines that stand out.
 LENGTH_COLOURS = {"AMLP-Cov": 0, "AMLP-PQuery": 2, "SDPA": 1, "written-out": 3}
@@ -53,7 +57,7 @@ def read_lines(path: Path) -> list[Json]:
     """
     found = []
     for count, line in enumerate(read_results(path), 1):
-        if not isinstance(line.get("system"), str) or not _is_number(line.get("bleu")):
+        if not isinstance(line.get("system"), str) or not _is_number(line.get(METRICS[metric_of(line)].main)):
             raise ValueError(f"{path}, result {count} has no system or no bleu: amlp-fairseq evaluate writes both")
         known = {name: value for name, value in line.items() if value is not None}
         numbers = {name: known[name] if _is_number(known.get(name)) else math.nan for name in NUMBERS}
@@ -135,19 +139,24 @@ def _results(card: Element, results: Results) -> None:
             Point(_mean(results.groups[key], field), results.mean(key) or 0.0, _name(key), key.distilled)
             for key in keys
         ]
-        _frontier(card, points, cost, f"{source}, {split} set.")
+        _frontier(card, points, cost, f"{source}, {split} set.", results.metric.column)
     _orderings(card, results)
     _papers(card, results)
-    columns = ["configuration", "targets", "decoding", "split", "BLEU", "chrF", "calls", "ms", "parameters", "updates"]
+    columns = ["configuration", "targets", "decoding", "split", *results.metric.columns]
+    columns += ["calls", "ms", "parameters", "updates"]
     rows = []
     for key, group in sorted(results.groups.items()):
-        costs = [_mean(group, name) for name in ("chrf", "steps_per_sentence", "milliseconds_per_sentence")]
+        costs = [_mean(group, name) for name in ("steps_per_sentence", "milliseconds_per_sentence")]
         size = _mean(group[-1:], "parameters")
         rows.append(
             [
                 f"{key.system} {key.options}".strip(),
                 "distilled" if key.distilled else "raw",
-                *(key.decoding, key.split, results.bleu(key)),
+                *(key.decoding, key.split),
+                *(
+                    results.score(key) if name == results.metric.main else _two_digits(_mean(group, name))
+                    for name in results.metric.columns.values()
+                ),
                 *(_two_digits(cost) for cost in costs),
                 "—" if math.isnan(size) else f"{size / 1e6:.2f}M",
                 str(group[-1]["updates"]),
@@ -159,12 +168,12 @@ def _results(card: Element, results: Results) -> None:
         node(notes, "li", line.removeprefix("- "))
 
 
-def _frontier(card: Element, points: Sequence[Point], cost: str, caption: str) -> None:
-    """BLEU against a cost, if it is known of two points or more."""
+def _frontier(card: Element, points: Sequence[Point], cost: str, caption: str, score: str = "BLEU") -> None:
+    """Scores against a cost, if it is known of two points or more."""
     known = [point for point in points if point.cost > 0]  # NaN is not
     if len(known) < 2:
         return
-    figure = _figure(card, trade(known, cost))
+    figure = _figure(card, trade(known, cost, score))
     best = frontier(known)
     key = node(figure, "p", class_="key")
     for name, kind in (("raw targets", "raw"), ("distilled targets", "distilled")):
@@ -172,18 +181,18 @@ def _frontier(card: Element, points: Sequence[Point], cost: str, caption: str) -
             node(key, "i", class_=kind).tail = f"{name} "
     node(key, "i", class_="line").tail = "frontier: nothing that costs less is better"
     for kind, size in (("wide", (820, 440)), ("narrow", (340, 400))):
-        chart = scatter(known, cost, *size)
+        chart = scatter(known, cost, *size, score)
         chart.set("class", kind)
         figure.append(chart)
     lacking = len(points) - len(known)
     caption += f" {lacking} results do not say their {cost}." if lacking else ""
     node(figure, "figcaption", f"{caption} Every point tells its name and numbers when it is pointed at.")
     rows = [[point.name, number(point.cost), f"{point.bleu:.2f}"] for point in best]
-    _table(_folded(figure, f"The frontier: {len(best)} of {len(known)} ways of decoding"), ["", cost, "BLEU"], rows)
+    _table(_folded(figure, f"The frontier: {len(best)} of {len(known)} ways of decoding"), ["", cost, score], rows)
 
 
-def trade(points: Sequence[Point], cost: str) -> str:
-    """The finding of a frontier: what half of a cost costs in BLEU."""
+def trade(points: Sequence[Point], cost: str, score: str = "BLEU") -> str:
+    """The finding of a frontier: what half of a cost costs in BLEU, or another score."""
     best = max(points, key=lambda point: (point.bleu, -point.cost))
     cost = cost.removesuffix(" a sentence")
     if best == frontier(points)[0]:
@@ -192,7 +201,7 @@ def trade(points: Sequence[Point], cost: str) -> str:
     if not cheaper:
         return f"Nothing gets by with half the {cost} of the best, {best.name}"
     half = max(cheaper, key=lambda point: (point.bleu, -point.cost))
-    return f"At half the {cost} or fewer: {half.name}, {best.bleu - half.bleu:.2f} BLEU below the best, {best.name}"
+    return f"At half the {cost} or fewer: {half.name}, {best.bleu - half.bleu:.2f} {score} below the best, {best.name}"
 
 
 def _orderings(card: Element, results: Results) -> None:
@@ -215,8 +224,8 @@ def _papers(card: Element, results: Results) -> None:
         return
     if tables:
         node(card, "h3", "Beside the papers")
-        node(card, "p", "Ours left, the paper's right; a difference stands only where data, split and kind of BLEU are "
-             "the paper's.", class_="soft")  # fmt: skip
+        node(card, "p", "Ours left, the paper's right; a difference stands only where data, split and kind of score "
+             "are the paper's.", class_="soft")  # fmt: skip
     for name, text in tables.items():
         table, _, note = text.partition("\n\n")
         columns, rows = _cells(table)

@@ -4,10 +4,10 @@
 
 The file is one that ``amlp-fairseq evaluate`` appends to. Of several results with the same configuration, data, way of
 decoding, split and seed the last counts; several seeds are averaged, where their data have the checksum of the newest
-result. Next to a paper's BLEU, ours is of the same kind
-and split; at reduced scale, where the data differ anyway, of the test set. A difference is given only if data set,
-split and kind are the paper's, with a mark if the paper does not say of which kind its BLEU is. Speed is measured by
-benchmarks/decoding.py, which runs systems side by side.
+result. Next to a paper's BLEU or ROUGE, ours is of the same kind and split; at reduced scale, where the data differ
+anyway, of the test set. A difference is given only if data set, split and kind are the paper's, with a mark if the
+paper does not say of which kind its BLEU is. Speed is measured by benchmarks/decoding.py, which runs systems side by
+side.
 """
 
 from __future__ import annotations
@@ -19,16 +19,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from amlp_fairseq.recipes.config import CONFIGS, load, names
+from amlp_fairseq.recipes.metrics import DEFAULT, METRICS, metric_of
 from amlp_fairseq.recipes.results import markdown, read_results, same_data
 from amlp_fairseq.usage import command_parser
 
-#: The fields of results that have the kinds of BLEU.
-KINDS = {
-    "detokenised": "bleu",
-    "tokenised": "tokenised_bleu",
-    "compound-split": "compound_split_bleu",
-    "unstated": "bleu",
-}
 UNSTATED = "?: the paper does not say of which kind its BLEU is; ours is detokenised."
 ORDERINGS = CONFIGS / "orderings.yaml"
 
@@ -49,6 +43,9 @@ class Results:
     Args:
         lines: results as ``amlp-fairseq evaluate`` writes them.
 
+    Attributes:
+        metric: what they are scored by; all functions take its ``main`` where they are not told another field.
+
     Raises:
         ValueError: if they are of several corpora or scales.
     """
@@ -58,6 +55,8 @@ class Results:
         if len(found) != 1:
             raise ValueError(f"results of one corpus at one scale are needed, not of {sorted(found)}")
         ((self.data, self.scale),) = found
+        self.metric_name = metric_of(lines[0])
+        self.metric = METRICS[self.metric_name]
         last: dict[tuple[Key, int], dict[str, Any]] = {}
         newest: dict[Key, str | None] = {}
         for line in lines:
@@ -72,28 +71,32 @@ class Results:
         for key, group in self.groups.items():
             self.groups[key] = [line for line in group if same_data(line, newest[key], self.data)]
 
-    def mean(self, key: Key, name: str = "bleu") -> float | None:
+    def mean(self, key: Key, name: str | None = None) -> float | None:
         """The mean over seeds, None where there is no result."""
-        return fmean(line[name] for line in self.groups[key]) if key in self.groups else None
+        return fmean(line[name or self.metric.main] for line in self.groups[key]) if key in self.groups else None
 
-    def bleu(self, key: Key, name: str = "bleu") -> str:
+    def score(self, key: Key, name: str | None = None) -> str:
+        """The mean, with its spread and the number of seeds; empty where there is no result."""
         if key not in self.groups:
             return ""
-        values = [line[name] for line in self.groups[key]]
+        values = [line[name or self.metric.main] for line in self.groups[key]]
         spread = f" ± {stdev(values):.2f} ({len(values)})" if len(values) > 1 else ""
         return f"{fmean(values):.2f}{spread}"
 
     def difference(self, key: Key, published: dict[str, Any]) -> str:
-        """How much higher our BLEU is than a paper's, empty where they cannot be compared."""
-        theirs, kind = published.get("distilled" if key.distilled else "bleu"), published.get("kind")
-        ours = self.mean(key, KINDS[kind]) if kind in KINDS else None
+        """How much higher our number is than a paper's, empty where they cannot be compared."""
+        theirs = published.get("distilled" if key.distilled else self.metric.title.lower())
+        kind = published.get("kind")
+        field = self.metric.kinds.get(kind or "")
+        ours = self.mean(key, field) if field else None
         if ours is None or not isinstance(theirs, (int, float)):  # a training that diverges has no BLEU
             return ""
         return f"{ours - theirs:+.2f}" + " ?" * (kind == "unstated")
 
     def overview(self) -> str:
         """All results."""
-        columns = ["configuration", "targets", "decoding", "split", "BLEU", "chrF", "calls", "parameters", "updates"]
+        columns = ["configuration", "targets", "decoding", "split", *self.metric.columns]
+        columns += ["calls", "parameters", "updates"]
         rows = []
         for key, lines in sorted(self.groups.items()):
             line = lines[-1]
@@ -103,8 +106,10 @@ class Results:
                     "distilled" if key.distilled else "raw",
                     key.decoding,
                     key.split,
-                    self.bleu(key),
-                    f"{self.mean(key, 'chrf'):.2f}",
+                    *(
+                        self.score(key) if name == self.metric.main else f"{self.mean(key, name):.2f}"
+                        for name in self.metric.columns.values()
+                    ),
                     f"{self.mean(key, 'steps_per_sentence'):.2f}",
                     f"{line['parameters'] / 1e6:.2f}M",
                     str(line["updates"]),
@@ -114,7 +119,8 @@ class Results:
 
     def comparisons(self) -> dict[str, str]:
         """For each table of a paper, its rows with our results and the paper's."""
-        columns = ["row", "configuration", "decoding", "BLEU", "distilled", "paper: BLEU", "distilled", "kind"]
+        title = self.metric.title
+        columns = ["row", "configuration", "decoding", title, "distilled", f"paper: {title}", "distilled", "kind"]
         columns += ["difference", "distilled", "paper: sent/s"]
         tables: dict[str, list[list[str]]] = {}
         for row in names("rows"):
@@ -125,15 +131,15 @@ class Results:
                 raw, distilled = (Key(recipe.row, kind, entry["decoding"], split) for kind in (False, True))
                 if raw not in self.groups and distilled not in self.groups:
                     continue
-                kind = KINDS.get(entry.get("kind", ""), "bleu")
+                kind = self.metric.kinds.get(entry.get("kind", ""))
                 tables.setdefault(entry["table"], []).append(
                     [
                         entry["row"],
                         recipe.row,
                         entry["decoding"],
-                        self.bleu(raw, kind),
-                        self.bleu(distilled, kind),
-                        str(entry.get("bleu", "")),
+                        self.score(raw, kind),
+                        self.score(distilled, kind),
+                        str(entry.get(title.lower(), "")),
                         str(entry.get("distilled", "")),
                         ", ".join(entry[name] for name in ("kind", "split") if name in entry),
                         self.difference(raw, entry) if comparable else "",
@@ -150,9 +156,11 @@ class Results:
         return found
 
     def orderings(self) -> str:
-        """Whether the claims of configs/orderings.yaml hold here."""
+        """Whether the claims of configs/orderings.yaml hold here, as far as they are of the metric."""
         rows = []
         for claim in yaml.safe_load(ORDERINGS.read_text(encoding="utf-8")):
+            if claim.get("metric", DEFAULT) != self.metric_name:
+                continue
             if "gap" in claim:
                 first, second, decoding = claim["gap"]
                 keys = [Key(row, kind, decoding, "test") for kind in (False, True) for row in (first, second)]
@@ -172,7 +180,8 @@ class Results:
 
     def notes(self) -> str:
         """What the results have in common."""
-        names = ("subset", "bleu_signature", "chrf_signature", "device", "threads", "torch", "commit", "date")
+        names = ("subset", *(f"{metric}_signature" for metric in ("bleu", "chrf", "rouge")))
+        names += ("device", "threads", "torch", "commit", "date")
         lines = []
         for name in names:
             values = sorted({str(line[name]) for line in self.lines if name in line})

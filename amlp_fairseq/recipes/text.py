@@ -7,6 +7,7 @@ its name when it is complete; complete files are not made again.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import multiprocessing
 import re
 import shutil
@@ -16,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import chain, zip_longest
@@ -35,6 +36,10 @@ SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
 MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
 EVALUATION = ("valid", "test")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
+STORIES = "_stories.tgz"
+HIGHLIGHT = "@highlight"
+#: What ends a line of a story (See et al. 2017); others get a full stop.
+CLOSED = (*".!?'`\")", "\N{RIGHT SINGLE QUOTATION MARK}", "\N{RIGHT DOUBLE QUOTATION MARK}")
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -109,6 +114,27 @@ def translation_memory(archive: Path, languages: Sequence[str]) -> Iterator[Row]
                 unit.clear()
 
 
+def stories(archive: Path, addresses: Path) -> Iterator[Row]:
+    """Articles and summaries of CNN or Daily Mail, in the order of the archive.
+
+    Args:
+        archive: of files ``<SHA-1 of the article's address>.story``.
+        addresses: a file with one address a line: the articles that are wanted, which need not all be in this archive.
+    """
+    wanted = {hashlib.sha1(address.strip().encode()).hexdigest() for address in lines(addresses)}
+    for name, content in members(archive):
+        if Path(name).suffix == ".story" and Path(name).stem in wanted:
+            yield story(content.read().decode("utf-8"))
+
+
+def story(text: str) -> Row:
+    """The article and the summary of a story: its lines before the first ``@highlight``, and those behind one."""
+    found = [line.strip() for line in text.split("\n")]
+    closed = [line if line.startswith(HIGHLIGHT) or line.endswith(CLOSED) else f"{line} ." for line in found if line]
+    begin = next((number for number, line in enumerate(closed) if line.startswith(HIGHLIGHT)), len(closed))
+    return " ".join(closed[:begin]), " ".join(line for line in closed[begin:] if not line.startswith(HIGHLIGHT))
+
+
 def members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Name and content of every file in a zip or tar archive, in one pass."""
     if archive.suffix == ".zip":
@@ -152,23 +178,30 @@ def find(archive: Path, patterns: Sequence[str], scratch: Path) -> list[list[Pat
     return [sorted(files) for files in found]
 
 
+def both_sides(pattern: str, languages: Sequence[str]) -> list[str]:
+    """A pattern for each language, see ``archive_rows``."""
+    return pattern.split("|") if "|" in pattern else [pattern.replace("{}", language) for language in languages]
+
+
 def archive_rows(archive: Path, pattern: str, languages: Sequence[str], scratch: Path) -> Iterator[Row]:
     """All pairs of an archive, white space made single spaces.
 
     Args:
-        archive: .tmx.gz, .zip, .tar, .tgz, or a folder of text files that may be compressed; or one text file.
+        archive: .tmx.gz, .zip, .tar, .tgz, or a folder of text files that may be compressed; or one text file; or
+            ``…_stories.tgz``.
         pattern: which of its files, ``{}`` for the language; if they are not alike, two patterns joined by ``|``; for a
-            text file, the file of the other language.
+            text file, the file of the other language; for stories, the file of their addresses.
         languages: both.
         scratch: a folder to unpack to.
     """
     if archive.name.endswith(".tmx.gz"):
         rows = translation_memory(archive, languages)
+    elif archive.name.endswith(STORIES):
+        rows = stories(archive, Path(pattern))
     elif archive.is_file() and not archive.name.endswith(ARCHIVES):
         rows = aligned(archive, archive, Path(pattern))
     else:
-        patterns = pattern.split("|") if "|" in pattern else [pattern.replace("{}", language) for language in languages]
-        pairs = zip(*find(archive, patterns, scratch), strict=True)
+        pairs = zip(*find(archive, both_sides(pattern, languages), scratch), strict=True)
         rows = chain.from_iterable(aligned(archive, *pair) for pair in pairs)
     for first, second in rows:
         yield " ".join(first.split()), " ".join(second.split())
@@ -216,6 +249,25 @@ class Tokenizer:
         text = normalizer.normalize(line) if self.normalize else line
         text = tokenizer.tokenize(text, aggressive_dash_splits=self.split_hyphens, return_str=True)
         return text.lower() if self.lowercase else text
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a line.
+
+    Args:
+        tokenizer: None for text whose words stand between spaces.
+        replace: words and what they become.
+        most: how many are kept; 0: all.
+    """
+
+    tokenizer: Tokenizer | None
+    replace: dict[str, str]
+    most: int
+
+    def __call__(self, line: str) -> str:
+        words = (self.tokenizer(line) if self.tokenizer else line).split(" ")
+        return " ".join(self.replace.get(word, word) for word in words[: self.most or None])
 
 
 @lru_cache
@@ -315,6 +367,8 @@ class Settings:
             ``test_set``.
         hold_out: one of so many training pairs is held out for validation; 0: none.
         tokenizer: ``moses`` or None; ``normalize``, ``split_hyphens``, ``lowercase``: see ``Tokenizer``.
+        source_words: how many words of a source are kept, after the tokeniser; 0: all.
+        replace: words and what they become.
         segmentation: one of ``SEGMENTATIONS``.
         size: merges of subword_nmt, pieces of sentencepiece.
         character_coverage: see ``train_sentencepiece``; likewise ``sample``.
@@ -343,6 +397,8 @@ class Settings:
     max_length: int = 0
     max_ratio: float = 0.0
     published_pairs: int = 0
+    source_words: int = 0
+    replace: dict[str, str] = field(default_factory=dict)
 
 
 class Texts:
@@ -353,7 +409,7 @@ class Texts:
         self.settings, self.workers = settings, workers
         self.parts = [f"train-{i + 1}" for i in range(len(settings.train))]
         self.source, self.target = reversed(settings.languages) if settings.reverse else settings.languages
-        self.words = "words" if settings.tokenizer else "raw"
+        self.words = "words" if settings.tokenizer or settings.source_words or settings.replace else "raw"
         self.model = self.folder / MODELS[settings.segmentation] if settings.segmentation != "none" else None
 
     def pair(self, stage: str, name: str) -> list[Path]:
@@ -394,12 +450,15 @@ class Texts:
                 self.make("raw", name, evaluation_rows(names, self.source, self.target, settings.languages))
 
     def tokenize(self, names: Iterable[str]) -> None:
-        """From ``raw`` to ``words``."""
+        """From ``raw`` to ``words``, where they differ."""
         settings = self.settings
-        if settings.tokenizer:
-            for language in settings.languages:
-                tokenizer = Tokenizer(language, settings.normalize, settings.split_hyphens, settings.lowercase)
-                self.map(tokenizer, "raw", "words", names, language)
+        if self.words == "raw":
+            return
+        for language in settings.languages:
+            tokenizer = Tokenizer(language, settings.normalize, settings.split_hyphens, settings.lowercase)
+            most = settings.source_words if language == self.source else 0
+            words = Words(tokenizer if settings.tokenizer else None, settings.replace, most)
+            self.map(words, "raw", "words", names, language)
 
     def segment(self, names: Sequence[str]) -> None:
         """From words to ``pieces``, with units learnt from the words of the names that are training text."""

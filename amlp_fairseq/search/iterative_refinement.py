@@ -21,13 +21,14 @@ class IterativeRefinement:
 
     A sentence is finished after the last iteration, or as soon as no later iteration can change it: as the method
     ``settled`` of ``cmlmc_transformer`` says, or with fairseq's models when an iteration changed nothing and left no
-    masks. Of a sentence's candidates, which differ in length, the one with the best mean log-probability per word is
-    returned, with ``rerank`` that of an autoregressive model.
+    masks. Of a sentence's candidates the one with the best mean log-probability per word is returned, with ``rerank``
+    that of an autoregressive model. Candidates differ in length, or are what the model's ``initialize_candidates``
+    gives: those of ``fertility_transformer`` differ in the fertilities.
 
     Args:
         tgt_dict: target dictionary.
         max_iter: iterations after the first one, as in fairseq: 9 make 10 decoder calls.
-        beam_size: candidates per sentence, each of another length.
+        beam_size: candidates per sentence.
         adaptive: whether a sentence stops as soon as no later iteration can change it.
         retain_history: whether to keep the input and output of every iteration.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
@@ -119,8 +120,11 @@ class IterativeRefinement:
         state = model.initialize_output_tokens(encoder_out, src_tokens)
         rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(self.beam_size)
         if self.beam_size > 1:
+            if hasattr(model, "initialize_candidates"):
+                state = model.initialize_candidates(encoder_out, src_tokens, self.beam_size)
+            else:
+                state = model.regenerate_length_beam(state, self.beam_size)
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
-            state = model.regenerate_length_beam(state, self.beam_size)
         if self.retain_history:
             state = state._replace(history=[state.output_tokens.clone()])
         scores: list[Tensor | None] = [None]  # of the history's entries, where they are outputs

@@ -115,6 +115,38 @@ def softmax_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: 
     return attend(q, k, v, lambda i: range(up_to(i, len(k), spec)))
 
 
+def similarity_formula(similarity: Callable[[ndarray, ndarray, dict[str, ndarray]], float]) -> Formula:
+    """Softmax attention with the similarity sim(s, h) of key s and query h."""
+
+    def formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
+        counts = [up_to(i, len(k), spec) for i in range(len(q))]
+        scores = [np.array([similarity(s, x, p) for s in k[:count]]) for x, count in zip(q, counts, strict=True)]
+        return np.stack([softmax(row) @ v[: len(row)] for row in scores])
+
+    return formula
+
+
+def general(s: ndarray, h: ndarray, p: dict[str, ndarray]) -> float:
+    return h @ p["w_a.weight"].T @ s
+
+
+def concat(s: ndarray, h: ndarray, p: dict[str, ndarray]) -> float:
+    w_a = np.concatenate([p["w_h.weight"], p["w_s.weight"]], axis=1)
+    return p["v.weight"][0] @ np.tanh(w_a @ np.concatenate([h, s]))
+
+
+def local_p_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
+    d, rows = (spec.options.attention_window - 1) / 2, []
+    for x in q:
+        centre = len(k) / (1 + math.exp(-p["v_p.weight"][0] @ np.tanh(p["w_p.weight"] @ x)))
+        window = [j for j in range(1, len(k) + 1) if centre - d <= j <= centre + d]
+        weights = softmax(np.array([k[j - 1] @ x / math.sqrt(len(x)) for j in window]))
+        rows.append(
+            sum(a * math.exp(-2 * (j - centre) ** 2 / d**2) * v[j - 1] for a, j in zip(weights, window, strict=True))
+        )
+    return np.stack(rows)
+
+
 def local_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
     n, m, width, step = len(q), len(k), spec.options.attention_window, spec.words_per_step
 
@@ -233,7 +265,10 @@ def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) ->
 
 FORMULAS: dict[str, Formula] = {
     "softmax": softmax_formula,
+    "general": similarity_formula(general),
+    "concat": similarity_formula(concat),
     "local": local_formula,
+    "local_p": local_p_formula,
     "abc": abc_formula,
     "linear": kernel_formula(linear_kernel),
     "performer": kernel_formula(performer_kernel),
@@ -289,7 +324,7 @@ def check(name: str, pattern: str, step: int, padded: bool, length: int = 9, **o
         source_mask, x_mask = source_mask & False, x_mask & False
     out = layer(x, source, source, **arguments)[0].detach()
     # These have a softmax or sums in float32, whatever their inputs are.
-    single = name in ("abc", "linear", "performer", "cosformer", "local", "amlp_pquery") or (
+    single = name in ("abc", "linear", "performer", "cosformer", "concat", "local", "local_p", "amlp_pquery") or (
         name == "amlp_cov" and layer.spec.options.amlp_activation == "softmax"
     )
     tolerance = 2e-5 if single else 1e-10
@@ -303,6 +338,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in (*FORMULAS, "gmlp")},
     "local, window of 4": ("local", {"attention_window": 4}),
     "local, window of 20": ("local", {"attention_window": 20}),
+    "local_p, window of 4": ("local_p", {"attention_window": 4}),
+    "local_p, window of 20": ("local_p", {"attention_window": 20}),
     **{
         f"{name}, {activation}": (name, {"amlp_activation": activation})
         for name in ("amlp_cov", "amlp_pquery")
@@ -503,3 +540,25 @@ def test_performer_with_many_features_is_near_softmax_attention(pattern: str) ->
     average = layers["softmax"].out_proj(layers["softmax"].v_proj(source).mean(dim=0))
     assert (average - expected).norm() > 0.05 * expected.norm()  # it is no mere average
     assert (outputs["performer"] - expected).norm() < 0.03 * expected.norm()
+
+
+@pytest.mark.parametrize("pattern", ATTENTIONS["general"].patterns)
+def test_general_starts_as_the_scaled_dot_product(pattern: str) -> None:
+    ours, theirs = build("general", pattern).double(), build("softmax", pattern).double()
+    x, source = random(7), random(9, SOURCE_WIDTH) if pattern.endswith("cross") else random(7)
+    theirs.load_state_dict({name: value for name, value in ours.state_dict().items() if name != "w_a.weight"})
+    torch.testing.assert_close(ours(x, source, source)[0], theirs(x, source, source)[0], atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["concat", "general", "local_p"])
+def test_weights_are_those_of_the_output(name: str) -> None:
+    """With one head, values that are the identity, and no output projection."""
+    layer = randomized(build(name, "causal cross", heads=1, encoder_embed_dim=WIDTH, attention_window=4))
+    x = random(5)
+    for projection in (layer.v_proj, layer.out_proj):
+        torch.nn.init.eye_(projection.weight)
+        torch.nn.init.zeros_(projection.bias)
+    source = torch.eye(WIDTH, dtype=torch.float64).unsqueeze(1).repeat(1, BATCH, 1)
+    out, weights = layer(x, source, source, need_weights=True)
+    torch.testing.assert_close(weights.transpose(0, 1), out)
+    torch.testing.assert_close(layer(x, source, source)[0], out)

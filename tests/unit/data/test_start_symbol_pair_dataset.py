@@ -96,3 +96,40 @@ def test_targets_that_are_too_long_are_warned_of(
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == bool(warned)
     assert all(each.startswith(f"{warned} target(s) of valid1 are longer than 253 words") for each in messages)
+
+
+def aligned(links: list[list[int]], **options: object) -> StartSymbolPairDataset:
+    """Pairs with links, the source and target words of each one after the other, as fairseq keeps them."""
+    rows = [torch.tensor(row, dtype=torch.int) for row in links]
+    return StartSymbolPairDataset(pairs(align_dataset=ListDataset(rows, np.ones(len(rows))), **options), "train")
+
+
+LINKS = [[2, 0], [], [1, 0, 0, 1]]
+
+
+def test_alignments_give_fertilities() -> None:
+    found = batch(aligned(LINKS))
+    assert found["id"].tolist() == [0, 2, 1]
+    assert found["fertilities"].tolist() == [[1, 0, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 4, 1]]
+    assert "alignments" not in found
+    right = batch(aligned(LINKS, left_pad_source=False, pad_to_multiple=6))
+    assert right["fertilities"].tolist()[2] == [1, 4, 1, 0, 0, 0]
+    assert found["fertilities"].sum(dim=1).tolist() == [len(TARGETS[i]) + 2 for i in (0, 2, 1)]
+
+
+def test_the_end_of_a_source_without_words_stands_for_the_target() -> None:
+    data = aligned(LINKS)
+    sample = {
+        "id": 0,
+        "source": torch.tensor([BOS, EOS]),
+        "target": torch.tensor([14, 15, EOS]),
+        "alignment": torch.tensor([]),
+    }
+    assert data.collater([sample])["fertilities"].tolist() == [[1, 3]]
+
+
+def test_alignments_of_other_text_are_refused() -> None:
+    with pytest.raises(ValueError, match="train, sentence 2: the alignment 2-0 is not one of 2 source and 2 target"):
+        batch(aligned([[2, 0], [], [2, 0]]))
+    with pytest.raises(ValueError, match="train has 2 alignments for 3 pairs of sentences"):
+        aligned(LINKS[:2])

@@ -24,11 +24,16 @@ from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 
+#: Of a random model that writes sentences which are long enough.
+SEED = {"concat": {"seed": 1}}
 MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
     **{f"mask {name}": ((2, 2), {"decoder_attention_mask": name}) for name in ("vanilla", "independent-directions")},
     **{
-        f"{name} {h}-{c}": ((h, c), {"decoder_self_attention_type": name, "decoder_kernel_size_list": [k]})
+        f"{name} {h}-{c}": (
+            (h, c),
+            {"decoder_self_attention_type": name, "decoder_kernel_size_list": [k], **SEED.get(name, {})},
+        )
         for name in supporting("causal self")
         for h, c, k in ([(1, 1, 4)] if name == "cnn" else [(1, 1, 3), (2, 2, 5)])
     },

@@ -15,6 +15,8 @@ from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 
 WORDS = toy.dictionary(12)
 CROSS = supporting("noncausal cross")
+#: Of random models whose sentences are not all finished at the same time; 1 for the others.
+SEEDS = {"concat": 5, "general": 5, "local_p": 5}
 
 
 def sample(seed: int = 0) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict
 
 @pytest.mark.parametrize("cross", CROSS)
 def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = toy.cmlmc(decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
+    model = toy.cmlmc(SEEDS.get(cross, 1), decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
     ready = found([model], sample())
     monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, *options: model)
     plain = found([model], sample())

@@ -1,0 +1,62 @@
+"""Local attention with a predicted window, "local-p" of Luong et al. (2015). Notation: docs/glossary.md."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from amlp_fairseq.attention.local import LocalOptions
+from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+
+
+@register_attention("local_p", options=LocalOptions)
+class LocalPAttention(MultiHeadAttention):
+    """Cross-attention within a window whose centre the query h_t predicts, and in it more to what is near the centre:
+
+        p_t = S · sigmoid(v_pᵀ tanh(W_p h_t))
+        a_t(j) = softmax_{|j - p_t| ≤ D}(h_tᵀ s_j / √d_h) · exp(-(j - p_t)² / 2σ²),   σ = D/2
+
+    for source positions j = 1 … S. The width of the window, ``--attention-window`` or else the layer's entry of the
+    kernel size list, is 2D + 1. W_p (d_h, d_h) and v_p (d_h,) are shared by the heads; each has queries, and so a
+    centre, of its own. All S positions are scored and those outside the window masked.
+
+    Raises:
+        ValueError: if the window has fewer than 3 positions: one of 2 can miss the source.
+    """
+
+    patterns = ("noncausal cross", "causal cross")
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        width = spec.options.attention_window or spec.kernel_size
+        if width < 3:
+            flag = "--attention-window" if spec.options.attention_window else f"--{spec.side}-kernel-size-list"
+            raise ValueError(f"{flag} {width}: the windows of 'local_p' must have at least 3 positions")
+        self.reach = (width - 1) / 2  # D
+        self.w_p = nn.Linear(self.head_dim, self.head_dim, bias=False)
+        self.v_p = nn.Linear(self.head_dim, 1, bias=False)
+
+    def read(
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        k, v, key_padding_mask = memory["k"], memory["v"], memory.get("padding_mask")
+        if key_padding_mask is None:
+            words = torch.ones(k.size(0), 1, 1, k.size(2), dtype=torch.bool, device=k.device)
+        else:
+            words = ~key_padding_mask[:, None, None]
+        source_length = words.sum(dim=3, keepdim=True)  # S
+        p = source_length * self.v_p(torch.tanh(self.w_p(q))).float().sigmoid()  # (B, H, T, 1)
+        distance = words.cumsum(dim=3) - p
+        inside = words & (distance.abs() <= self.reach)
+        scores = ((q * self.scaling) @ k.transpose(2, 3)).float()
+        # Not -inf: a source may hold nothing but padding, and a softmax over nothing is undefined.
+        weights = scores.masked_fill(~inside, -1e4).softmax(dim=-1)
+        sigma = self.reach / 2
+        weights = (weights * torch.exp(-distance.square() / (2 * sigma**2))).to(q)
+        return self.dropout_module(weights) @ v, weights.mean(dim=1) if need_weights else None

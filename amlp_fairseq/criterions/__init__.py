@@ -1,0 +1,3 @@
+"""Criteria."""
+
+from amlp_fairseq.criterions import fertility_nat_loss  # noqa: F401
