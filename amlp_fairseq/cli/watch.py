@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import select
 import signal
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,33 +86,39 @@ def decoded(folder: Path, sentence: str, words: list[str]) -> Decoding:
 
 def animate(console: Console, decodings: Sequence[Decoding], delay: float) -> None:
     """Show one moment after the other on a terminal, in place."""
-    with _cursor_comes_back(), Live(console=console, auto_refresh=False) as live:
+    with _signals_wait() as comes_within, Live(console=console, auto_refresh=False) as live:
         for moment in [0.0, *steps.moments(decodings)]:
             live.update(Group(*(panel(decoding, moment) for decoding in decodings)), refresh=True)
-            time.sleep(delay)
+            if comes_within(delay):
+                break
 
 
 @contextmanager
-def _cursor_comes_back() -> Iterator[None]:
-    """A signal ends what is inside, as a ``with`` statement ends, before the command's own handler sees it."""
+def _signals_wait() -> Iterator[Callable[[float], bool]]:
+    """The command's own handlers see signals when what is inside has ended, and the cursor is back. Yields a function
+    that sleeps for some seconds, or until a signal comes, and says whether one has."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = {number: signal.getsignal(number) for number in numbers}
     came: list[int] = []
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    wakeup = signal.set_wakeup_fd(write)
 
-    def end(number: int, frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
+    def comes_within(seconds: float) -> bool:
+        select.select([read], [], [], seconds)
+        return bool(came)
 
-    for number in numbers:
-        if handlers[number] is not signal.SIG_IGN:
-            signal.signal(number, end)
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: came.append(number))
     try:
-        yield
-    except KeyboardInterrupt:
-        pass
+        yield comes_within
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(read)
+        os.close(write)
     if came:
         signal.raise_signal(came[0])
 
