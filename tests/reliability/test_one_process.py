@@ -279,6 +279,7 @@ REPLACED = {
     "fairseq.checkpoint_utils load_model_ensemble_and_task": "test_mistakes.py, below",
     "fairseq.checkpoint_utils load_checkpoint": "below",
     "fairseq.checkpoint_utils load_checkpoint_to_cpu": "test_safe_checkpoints.py, below",
+    "fairseq.ngram_repeat_block NGramRepeatBlock._no_repeat_ngram": "test_repeated_ngrams.py",
     "fairseq.trainer Trainer.__init__": "test_training_options.py",
     "fairseq.trainer Trainer.load_checkpoint": "test_finetuning.py, below",
 }
