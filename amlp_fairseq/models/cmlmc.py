@@ -10,35 +10,30 @@ decoder. CMLMC changes three things, each of which can be left out; without all 
    correct them.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
 from fairseq.models import register_model_architecture
 from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder, NATransformerDecoder
-from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import replace_attentions
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import (
     DecoderOut,
-    TranslationLevenshteinTask,
-    gen_parser_from_dataclass,
     init_bert_params,
 )
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
-from amlp_fairseq.models.nat_words import NATWords
+from amlp_fairseq.models.nat_model import NATModel
 from amlp_fairseq.models.plugin_transformer import (
     PluginTransformerConfig,
     redefault,
     register_sizes,
     set_defaults,
-    to_bfloat16,
-    transformer_config,
     wmt_en_de,
 )
 
@@ -121,26 +116,16 @@ def _position_map(options: Any, dim: int) -> nn.Linear | None:
 
 
 @register_model("cmlmc_transformer", dataclass=CMLMCConfig)
-class CMLMCTransformerModel(NATWords, CMLMNATransformerModel):
+class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
     """CMLMC. As in fairseq's NAT models the mask is ``<unk>``, and targets begin with ``<s>`` and end with ``</s>``."""
 
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:  # type: ignore[override]
-        gen_parser_from_dataclass(parser, CMLMCConfig(), delete_default=True)
+    NAME, CONFIG = "cmlmc_transformer", CMLMCConfig
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "CMLMCTransformerModel":
+    def build_model(cls, cfg: Any, task: Any) -> Any:
         if not 0 <= cfg.replace_factor <= 1:
             raise ValueError(f"--replace-factor {cfg.replace_factor} must be between 0 and 1")
-        if not isinstance(task, TranslationLevenshteinTask):
-            raise ValueError("a cmlmc_transformer needs --task translation_cmlmc (fairseq's default is translation)")
-        guard(task)
-        # Not through TransformerModel, which expects all of fairseq's own options.
-        config = transformer_config(cfg, CMLMCConfig)
-        model = super(TransformerModel, cls).build_model(config, task)
-        if config.options.freeze_encoder:
-            model.encoder.requires_grad_(False)
-        return model
+        return super().build_model(cfg, task)
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> CMLMCEncoder:
@@ -154,10 +139,6 @@ class CMLMCTransformerModel(NATWords, CMLMNATransformerModel):
         super().__init__(args, encoder, decoder)
         self.correction_starts = args.options.self_correction
         self.num_updates = 0
-
-    def prepare_for_inference_(self, cfg: Any) -> None:
-        to_bfloat16(self, cfg)
-        super().prepare_for_inference_(cfg)
 
     def set_num_updates(self, num_updates: int) -> None:
         super().set_num_updates(num_updates)

@@ -8,7 +8,6 @@ reads every source word f_i times, in the order of the source, and writes all wo
     search = G(x, argmax_f p_F), or of G(x, f) for sampled f ~ p_F the best one  G(x, f)_t = argmax_y p(y|x, f)
 """
 
-from argparse import ArgumentParser
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,21 +15,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fairseq.models.nat import FairseqNATEncoder, NATransformerDecoder, NATransformerModel, ensemble_decoder
-from fairseq.models.transformer import TransformerConfig, TransformerModel
+from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import replace_attentions
-from amlp_fairseq.compat.guarded_tasks import guard
-from amlp_fairseq.compat.internals import DecoderOut, TranslationLevenshteinTask, gen_parser_from_dataclass
+from amlp_fairseq.compat.internals import DecoderOut
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
-from amlp_fairseq.models.nat_words import NATWords
+from amlp_fairseq.models.nat_model import NATModel
 from amlp_fairseq.models.plugin_transformer import (
     PluginTransformerConfig,
     register_sizes,
-    to_bfloat16,
-    transformer_config,
 )
 
 
@@ -72,33 +68,22 @@ class FertilityDecoder(NATransformerDecoder):
 
 
 @register_model("fertility_transformer", dataclass=FertilityConfig)
-class FertilityTransformerModel(NATWords, NATransformerModel):
+class FertilityTransformerModel(NATModel, NATransformerModel):
     """NAT with fertilities. Sources and targets begin with ``<s>`` and end with ``</s>``, whose fertilities are 1 and
     not predicted."""
 
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:  # type: ignore[override]
-        gen_parser_from_dataclass(parser, FertilityConfig(), delete_default=True)
+    NAME, CONFIG = "fertility_transformer", FertilityConfig
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "FertilityTransformerModel":
+    def build_model(cls, cfg: Any, task: Any) -> Any:
         if cfg.max_fertility < 1:
             raise ValueError(f"--max-fertility {cfg.max_fertility} must be at least 1")
-        if not isinstance(task, TranslationLevenshteinTask):
-            raise ValueError(
-                "a fertility_transformer needs --task translation_cmlmc (fairseq's default is translation)"
-            )
+        model = super().build_model(cfg, task)
         if task.source_dictionary != task.target_dictionary:
             raise ValueError(
                 "the decoder of a fertility_transformer reads words of the source: the data need one dictionary for "
                 "both languages (fairseq-preprocess --joined-dictionary)"
             )
-        guard(task)
-        # Not through TransformerModel, which expects all of fairseq's own options.
-        config = transformer_config(cfg, FertilityConfig)
-        model = super(TransformerModel, cls).build_model(config, task)
-        if config.options.freeze_encoder:
-            model.encoder.requires_grad_(False)
         return model
 
     @classmethod
@@ -108,10 +93,6 @@ class FertilityTransformerModel(NATWords, NATransformerModel):
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> FertilityDecoder:
         return FertilityDecoder(cfg, tgt_dict, embed_tokens)
-
-    def prepare_for_inference_(self, cfg: Any) -> None:
-        to_bfloat16(self, cfg)
-        super().prepare_for_inference_(cfg)
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, tgt_tokens: Tensor, **kwargs: Any

@@ -217,7 +217,7 @@ def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
     if variant is not None:
         refuse_unknown([variant], list(variants), f"data {data}: --variant")
     if "prepare" not in merged:
-        raise ValueError(f"data {data}: no program can download its text; docs/data.md says how to make its folder")
+        raise ValueError(f"data {data}: its configuration has no section prepare, which says what its files are")
     settings: Any = OmegaConf.to_container(OmegaConf.merge(merged.prepare, variants[variant] if variant else {}))
     return dict(settings)
 

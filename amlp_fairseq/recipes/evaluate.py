@@ -27,6 +27,7 @@ from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, load, quoted, rea
 from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
+from amlp_fairseq.recipes.kytea import segmenter
 from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
@@ -54,6 +55,8 @@ class Evaluation:
         self.metric = METRICS[recipe.metric]
         if recipe.metric == "rouge":
             scorer()  # what is missing is said before anything is decoded
+        elif recipe.metric == "kytea":
+            segmenter()
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""

@@ -13,13 +13,13 @@ class Metric(NamedTuple):
         title: what tables call the numbers; in lower case their key in ``published`` of a row.
         main: the field of results that tuning and comparisons take.
         columns: fields of results by their column in tables.
-        kinds: for each ``kind`` of published numbers the field of the same kind; None where no field is.
+        kinds: for each ``kind`` of published numbers the field of the same kind.
     """
 
     title: str
     main: str
     columns: dict[str, str]
-    kinds: dict[str, str | None]
+    kinds: dict[str, str]
 
     @property
     def column(self) -> str:
@@ -28,7 +28,7 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    # Scores of two kinds are not comparable. ``kytea``: tokenised by that program.
+    # Scores of two kinds are not comparable.
     "bleu": Metric(
         "BLEU",
         "bleu",
@@ -37,10 +37,11 @@ METRICS = {
             "detokenised": "bleu",
             "tokenised": "tokenised_bleu",
             "compound-split": "compound_split_bleu",
-            "kytea": None,
             "unstated": "bleu",
         },
     ),
+    # Japanese, tokenised by that program.
+    "kytea": Metric("BLEU", "kytea_bleu", {"BLEU": "kytea_bleu", "chrF": "chrf"}, {"kytea": "kytea_bleu"}),
     "rouge": Metric(
         "ROUGE",
         "rouge_l",

@@ -1,6 +1,6 @@
 """Score the output of fairseq-generate against raw references, as one JSON object.
 
-    amlp-fairseq score GENERATED REFERENCE [--language de] [--metric rouge]
+    amlp-fairseq score GENERATED REFERENCE [--language de] [--metric rouge|kytea]
 
 GENERATED is what ``fairseq-generate`` printed (its D- lines are put back into input order, and each sentence must be
 there once), REFERENCE the raw text. ``amlp-fairseq evaluate`` does this and more.
@@ -16,6 +16,7 @@ import sacremoses
 from fairseq import checkpoint_utils
 
 from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.kytea import kytea_bleu
 from amlp_fairseq.recipes.metrics import DEFAULT, METRICS
 from amlp_fairseq.recipes.rouge import rouge
 from amlp_fairseq.usage import command_parser
@@ -62,15 +63,21 @@ def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, 
 
 def translation_scores(hypotheses: list[str], references: list[str], language: str) -> dict[str, object]:
     """``bleu`` (detokenised, sacreBLEU), ``tokenised_bleu``, ``compound_split_bleu``, ``chrf`` and signatures."""
-    bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF()
+    bleu = sacrebleu.BLEU()
     return {
         "bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2),
         "bleu_signature": str(bleu.get_signature()),
         "tokenised_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=False),
         "compound_split_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=True),
-        "chrf": round(chrf.corpus_score(hypotheses, [references]).score, 2),
-        "chrf_signature": str(chrf.get_signature()),
+        **chrf(hypotheses, references),
     }
+
+
+def chrf(hypotheses: list[str], references: list[str]) -> dict[str, object]:
+    """``chrf`` (sacreBLEU) and its signature."""
+    metric = sacrebleu.CHRF()
+    value = round(metric.corpus_score(hypotheses, [references]).score, 2)
+    return {"chrf": value, "chrf_signature": str(metric.get_signature())}
 
 
 def score(generated: str, references: list[str], language: str = "de", metric: str = DEFAULT) -> dict[str, object]:
@@ -80,19 +87,24 @@ def score(generated: str, references: list[str], language: str = "de", metric: s
         generated: what fairseq-generate printed.
         references: raw text, one sentence or summary each.
         language: the target language.
-        metric: ``bleu`` for the three kinds of BLEU that papers report and chrF, ``rouge`` for ROUGE of English text.
+        metric: ``bleu`` for the three kinds of BLEU that papers report and chrF, ``rouge`` for ROUGE of English text,
+            ``kytea`` for BLEU of Japanese on words as KyTea finds them and chrF.
 
     Returns:
-        the fields of ``translation_scores`` or ``rouge``, ``sentences``, ``empty_outputs``, ``repeated_words`` (equal
-        to the word before), and as far as the output has them ``steps_per_sentence`` and
+        the fields of ``translation_scores``, ``rouge`` or ``kytea_bleu``, ``sentences``, ``empty_outputs``,
+        ``repeated_words`` (equal to the word before), and as far as the output has them ``steps_per_sentence`` and
         ``milliseconds_per_sentence``.
 
     Raises:
-        ValueError: if a sentence has no output, or an output no sentence.
+        ValueError: if a sentence has no output, or an output no sentence; if the metric's library is not installed.
     """
     hypotheses = hypotheses_of(generated, len(references))
-    summaries = metric == "rouge"
-    scores = rouge(hypotheses, references) if summaries else translation_scores(hypotheses, references, language)
+    if metric == "rouge":
+        scores = rouge(hypotheses, references)
+    elif metric == "kytea":
+        scores = kytea_bleu(hypotheses, references) | chrf(hypotheses, references)
+    else:
+        scores = translation_scores(hypotheses, references, language)
     words = [hypothesis.split() for hypothesis in hypotheses]
     result: dict[str, object] = {
         **scores,
@@ -128,7 +140,9 @@ def main() -> None:
     parser.add_argument("generated", type=Path, help="output of fairseq-generate")
     parser.add_argument("reference", type=Path, help="raw references, one sentence per line")
     parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
-    parser.add_argument("--metric", choices=list(METRICS), default=DEFAULT, help="rouge for English summaries")
+    parser.add_argument(
+        "--metric", choices=list(METRICS), default=DEFAULT, help="rouge for English summaries, kytea for Japanese"
+    )
     args = parser.parse_args()
     generated = args.generated.read_bytes().decode("utf-8")
     result = score(generated, read_references(args.reference), args.language, args.metric)

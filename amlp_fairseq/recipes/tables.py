@@ -180,7 +180,7 @@ class Results:
 
     def notes(self) -> str:
         """What the results have in common."""
-        names = ("subset", *(f"{metric}_signature" for metric in ("bleu", "chrf", "rouge")))
+        names = ("subset", *(f"{metric}_signature" for metric in ("bleu", "kytea", "chrf", "rouge")))
         names += ("device", "threads", "torch", "commit", "date")
         lines = []
         for name in names:

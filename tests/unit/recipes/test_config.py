@@ -53,6 +53,7 @@ def test_every_table_has_its_rows() -> None:
         "dynamicconv 5": 3,
         "dynamicconv 6": 10,
         "aan": 4,
+        "aan wmt17": 4,  # 2 rows, 2 directions
         "deep": 1,
         "ibdecoder 1": 4,
         "ibdecoder 2": 8,
@@ -387,5 +388,9 @@ def test_how_corpora_are_prepared() -> None:
         ValueError, match=r"--variant: 'news-commentary-10' is unknown; did you mean 'news-commentary-1"
     ):
         prepare_settings("wmt14_en_de", "news-commentary-10")
-    with pytest.raises(ValueError, match=r"data wat17_en_ja: no program can download its text; docs/data\.md says"):
-        prepare_settings("wat17_en_ja")
+    assert prepare_settings("wmt17_de_en") == prepare_settings("wmt17_en_de") | {"reverse": True}
+
+
+def test_a_corpus_that_does_not_say_what_its_files_are(configurations: Path) -> None:
+    with pytest.raises(ValueError, match="data corpus: its configuration has no section prepare"):
+        prepare_settings("corpus")

@@ -35,6 +35,7 @@ from amlp_fairseq.recipes.text import moses
 Pairs = list[tuple[str, str]]
 
 STATMT, STATMT_DATA = "www.statmt.org", "data.statmt.org"
+PARACRAWL = "s3.amazonaws.com/web-language-models/paracrawl/release1"
 CWMT = "huggingface.co/datasets/wmt/wmt18/resolve/main/cwmt-wmt"
 MULTI30K = "raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
 #: Of which the filter keeps none.
@@ -81,9 +82,17 @@ DATASETS = {
         ("en", "ro"), [*UNITS, "--reverse"], ("subword_nmt", "moses", "wmt16/dev", "wmt16"),
         {"wmt16/dev": "en-ro", "wmt16": "en-ro"}, 80, 20, 20,
     ),
+    "wmt17_en_de": Dataset(
+        ("en", "de"), UNITS, ("subword_nmt", "moses", "wmt16", "wmt17"),
+        {"wmt16": "en-de", "wmt17": "en-de"}, 162, 20, 20,
+    ),
     "wmt17_zh_en": Dataset(
         ("zh", "en"), PIECES, ("sentencepiece", None, "wmt17/dev", "wmt17"),
         {"wmt17/dev": "zh-en", "wmt17": "zh-en"}, 320, 20, 20,
+    ),
+    "wmt18_en_ru": Dataset(
+        ("en", "ru"), UNITS, ("subword_nmt", "moses", "wmt17", "wmt18"),
+        {"wmt17": "en-ru", "wmt18": "en-ru"}, 160, 20, 20,
     ),
     "iwslt14_de_en": Dataset(
         ("de", "en"), UNITS,
@@ -110,8 +119,8 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
 class StandIn:
     """A mirror of the sites that corpora are downloaded from, and sacreBLEU's folder of test sets.
 
-    Pairs are cut from the sentences one after the other; French and Romanian are German here, and Chinese is German
-    with a character for each letter and no spaces.
+    Pairs are cut from the sentences one after the other; French, Romanian and Russian are German here, and Chinese is
+    German with a character for each letter and no spaces.
     """
 
     def __init__(self, folder: Path, sentences: Pairs) -> None:
@@ -201,12 +210,29 @@ class StandIn:
         self.put("object.pouta.csc.fi/OPUS-SETIMES/v2/tmx/en-ro.tmx.gz", gzip.compress(tmx.encode()))
         self.tar(
             f"{STATMT_DATA}/wmt17/translation-task/training-parallel-nc-v12.tgz",
-            self.files("training/news-commentary-v12.zh-en.{}", "zh en", self.pairs(40)),
+            *(self.files(f"training/news-commentary-v12.{x}-en.{{}}", f"{x} en", self.pairs(40)) for x in ("de", "zh")),
         )
         self.tar(
-            "storage.googleapis.com/tfds-data/downloads/uncorpus/UNv1.0.en-zh.tar.gz",
-            self.files("en-zh/UNv1.0.en-zh.{}", "zh en", self.pairs(40)),
+            f"{STATMT_DATA}/wmt18/translation-task/rapid2016.tgz",
+            *(
+                self.files(f"rapid2016.{pair}.{{}}", pair.replace("-", " "), self.pairs(40))
+                for pair in ("de-en", "en-fi")
+            ),
         )
+        self.tar(
+            f"{STATMT_DATA}/wmt18/translation-task/training-parallel-nc-v13.tgz",
+            *(
+                self.files(f"training-parallel-nc-v13/news-commentary-v13.{x}-en.{{}}", f"{x} en", self.pairs(40))
+                for x in ("de", "ru")
+            ),
+        )
+        paracrawl = "paracrawl-release1.en-ru.zipporah0-dedup-clean"
+        self.tar(f"{PARACRAWL}/{paracrawl}.tgz", self.files(f"{paracrawl}.{{}}", "en ru", self.pairs(40)))
+        for pair in ("en-ru", "en-zh"):
+            self.tar(
+                f"storage.googleapis.com/tfds-data/downloads/uncorpus/UNv1.0.{pair}.tar.gz",
+                self.files(f"{pair}/UNv1.0.{pair}.{{}}", pair.replace("-", " "), self.pairs(40)),
+            )
         for name in ("casia2015", "casict2011", "casict2015", "datum2015", "datum2017", "neu2017"):
             files: dict[str, bytes] = {}
             for i, part in enumerate(("A", "B")):
@@ -324,7 +350,7 @@ def test_end_to_end(name: str, stand_in: StandIn, tmp_path: Path, request: pytes
         "corpus": name,
         "languages": [*dataset.languages],
         **dict(zip(keys, dataset.text, strict=True)),
-        **dict.fromkeys(("normalize", "split_hyphens"), name.startswith(("wmt14", "wmt16"))),
+        **dict.fromkeys(("normalize", "split_hyphens"), name.startswith("wmt") and dataset.text[1] == "moses"),
         "lowercase": name == "iwslt14_de_en",
     }
     model = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model", None: "text.json"}[dataset.text[0]]
@@ -450,7 +476,8 @@ def test_corrupt_downloads_are_refused(stand_in: StandIn, tmp_path: Path) -> Non
         ("multi30k a --train b.en b.de", "--train is not for multi30k"),
         ("embedded a --mirror file:///none", "--mirror file:///none: nothing is downloaded for embedded"),
         ("embedded a --vocab-size 9", "--vocab-size 9: the words of embedded are not segmented"),
-        ("wat17_en_ja a", "data wat17_en_ja: no program can download its text; docs/data.md says how"),
+        ("wat17_en_ja a", "wat17_en_ja: give --data DIR with train.en, train.ja, valid.en, valid.ja, test.en"),
+        ("wat17_en_ja a --data .", "0 of its files match 'train.en'"),
     ],
 )
 def test_bad_arguments_are_named(
