@@ -22,10 +22,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import replace_attentions
-from amlp_fairseq.compat.internals import (
-    DecoderOut,
-    init_bert_params,
-)
+from amlp_fairseq.compat.internals import DecoderOut, init_bert_params
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.models.nat_model import NATModel

@@ -24,10 +24,7 @@ from amlp_fairseq.compat.internals import DecoderOut
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.models.nat_model import NATModel
-from amlp_fairseq.models.plugin_transformer import (
-    PluginTransformerConfig,
-    register_sizes,
-)
+from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, register_sizes
 
 
 @dataclass
@@ -151,8 +148,7 @@ class FertilityTransformerModel(NATModel, NATransformerModel):
 
     def initialize_output_tokens(self, encoder_out: dict[str, Any], src_tokens: Tensor) -> DecoderOut:
         """The words of the source, as often as is likeliest for each."""
-        log_probs = self.decoder.forward_fertility(normalize=True, encoder_out=encoder_out)
-        return self._copied(src_tokens, log_probs.argmax(dim=-1), encoder_out)
+        return self.initialize_candidates(encoder_out, src_tokens, 1)
 
     def initialize_candidates(self, encoder_out: dict[str, Any], src_tokens: Tensor, count: int) -> DecoderOut:
         """``count`` rows for each sentence: the likeliest fertilities, then samples of p_F. The same source gives the

@@ -117,13 +117,14 @@ class IterativeRefinement:
     def _refine(self, model: Any, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
         """Hypotheses of all candidates: those of the first sentence, those of the second, …"""
         encoder_out = model.forward_encoder([src_tokens, src_lengths])
-        state = model.initialize_output_tokens(encoder_out, src_tokens)
         rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(self.beam_size)
-        if self.beam_size > 1:
-            if hasattr(model, "initialize_candidates"):
-                state = model.initialize_candidates(encoder_out, src_tokens, self.beam_size)
-            else:
+        if hasattr(model, "initialize_candidates"):
+            state = model.initialize_candidates(encoder_out, src_tokens, self.beam_size)
+        else:
+            state = model.initialize_output_tokens(encoder_out, src_tokens)
+            if self.beam_size > 1:
                 state = model.regenerate_length_beam(state, self.beam_size)
+        if self.beam_size > 1:
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
         if self.retain_history:
             state = state._replace(history=[state.output_tokens.clone()])
