@@ -1,12 +1,15 @@
 """Train and evaluate every row of a paper's tables at reduced scale, raw and distilled.
 
     amlp-fairseq reproduce --corpus embedded --scale embedded --table ibdecoder [--seeds 1 2 3] [--rows ROW …]
+                           [options of fairseq-train]
 
 Rows are those of configs/rows that name the table. Distilled rows learn from the translations that the row
-``transformer`` makes of the training set (amlp-fairseq distill). Results go to WORK/results.jsonl, their tables to a
-.md file next to it (amlp-fairseq tables). Rows that have results on the same data are not run again; a stopped training
-continues. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in
-batches and no latencies are stored, because the jobs slow each other down.
+``transformer`` makes of the training set (amlp-fairseq distill); with --from-teacher, those of the plugin's models also
+begin with its parameters. Results go to WORK/results.jsonl, their tables to a .md file next to it (amlp-fairseq
+tables). Rows that have results on the same data are not run again; a stopped training continues. Options of
+fairseq-train are for all trainings: ``--bf16`` is faster on CPUs that multiply in it. On a CPU, jobs should have
+one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in batches and no latencies are stored,
+because the jobs slow each other down.
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.config import load, names, quoted
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.failures import failed
@@ -52,6 +58,8 @@ class Reproduction:
         rest: options for preparing the data (``--data DIR``).
         options: options for all of fairseq's programs, such as ``--cpu``.
         decoding: options for evaluating alone.
+        training: options for training alone.
+        from_teacher: whether the plugin's models begin with the teacher's parameters where they learn from it.
     """
 
     def __init__(
@@ -63,9 +71,12 @@ class Reproduction:
         rest: Sequence[str],
         options: Sequence[str],
         decoding: Sequence[str],
+        training: Sequence[str] = (),
+        from_teacher: bool = False,
     ) -> None:
         self.corpus, self.scale, self.work, self.results = corpus, scale, work, results
         self.rest, self.options, self.decoding = rest, options, decoding
+        self.training, self.from_teacher = training, from_teacher
 
     def rows(self, table: str) -> list[str]:
         """The rows of a paper's tables."""
@@ -116,17 +127,29 @@ class Reproduction:
             words = ["--vocab-size", size] if size else []
             self.command("prepare", self.corpus, self.work / "data", *words, *self.rest)
         if distilled and not out.exists():
-            teacher = Experiment(TEACHER, distilled=False, seed=1)
-            if not (self.work / teacher.name / "average.pt").exists():
-                self.run(teacher)
-            self.command("distill", self.work / teacher.name / "average.pt", raw, out, *self.options)
+            if not self.teacher.exists():
+                self.run(Experiment(TEACHER, distilled=False, seed=1))
+            self.command("distill", self.teacher, raw, out, *self.options)
         return out if distilled else raw
+
+    @property
+    def teacher(self) -> Path:
+        """The checkpoint whose translations are the distilled data."""
+        return self.work / Experiment(TEACHER, distilled=False, seed=1).name / "average.pt"
+
+    def beginning(self, experiment: Experiment) -> list[Any]:
+        """Options that let a training begin with parameters of the teacher."""
+        if not (self.from_teacher and experiment.distilled):
+            return []
+        model = ARCH_MODEL_REGISTRY[load(experiment.row, self.corpus, self.scale).train["arch"]]
+        return ["--finetune-from-model", self.teacher] if model.__module__.startswith("amlp_fairseq.") else []
 
     def run(self, experiment: Experiment) -> None:
         """Train and evaluate."""
         folder, data, log = self.work / experiment.name, self.data(experiment.distilled), experiment.name
         names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
-        training = [*names, "--save-dir", folder, "--seed", experiment.seed, *self.options]
+        training = [*names, "--save-dir", folder, "--seed", experiment.seed, *self.options, *self.training]
+        training += self.beginning(experiment)
         self.command("train", data, *training, log=log)
         self.command("evaluate", folder, data, "--results", self.results, *self.options, *self.decoding, log=log)
 
@@ -143,7 +166,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="for data and checkpoints (default: work/SCALE)")
     parser.add_argument("--results", type=Path, help="by default WORK/results.jsonl")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    args = parser.parse_args()
+    parser.add_argument(
+        "--from-teacher",
+        action="store_true",
+        help="on distilled data, models of the plugin begin with the teacher's parameters (--finetune-from-model)",
+    )
+    args, training = parse_with_fairseqs(parser)
     work = args.work or Path("work", args.scale)
     results = args.results or work / "results.jsonl"
     reproduction = Reproduction(
@@ -154,6 +182,8 @@ def main() -> None:
         ["--data", str(args.data)] if args.data else [],
         ["--cpu"] if args.device == "cpu" else ["--fp16"],
         ["--batch-size", "50"] if args.jobs > 1 else [],
+        training,
+        args.from_teacher,
     )
     rows = reproduction.rows(args.table)
     if unknown := set(args.rows or ()) - set(rows):

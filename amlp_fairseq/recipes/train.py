@@ -6,8 +6,9 @@
 
 DATA is a folder of ``amlp-fairseq prepare``, or of fairseq-preprocess with --corpus. Options of fairseq-train win over
 the configuration's: ``--fp16``, ``--bf16``, ``--max-tokens`` to fit the memory, … ``--update-freq`` is set so that an
-update sees as many tokens as in the paper. ``--eval-bleu`` validates also at scales that do not. A run that was stopped
-continues. Without --row it is fairseq-train with --user-dir set.
+update sees as many tokens as in the paper. A rate that falls to zero does so over as many updates as ``--max-update``
+gives. ``--eval-bleu`` validates also at scales that do not. A run that was stopped continues. Without --row it is
+fairseq-train with --user-dir set.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     """
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--max-tokens", type=int, default=recipe.train.get("max-tokens"))
+    known.add_argument("--max-update")
     known.add_argument("--update-freq")
     known.add_argument("--cpu", action="store_true")
     known.add_argument("--distributed-world-size", type=int)
@@ -68,6 +70,8 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     train = {**recipe.train}
     if given.eval_bleu:
         train.pop("disable-validation", None)
+    if given.max_update and "total-num-update" in train:  # the rate falls to zero with the last update
+        train["total-num-update"] = given.max_update
     words = [str(data), "--user-dir", str(PLUGIN), *flags(recipe.task, recipe.row), *flags(train, recipe.row)]
     words += ["--save-dir", str(save_dir), *world_flags(environment, cpu)]
     if recipe.tokens_per_update is not None:

@@ -67,6 +67,27 @@ def test_distilled_data_come_from_the_transformer(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "distilled", "begins"),
+    [
+        ("ibdecoder_student", True, True),
+        ("cmlmc", True, True),
+        ("ibdecoder", False, False),
+        ("transformer_student", True, False),  # fairseq's own model, which takes all parameters or none
+    ],
+)
+def test_students_of_a_teacher(row: str, distilled: bool, begins: bool, tmp_path: Path) -> None:
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    reproduction.training, reproduction.from_teacher = ["--bf16"], True
+    reproduction.run(reproduce.Experiment(row, distilled, seed=1))
+    *_, training, evaluation = reproduction.calls
+    last = ["--cpu", "--bf16", *(["--finetune-from-model", "transformer-1/average.pt"] if begins else [])]
+    assert training[training.index("--cpu") :] == last
+    assert "--bf16" not in evaluation
+    if distilled:
+        assert [call[0] for call in reproduction.calls].index("distill") < reproduction.calls.index(training)
+
+
 def test_the_corpus_has_its_own_number_of_subwords(tmp_path: Path) -> None:
     """Where the scale does not say one."""
     reproduction = Recorded("multi30k", "multi30k", tmp_path)
@@ -139,7 +160,7 @@ def test_all_rows_on_both_kinds_of_data(
     monkeypatch.setattr(reproduce.Reproduction, "command", command)
     monkeypatch.chdir(tmp_path)
     words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "transformer"]
-    monkeypatch.setattr("sys.argv", ["reproduce", *words, "--seeds", "7"])
+    monkeypatch.setattr("sys.argv", ["reproduce", *words, "--seeds", "7", "--bf16", "--from-teacher"])
     with pytest.raises(ChildProcessError, match="it broke"):
         reproduce.main()
     assert [call.split(" --", 1)[0] for call in calls[:4]] == [
@@ -154,6 +175,9 @@ def test_all_rows_on_both_kinds_of_data(
     trained = [call.split("--save-dir ")[1] for call in calls[4:] if call.startswith("train")]
     assert [call.split(" --seed")[0] for call in trained] == [f"work/embedded/{row}" for row in rows]
     assert [call.split()[1] for call in calls if call.startswith("train")][-2:] == ["work/embedded/distilled"] * 2
+    begin = " --finetune-from-model work/embedded/transformer-1/average.pt"
+    ends = [f" --cpu --bf16{begin * (row == 'aan-distilled-7')}" for row in rows]
+    assert [call.partition("--seed 7")[2] for call in calls[4:] if call.startswith("train")] == ends
 
 
 @pytest.mark.parametrize(
@@ -169,6 +193,10 @@ def test_all_rows_on_both_kinds_of_data(
         (
             ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "cnn"],
             "--rows cnn: choose from aan aan_no_ffn",
+        ),
+        (
+            ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--from-techer"],
+            "--from-techer is unknown; did you mean --from-teacher?",
         ),
     ],
 )

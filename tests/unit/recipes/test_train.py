@@ -14,6 +14,8 @@ import pytest
 import torch
 import yaml
 from fairseq import options
+from fairseq.optim.adam import FairseqAdam
+from fairseq.optim.lr_scheduler.polynomial_decay_schedule import PolynomialDecayLRSchedule
 
 from amlp_fairseq.recipes import config, train
 
@@ -50,6 +52,18 @@ def test_the_command_says_what_an_update_sees(tmp_path: Path, capsys: pytest.Cap
     assert "1 processes x 4096 tokens x 3 batches = at most 12288" in capsys.readouterr().err
     assert words.count("--update-freq") == 1
     assert not any(word.startswith("--distributed") for word in words)
+
+
+@pytest.mark.parametrize(("row", "own", "updates"), [("ibdecoder", [], 6000), ("cmlmc", ["--max-update", "600"], 600)])
+def test_the_rate_falls_to_zero(row: str, own: list[str], updates: int, tmp_path: Path) -> None:
+    """Over as many updates as there are, at scale multi30k; fairseq's schedule says so."""
+    words = train.command(config.load(row, "multi30k", "multi30k"), Path("data"), tmp_path, own, {})
+    args = options.parse_args_and_arch(options.get_training_parser(), words)
+    args.total_num_update = float(args.total_num_update)  # fairseq-train reads it so
+    schedule = PolynomialDecayLRSchedule(args, FairseqAdam(args, [torch.nn.Parameter(torch.zeros(1))]))
+    (peak,) = args.lr
+    assert args.max_update == updates
+    assert [schedule.step_update(n) for n in (500, (500 + updates) // 2, updates)] == [peak, peak / 2, 0]
 
 
 def test_on_gpus_processes_are_told_their_device() -> None:
