@@ -32,6 +32,7 @@ from amlp_fairseq.recipes.tables import report
 from amlp_fairseq.usage import command_parser, positive
 
 TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
+TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
 
 
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--scale", choices=names("scale"), required=True)
     parser.add_argument("--table", choices=TABLES, required=True)
     parser.add_argument("--rows", nargs="+", help="only these rows")
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=[*TARGETS], help="default: both")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--jobs", type=positive, default=1, help="how many experiments to run at the same time")
     parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
@@ -191,10 +193,10 @@ def main() -> None:
     experiments = [
         Experiment(row, distilled, seed)
         for seed in args.seeds
-        for distilled in (False, True)
+        for distilled in (target == "distilled" for target in args.targets)
         for row in (args.rows or rows)
     ]
-    reproduction.data(distilled=True)
+    reproduction.data("distilled" in args.targets)
     done = reproduction.done()
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(reproduction.run, [each for each in experiments if each not in done]))

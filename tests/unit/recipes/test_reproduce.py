@@ -180,6 +180,25 @@ def test_all_rows_on_both_kinds_of_data(
     assert [call.partition("--seed 7")[2] for call in calls[4:] if call.startswith("train")] == ends
 
 
+@pytest.mark.parametrize(("target", "folder"), [("raw", "data/data-bin"), ("distilled", "distilled")])
+def test_one_kind_of_targets(target: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
+
+    def command(self: reproduce.Reproduction, name: str, *words: object, log: str = "") -> None:
+        calls.append([name, *map(str, words)])
+        if name in ("prepare", "distill"):
+            (self.work / {"prepare": "data/data-bin", "distill": "distilled"}[name]).mkdir(parents=True)
+
+    monkeypatch.setattr(reproduce.Reproduction, "command", command)
+    monkeypatch.setattr(reproduce, "report", lambda path: "")
+    words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "--work", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["reproduce", *words, "--targets", target])
+    reproduce.main()
+    assert [name for name, *_ in calls].count("distill") == (target == "distilled")
+    trained = [words for name, *words in calls if name == "train" and "aan" in words]
+    assert [words[0] for words in trained] == [str(tmp_path / folder)]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
