@@ -22,7 +22,6 @@ from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
-    MODEL_DATACLASS_REGISTRY,
     MODEL_REGISTRY,
     TASK_REGISTRY,
     GenerationConfig,
@@ -78,7 +77,7 @@ def task_options(name: str) -> list[Option]:
 
 def model_options(name: str) -> list[Option]:
     """The options of a model of the plugin, or of one of its architectures, with its defaults."""
-    config = MODEL_DATACLASS_REGISTRY[ARCH_MODEL_NAME_REGISTRY.get(name, name)]
+    config = MODEL_REGISTRY[ARCH_MODEL_NAME_REGISTRY.get(name, name)].CONFIG
     values = argparse.Namespace()
     if name in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[name](values)

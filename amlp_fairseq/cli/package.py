@@ -132,6 +132,8 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         state = checkpoint(paths, Path(scratch))
     task = state["cfg"].task
+    if "source_lang" not in task:
+        raise ValueError(f"CHECKPOINT {paths[0]} is of --task {task._name}: only models that translate can be packaged")
     data = args.data or Path(task.data)
     if task.source_lang is None or task.target_lang is None:  # fairseq-train has found them in the data
         with open_dict(state["cfg"]):

@@ -16,6 +16,7 @@ from amlp_fairseq.compat import (  # noqa: E402
     finetuning,
     guarded_tasks,
     literal_options,
+    mel_filters,
     model_folders,
     numpy_names,
     processes,
@@ -45,6 +46,7 @@ def install() -> None:
         training_folder,
         ensembles,
         repeated_ngrams,
+        mel_filters,
         command_line,
     ):
         fix.install()

@@ -15,8 +15,9 @@ from fairseq.dataclass import FairseqDataclass
 Decorator = Callable[[type], type]
 
 
-def register_model(name: str, dataclass: type[FairseqDataclass]) -> Decorator:
-    """``fairseq.models.register_model`` that raises ValueError when the name is taken."""
+def register_model(name: str, dataclass: type[FairseqDataclass] | None = None) -> Decorator:
+    """``fairseq.models.register_model`` that raises ValueError when the name is taken. Without a dataclass the model
+    gets the options of the whole command line, and its architectures are to be registered."""
     return _unless_taken("model", name, models.MODEL_REGISTRY, models.register_model(name, dataclass=dataclass))
 
 

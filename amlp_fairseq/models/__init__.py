@@ -1,3 +1,10 @@
 """Models: one file is one family and its architectures."""
 
-from amlp_fairseq.models import average_attention, cmlmc, fertility, interleaved_decoder, light_conv  # noqa: F401
+from amlp_fairseq.models import (  # noqa: F401
+    average_attention,
+    cmlmc,
+    fertility,
+    interleaved_decoder,
+    light_conv,
+    text_to_speech,
+)

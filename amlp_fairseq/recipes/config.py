@@ -20,7 +20,8 @@ rows of a family; in a corpus, ``rows`` has settings for single rows, which win 
     sizes: {channels: 1024}           what rows refer to as ${sizes.channels}
     vocab-size: 8000                  subword units at this scale, if not as many as the corpus says
     published: [{data: …, table: …}]  where the row is in a paper, and its numbers there
-    metric: rouge                     of a corpus: what outputs are scored by, bleu where it does not say
+    metric: rouge                     of a corpus: what outputs are scored by, bleu where it does not say; perplexity if
+                                      it is text of one language, for language models
 
 Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` remove a flag.
 Files are merged by OmegaConf.
@@ -29,7 +30,7 @@ Files are merged by OmegaConf.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,7 @@ SECTIONS = {
 #: The sections of keys and values.
 MAPPINGS = ("task", "train", "generate", "sizes", "families", "rows", "prepare", "variants")
 PUBLISHED = (
-    *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "distilled", "speedup"),
+    *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "perplexity", "distilled", "speedup"),
     *("sentences-per-second", "parameters", "over", "note"),
 )
 #: More names than these are not listed.
@@ -120,14 +121,15 @@ def row_corpora(row: str) -> list[str]:
     return list(dict.fromkeys(str(entry["data"]) for entry in own.get("published") or []))
 
 
-def load(row: str | Path, data: str, scale: str, languages: tuple[str, str] | None = None) -> Recipe:
+def load(row: str | Path, data: str, scale: str, languages: Sequence[str] | None = None) -> Recipe:
     """Merge the files of an experiment.
 
     Args:
         row: a name of ``configs/rows``, or a file of the same form.
         data: a name of ``configs/data``, or ``""`` for a corpus that has none.
         scale: a name of ``configs/scale``, or a file of the same form.
-        languages: source and target, where they are not the corpus' own: it has no configuration, or is reversed.
+        languages: source and target, where they are not the corpus' own: it has no configuration, or is reversed; the
+            only one of text for language models.
 
     Raises:
         ValueError: for unknown names, sections and keys, naming the file and the nearest known name; for values that
@@ -146,7 +148,9 @@ def load(row: str | Path, data: str, scale: str, languages: tuple[str, str] | No
     layers += own
     for _, part in corpus:
         layers += _of(part, "rows", [chain[-1][0]])
-    if languages:
+    if languages and len(languages) == 1:
+        layers.append(OmegaConf.create({"metric": "perplexity"}))
+    elif languages:
         layers.append(OmegaConf.create({"task": {"source-lang": languages[0], "target-lang": languages[1]}}))
     where = f"row {row}, data {data or '-'}, scale {scale}"
     try:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.recipes.config import names
+from amlp_fairseq.recipes.config import Recipe, load, names
 
 
 def recipe_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -41,3 +41,26 @@ def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
     if corpus is not None:
         found |= {"name": corpus, "corpus": corpus, "languages": None}
     return found
+
+
+def chosen_recipe(row: str, scale: str, text: dict[str, Any]) -> Recipe:
+    """The configuration of an experiment on a data folder.
+
+    Args:
+        row: a name or a file, likewise ``scale``.
+        text: what ``text_settings`` says of the folder.
+
+    Raises:
+        ValueError: for a row of translation on text of one language; for language models on pairs, or at a scale that
+            has settings of an encoder.
+    """
+    recipe = load(row, text["corpus"], scale, text["languages"])
+    language_model = recipe.task.get("task") == "language_modeling"
+    if language_model != (recipe.metric == "perplexity"):
+        model, content = "a translation model", "text of one language"
+        if language_model:
+            model, content = "a language model", "pairs of sentences"
+        raise ValueError(f"--row {row} is {model}, DATA {text['name']} has {content}")
+    if language_model and "encoder-layers" in recipe.train:
+        raise ValueError(f"--scale {scale} is for models with an encoder; for language models: embedded_lm, paper")
+    return recipe

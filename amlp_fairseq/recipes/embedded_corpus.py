@@ -686,8 +686,8 @@ def fill(draw: Callable[[], tuple[str, str]], sizes: dict[str, int]) -> dict[str
     return splits
 
 
-def write(out_dir: Path, splits: dict[str, list[tuple[str, str]]], languages: tuple[str, str] = ("en", "de")) -> None:
-    """Write train.en, train.de and so on, one sentence per line."""
+def write(out_dir: Path, splits: dict[str, list[tuple[str, str]]], languages: Sequence[str] = ("en", "de")) -> None:
+    """Write train.en, train.de and so on, one sentence per line; the sources alone if there is one language."""
     out_dir.mkdir(parents=True, exist_ok=True)
     for name, pairs in splits.items():
         for side, language in enumerate(languages):

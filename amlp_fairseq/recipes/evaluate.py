@@ -9,7 +9,8 @@ CHECKPOINTS, those named .hyp in the order of the set.
 If the configuration has several length penalties (``tune-lenpen``), longest outputs (``tune-max-len``) or numbers of
 checkpoints to average, those with the highest BLEU on the validation set are taken, of summaries the highest ROUGE-L:
 the ``metric`` of the corpus. Sentences are decoded one at a time, so that times are latencies; with
-options like ``--batch-size 32`` no times are stored.
+options like ``--batch-size 32`` no times are stored. Of language models the perplexity per word is taken, by
+fairseq-eval-lm, whose options are the ones that may be given.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import Any
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
-from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, load, quoted, read
-from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
+from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
+from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.kytea import segmenter
 from amlp_fairseq.recipes.metrics import METRICS, metric_of
+from amlp_fairseq.recipes.perplexity import perplexity
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
@@ -51,7 +53,7 @@ class Evaluation:
     def __init__(self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str]) -> None:
         self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
         self.averaged: tuple[str, int] | None = None
-        self.source, self.target = recipe.task["source-lang"], recipe.task["target-lang"]
+        self.source, self.target = (recipe.task.get(f"{side}-lang", "") for side in ("source", "target"))
         self.metric = METRICS[recipe.metric]
         if recipe.metric == "rouge":
             scorer()  # what is missing is said before anything is decoded
@@ -97,6 +99,20 @@ class Evaluation:
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
         return score(printed, self.references(subset), self.target, self.recipe.metric)
 
+    def tried(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
+        """The scores of a way of decoding, as fast as they can be had."""
+        return self.scored(subset, self.generate(subset, values, output, "--max-tokens", "4000"))
+
+    def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
+        """The scores of a way of decoding and its latency; the hypotheses are written to a file."""
+        printed = self.generate(subset, values, output, "--batch-size", "1")
+        scores = self.scored(subset, printed)
+        hypotheses = hypotheses_of(printed, scores["sentences"])
+        output.with_suffix(".hyp").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
+        if {word.split("=")[0] for word in self.rest} & {"--batch-size", "--max-sentences", "--max-tokens"}:
+            scores.pop("milliseconds_per_sentence", None)  # not a latency
+        return scores
+
     def references(self, subset: str) -> list[str]:
         return read_references(self.data / "raw" / f"{subset}.{self.target}")
 
@@ -114,10 +130,9 @@ class Evaluation:
             values = options | choice
             tried = ", ".join([name, f"{kind} {count}", *(f"{option} {value}" for option, value in choice.items())])
             output = self.folder / f"generated.valid.{tried}.txt".replace(", ", ".").replace(" ", "-")
-            printed = self.generate("valid", values, output, "--max-tokens", "4000")
-            scores.append(self.scored("valid", printed)[self.metric.main])
+            scores.append(self.tried("valid", values, output)[self.metric.main])
             print(f"{tried}: {scores[-1]} {self.metric.column} on the validation set", file=sys.stderr)
-        average, choice = candidates[scores.index(max(scores))]
+        average, choice = candidates[scores.index(self.metric.best(scores))]
         return average, options | choice
 
     def results(self, subset: str) -> list[dict[str, Any]]:
@@ -127,10 +142,7 @@ class Evaluation:
             average, values = self.tuned(name, options)
             averaged = self.average(*average)
             output = self.folder / f"generated.{subset}.{name}.txt".replace(" ", "-")
-            printed = self.generate(subset, values, output, "--batch-size", "1")
-            scores = self.scored(subset, printed)
-            hypotheses = hypotheses_of(printed, scores["sentences"])
-            output.with_suffix(".hyp").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
+            scores = self.measured(subset, values, output)
             facts = {
                 "data": self.text["name"],
                 "scale": self.recipe.scale,
@@ -144,10 +156,27 @@ class Evaluation:
                 "average": dict([averaged]),
                 "options": quoted([*flags(values, self.recipe.row), *self.rest]),
             }
-            if {word.split("=")[0] for word in self.rest} & {"--batch-size", "--max-sentences", "--max-tokens"}:
-                scores.pop("milliseconds_per_sentence", None)  # not a latency
             found.append(facts | scores | environment())
         return found
+
+
+class LanguageModelEvaluation(Evaluation):
+    """One training of a language model on one data folder."""
+
+    def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
+        """Perplexity per word, by fairseq-eval-lm."""
+        words = [sys.executable, "-m", "amlp_fairseq", "eval-lm", str(self.data)]
+        words += [*flags(self.recipe.task, self.recipe.row), "--path", str(self.folder / "average.pt")]
+        words += ["--gen-subset", subset, *flags(values, self.recipe.row), *self.rest]
+        print("+", quoted(words), file=sys.stderr, flush=True)
+        with output.open("w", encoding="utf-8") as file:
+            done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT)
+        printed = output.read_bytes().decode("utf-8")
+        if done.returncode:
+            raise failed("fairseq-eval-lm", done.returncode, printed, output)
+        return perplexity(printed, self.data, subset)
+
+    tried = measured
 
 
 def main() -> None:
@@ -166,12 +195,13 @@ def main() -> None:
     if bool(args.row) != bool(args.scale):
         raise ValueError("--row and --scale go together")
     if args.row:
-        recipe = load(args.row, text["corpus"], args.scale, text["languages"])
+        recipe = chosen_recipe(args.row, args.scale, text)
     elif (args.checkpoints / RECIPE).is_file():
         recipe = read(args.checkpoints / RECIPE)
     else:
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
-    results = Evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
+    evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
+    results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
     model = describe(args.checkpoints / "checkpoint_last.pt")
     lines = [result | model for result in results]
     try:
@@ -191,6 +221,7 @@ def table(lines: list[dict[str, Any]]) -> str:
         "calls": "steps_per_sentence",
         "ms/sentence": "milliseconds_per_sentence",
     }
+    measured = {name: field for name, field in measured.items() if any(field in line for line in lines)}
     columns = ["configuration", "targets", "decoding", "split", *measured]
     rows = [
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -14,12 +14,14 @@ class Metric(NamedTuple):
         main: the field of results that tuning and comparisons take.
         columns: fields of results by their column in tables.
         kinds: for each ``kind`` of published numbers the field of the same kind.
+        best: which of several values of ``main`` is the best one, ``max`` or ``min``.
     """
 
     title: str
     main: str
     columns: dict[str, str]
     kinds: dict[str, str]
+    best: Callable[[Sequence[float]], float] = max
 
     @property
     def column(self) -> str:
@@ -48,8 +50,11 @@ METRICS = {
         {"ROUGE-1": "rouge_1", "ROUGE-2": "rouge_2", "ROUGE-L": "rouge_l"},
         {"rouge-1": "rouge_1", "rouge-2": "rouge_2", "rouge-l": "rouge_l"},
     ),
+    # Of language models: nothing is written that could be scored.
+    "perplexity": Metric("Perplexity", "perplexity", {"perplexity": "perplexity"}, {"per-word": "perplexity"}, min),
 }
 DEFAULT = "bleu"
+OF_OUTPUTS = tuple(name for name in METRICS if name != "perplexity")
 KINDS = tuple(kind for metric in METRICS.values() for kind in metric.kinds)
 
 

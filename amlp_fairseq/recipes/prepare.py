@@ -4,9 +4,10 @@
     amlp-fairseq prepare text OUT --train a.en a.de --valid b.en b.de --test c.en c.de [--vocab-size N]
 
 CORPUS is one of configs/data; ``text`` means text of your own, one sentence per line, in two files for each part,
-whose suffixes are the languages. The result is OUT/data-bin: what fairseq-train reads, the raw evaluation sets, the
-subword model and text.json, which says how the text was tokenised and segmented. OUT/manifest.json says what was done.
-A run that was stopped can be started again: complete files are not made again.
+whose suffixes are the languages; for a language model in one file for each. The result is OUT/data-bin: what
+fairseq-train reads, the raw evaluation sets, the subword model and text.json, which says how the text was tokenised and
+segmented. OUT/manifest.json says what was done. A run that was stopped can be started again: complete files are not
+made again.
 """
 
 from __future__ import annotations
@@ -50,27 +51,35 @@ def own_settings(args: argparse.Namespace) -> Settings:
     Raises:
         ValueError: naming what is missing or does not fit.
     """
+    sides = len(args.train or ())
     for role in ("train", *EVALUATION):
         files = getattr(args, role)
         if not files:
-            raise ValueError(f"{OWN}: --{role} SOURCE TARGET is needed")
+            raise ValueError(f"{OWN}: --{role} SOURCE TARGET is needed, or one file for a language model")
+        if len(files) not in (1, 2) or len(files) != sides:
+            given = f"--{role} {' '.join(map(str, files))}"
+            raise ValueError(f"{given}: two files are needed in each part, or one in each for a language model")
         for file in files:
             if not file.is_file():
                 raise ValueError(f"--{role} {file}: there is no such file")
     languages = args.languages or named_languages(args.train)
+    if len(languages) != sides:
+        raise ValueError(f"--languages {' '.join(languages)}: {sides} needed, one for each file of --train")
+    texts: dict[str, Any] = {}
     for role in ("train", *EVALUATION):
-        first, second = getattr(args, role)
-        named = languages if args.languages else named_languages([first, second])
-        if len(set(named) - {""}) != 2:
-            raise ValueError(f"--{role} {first} {second}: the suffixes do not name two languages; give --languages")
+        files = getattr(args, role)
+        given = f"--{role} {' '.join(map(str, files))}"
+        named = languages if args.languages else named_languages(files)
+        if len(set(named) - {""}) != sides:
+            count = "two languages" if sides == 2 else "a language"
+            raise ValueError(f"{given}: the suffixes do not name {count}; give --languages")
         if named != languages:
-            raise ValueError(f"--{role} {first} {second}: not the languages of --train, {' and '.join(languages)}")
-    texts: dict[str, Any] = {
-        role: [tuple(str(file.resolve()) for file in getattr(args, role))] for role in ("train", *EVALUATION)
-    }
+            raise ValueError(f"{given}: not the languages of --train, {' and '.join(languages)}")
+        first, second = [*(str(file.resolve()) for file in files), ""][:2]
+        texts[role] = [(first, second)]
     return Settings(
         name=args.out.resolve().name,
-        languages=(languages[0], languages[1]),
+        languages=tuple(languages),
         valid_set=args.valid[0].name.removesuffix(".gz").rsplit(".", 1)[0],
         test_set=args.test[0].name.removesuffix(".gz").rsplit(".", 1)[0],
         segmentation="sentencepiece",
@@ -99,6 +108,8 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
     for role in EVALUATION:
         if (value := getattr(args, f"{role}_set")) and role in in_files:
             raise ValueError(f"--{role}-set {value}: that of {args.corpus} is in its files")
+    if args.reverse and len(given["languages"]) == 1:
+        raise ValueError(f"--reverse: the text of {args.corpus} is of one language")
     if args.vocab_size is not None and given["segmentation"] == "none":
         raise ValueError(f"--vocab-size {args.vocab_size}: the words of {args.corpus} are not segmented")
 
@@ -139,7 +150,7 @@ def corpus_settings(args: argparse.Namespace, downloads: list[Download]) -> Sett
             downloads.append(download(f"{base}/{name}", folder, checksum, args.mirror, sums))
         texts[role].append((str(args.data or folder), part["name"]))
     options = {name.replace("-", "_"): value for name, value in given.items()}
-    options["languages"] = (given["languages"][0], given["languages"][1])
+    options["languages"] = tuple(given["languages"])
     for name in ("valid_set", "test_set"):
         options[name] = getattr(args, name) or options[name]
     options["size"] = args.vocab_size or options.get("size", 0)
@@ -166,10 +177,14 @@ def binarise(texts: Texts, out: Path, workers: int) -> Path:
     """Run fairseq-preprocess on the pieces, into a folder of its own."""
     folder, log = out / "data-bin.unfinished", out / "preprocess.log"
     shutil.rmtree(folder, ignore_errors=True)
-    words = ["--source-lang", texts.source, "--target-lang", texts.target, "--joined-dictionary"]
+    if len(texts.settings.languages) == 1:
+        words, suffix = ["--only-source"], f".{texts.source}"
+    else:
+        words, suffix = ["--source-lang", texts.source, "--target-lang", texts.target, "--joined-dictionary"], ""
+    words += ["--thresholdsrc", str(texts.settings.least_count)] if texts.settings.least_count > 1 else []
     words += ["--workers", str(workers), "--destdir", folder.name]
     for role in ("train", *EVALUATION):
-        words += [f"--{role}pref", f"text/pieces/{role}"]  # relative to OUT: fairseq splits names at commas
+        words += [f"--{role}pref", f"text/pieces/{role}{suffix}"]  # relative to OUT: fairseq splits names at commas
     with log.open("wb") as file:
         command = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
         done = subprocess.run(command, stdout=file, stderr=file, cwd=out)
@@ -201,11 +216,11 @@ def settings_to_store(settings: Settings) -> dict[str, Any]:
 def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequence[Download]) -> None:
     """Check and complete the folder of fairseq-preprocess, write the manifest and rename the folder to OUT/data-bin."""
     settings = texts.settings
-    pairs = texts.manifest()
+    pairs, alone = texts.manifest(), len(settings.languages) == 1
     for name, count in pairs["binarised"].items():
         for language in settings.languages:
-            found = binarised_sentences(binary / f"{name}.{texts.source}-{texts.target}.{language}.idx")
-            if found != count:
+            index = f"{name}.idx" if alone else f"{name}.{texts.source}-{texts.target}.{language}.idx"
+            if (found := binarised_sentences(binary / index)) != count:
                 raise ValueError(f"{binary}: {found} sentences of {name}.{language}, there are {count} in the text")
     (binary / "raw").mkdir(exist_ok=True)
     for name in EVALUATION:
@@ -217,7 +232,7 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
     description = {
         "name": settings.name,
         "corpus": corpus,
-        "languages": [texts.source, texts.target],
+        "languages": [texts.source] if alone else [texts.source, texts.target],
         "post_process": None if texts.model is None else settings.segmentation,
         "tokenizer": settings.tokenizer,
         "normalize": settings.normalize,
@@ -242,9 +257,10 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
             json.dump(content, file, indent=1)
             file.write("\n")
     binary.replace(out / "data-bin")
-    print(f"{pairs['collected in all']} pairs, {pairs['binarised']} after the filter; see {out}/manifest.json")
+    unit = "sentences" if alone else "pairs"
+    print(f"{pairs['collected in all']} {unit}, {pairs['binarised']} after the filter; see {out}/manifest.json")
     if "published" in pairs and pairs["published"] != pairs["collected in all"]:
-        message = f"prepare: {pairs['collected in all']} pairs collected, {pairs['published']} are published"
+        message = f"prepare: {pairs['collected in all']} {unit} collected, {pairs['published']} are published"
         print(message, file=sys.stderr)
 
 
@@ -257,8 +273,8 @@ def main() -> None:
     add("--workers", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
     own = parser.add_argument_group("text of your own")
     for role in ("train", *EVALUATION):
-        own.add_argument(f"--{role}", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="one sentence per line")
-    own.add_argument("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help="default: the suffixes of the files")
+        own.add_argument(f"--{role}", nargs="+", type=Path, metavar=("SOURCE", "TARGET"), help="one sentence per line")
+    own.add_argument("--languages", nargs="+", metavar=("SOURCE", "TARGET"), help="default: the suffixes of the files")
     group = parser.add_argument_group("a corpus of configs/data")
     group.add_argument("--reverse", action="store_true", help="swap source and target")
     group.add_argument("--variant", metavar="NAME", help="a variant of its configuration, such as news-commentary-11")

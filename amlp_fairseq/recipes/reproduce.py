@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.recipes.config import load, names, quoted
+from amlp_fairseq.recipes.config import corpus_metric, load, names, quoted
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--scale", choices=names("scale"), required=True)
     parser.add_argument("--table", choices=TABLES, required=True)
     parser.add_argument("--rows", nargs="+", help="only these rows")
-    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=[*TARGETS], help="default: both")
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, help="default: both; of language models raw")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--jobs", type=positive, default=1, help="how many experiments to run at the same time")
     parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
@@ -188,15 +188,21 @@ def main() -> None:
         args.from_teacher,
     )
     rows = reproduction.rows(args.table)
+    if not rows:
+        parser.error(f"--table {args.table}: none of its rows is of what --corpus {args.corpus} is for")
     if unknown := set(args.rows or ()) - set(rows):
         parser.error(f"--rows {' '.join(sorted(unknown))}: choose from {' '.join(rows)}")
+    language_models = corpus_metric(args.corpus) == "perplexity"
+    if language_models and "distilled" in (args.targets or ()):
+        parser.error(f"--targets distilled: {args.corpus} is for language models, which have no targets to distill")
+    targets = args.targets or (["raw"] if language_models else TARGETS)
     experiments = [
         Experiment(row, distilled, seed)
         for seed in args.seeds
-        for distilled in (target == "distilled" for target in args.targets)
+        for distilled in (target == "distilled" for target in targets)
         for row in (args.rows or rows)
     ]
-    reproduction.data("distilled" in args.targets)
+    reproduction.data("distilled" in targets)
     done = reproduction.done()
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(reproduction.run, [each for each in experiments if each not in done]))

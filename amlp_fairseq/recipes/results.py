@@ -71,7 +71,7 @@ def data_sha256(folder: Path, split: str) -> str:
     """What a data folder decodes: a checksum over the names and contents of its dictionaries and of a split, binarised
     and raw; the first 16 hexadecimal digits."""
     digest = hashlib.sha256()
-    for path in sorted([*folder.glob("dict.*.txt"), *folder.glob(f"{split}.*"), *folder.glob(f"raw/{split}.*")]):
+    for path in sorted([*folder.glob("dict*.txt"), *folder.glob(f"{split}.*"), *folder.glob(f"raw/{split}.*")]):
         digest.update(f"{path.relative_to(folder)} {sha256(path)}\n".encode())
     return digest.hexdigest()[:16]
 

@@ -17,7 +17,7 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.kytea import kytea_bleu
-from amlp_fairseq.recipes.metrics import DEFAULT, METRICS
+from amlp_fairseq.recipes.metrics import DEFAULT, OF_OUTPUTS
 from amlp_fairseq.recipes.rouge import rouge
 from amlp_fairseq.usage import command_parser
 
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("reference", type=Path, help="raw references, one sentence per line")
     parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
     parser.add_argument(
-        "--metric", choices=list(METRICS), default=DEFAULT, help="rouge for English summaries, kytea for Japanese"
+        "--metric", choices=OF_OUTPUTS, default=DEFAULT, help="rouge for English summaries, kytea for Japanese"
     )
     args = parser.parse_args()
     generated = args.generated.read_bytes().decode("utf-8")

@@ -96,7 +96,8 @@ class Results:
     def overview(self) -> str:
         """All results."""
         columns = ["configuration", "targets", "decoding", "split", *self.metric.columns]
-        columns += ["calls", "parameters", "updates"]
+        calls = any("steps_per_sentence" in line for line in self.lines)
+        columns += [*["calls"] * calls, "parameters", "updates"]
         rows = []
         for key, lines in sorted(self.groups.items()):
             line = lines[-1]
@@ -110,7 +111,7 @@ class Results:
                         self.score(key) if name == self.metric.main else f"{self.mean(key, name):.2f}"
                         for name in self.metric.columns.values()
                     ),
-                    f"{self.mean(key, 'steps_per_sentence'):.2f}",
+                    *([f"{self.mean(key, 'steps_per_sentence'):.2f}"] if calls else []),
                     f"{line['parameters'] / 1e6:.2f}M",
                     str(line["updates"]),
                 ]

@@ -30,7 +30,8 @@ import sentencepiece
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-Row = tuple[str, str]
+#: A sentence in every language of the corpus: a pair, or one sentence for language models.
+Row = tuple[str, ...]
 SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
 #: The names that fairseq's ``from_pretrained`` looks for.
 MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
@@ -90,15 +91,16 @@ def sentences(path: Path) -> Iterator[str]:
         yield from lines(path)
 
 
-def aligned(archive: Path, first: Path, second: Path) -> Iterator[Row]:
-    """The sentences of two files side by side; different numbers of sentences are an error."""
-    counts = [0, 0]
-    for row in zip_longest(sentences(first), sentences(second)):
+def aligned(archive: Path, *files: Path) -> Iterator[Row]:
+    """The sentences of files side by side; different numbers of sentences are an error."""
+    counts = [0] * len(files)
+    for row in zip_longest(*map(sentences, files)):
         counts = [count + (text is not None) for count, text in zip(counts, row, strict=True)]
         if None not in row:
             yield row
-    if counts[0] != counts[1]:
-        raise ValueError(f"{archive}: {first.name} has {counts[0]} sentences, {second.name} has {counts[1]}")
+    if len({*counts}) > 1:
+        found = (f"{file.name} has {count}" for file, count in zip(files, counts, strict=True))
+        raise ValueError(f"{archive}: {' sentences, '.join(found)}")
 
 
 def translation_memory(archive: Path, languages: Sequence[str]) -> Iterator[Row]:
@@ -184,14 +186,15 @@ def both_sides(pattern: str, languages: Sequence[str]) -> list[str]:
 
 
 def archive_rows(archive: Path, pattern: str, languages: Sequence[str], scratch: Path) -> Iterator[Row]:
-    """All pairs of an archive, white space made single spaces.
+    """All rows of an archive, white space made single spaces.
 
     Args:
         archive: .tmx.gz, .zip, .tar, .tgz, or a folder of text files that may be compressed; or one text file; or
             ``…_stories.tgz``.
         pattern: which of its files, ``{}`` for the language; if they are not alike, two patterns joined by ``|``; for a
-            text file, the file of the other language; for stories, the file of their addresses.
-        languages: both.
+            text file, the file of the other language, or nothing if there is none; for stories, the file of their
+            addresses.
+        languages: both, or the only one.
         scratch: a folder to unpack to.
     """
     if archive.name.endswith(".tmx.gz"):
@@ -199,12 +202,12 @@ def archive_rows(archive: Path, pattern: str, languages: Sequence[str], scratch:
     elif archive.name.endswith(STORIES):
         rows = stories(archive, Path(pattern))
     elif archive.is_file() and not archive.name.endswith(ARCHIVES):
-        rows = aligned(archive, archive, Path(pattern))
+        rows = aligned(archive, archive, *([Path(pattern)] if pattern else []))
     else:
         pairs = zip(*find(archive, both_sides(pattern, languages), scratch), strict=True)
         rows = chain.from_iterable(aligned(archive, *pair) for pair in pairs)
-    for first, second in rows:
-        yield " ".join(first.split()), " ".join(second.split())
+    for row in rows:
+        yield tuple(" ".join(text.split()) for text in row)
 
 
 def evaluation_rows(names: str, source: str, target: str, languages: Sequence[str]) -> Iterator[Row]:
@@ -360,7 +363,7 @@ class Settings:
 
     Attributes:
         name: of the corpus.
-        languages: both, in the order of patterns with ``|``.
+        languages: both, in the order of patterns with ``|``; one of text for language models.
         reverse: whether the second language is the source.
         train: archives and patterns, see ``archive_rows``; likewise ``valid`` and ``test``.
         valid_set: the name of the validation set; if it has no archives, names of sacreBLEU's sets; likewise
@@ -371,13 +374,14 @@ class Settings:
         replace: words and what they become.
         segmentation: one of ``SEGMENTATIONS``.
         size: merges of subword_nmt, pieces of sentencepiece.
+        least_count: how often a word or unit must occur in the training text to get into the dictionary.
         character_coverage: see ``train_sentencepiece``; likewise ``sample``.
         filter_by: what ``max_length`` and ``max_ratio`` count: ``words``, ``pieces``, or ``none`` for no filter.
         published_pairs: the published number of training pairs; 0 if unknown.
     """
 
     name: str
-    languages: tuple[str, str]
+    languages: tuple[str, ...]
     train: list[tuple[str, str]]
     valid: list[tuple[str, str]]
     test: list[tuple[str, str]]
@@ -392,6 +396,7 @@ class Settings:
     split_hyphens: bool = False
     lowercase: bool = False
     size: int = 0
+    least_count: int = 1
     character_coverage: float = 1.0
     sample: int = 0
     max_length: int = 0
@@ -408,12 +413,13 @@ class Texts:
         self.folder = out / "text"
         self.settings, self.workers = settings, workers
         self.parts = [f"train-{i + 1}" for i in range(len(settings.train))]
-        self.source, self.target = reversed(settings.languages) if settings.reverse else settings.languages
+        languages = settings.languages[::-1] if settings.reverse else settings.languages
+        self.source, self.target = languages[0], languages[-1]
         self.words = "words" if settings.tokenizer or settings.source_words or settings.replace else "raw"
         self.model = self.folder / MODELS[settings.segmentation] if settings.segmentation != "none" else None
 
     def pair(self, stage: str, name: str) -> list[Path]:
-        """Both languages, in the order of the settings."""
+        """The files of all languages, in the order of the settings."""
         return [self.folder / stage / f"{name}.{language}" for language in self.settings.languages]
 
     def make(self, stage: str, name: str, rows: Iterable[Row]) -> None:
@@ -427,8 +433,8 @@ class Texts:
 
     def count(self, stage: str, name: str) -> int:
         counts = [count_lines(path) for path in self.pair(stage, name)]
-        if counts[0] != counts[1]:
-            raise ValueError(f"{self.pair(stage, name)[0]} has {counts[0]} lines, the other side has {counts[1]}")
+        if counts[0] != counts[-1]:
+            raise ValueError(f"{self.pair(stage, name)[0]} has {counts[0]} lines, the other side has {counts[-1]}")
         return counts[0]
 
     def collect(self) -> None:
@@ -485,21 +491,21 @@ class Texts:
     def filter(self, stage: str) -> None:
         """Join the training parts of a stage without bad pairs (``is_good``); hold some out for validation."""
         settings = self.settings
-        outputs = [*self.pair(stage, "train")]
+        outputs, count = [*self.pair(stage, "train")], len(settings.languages)
         if settings.hold_out:
             outputs += [*self.pair(stage, "valid"), *(self.pair("raw", "valid") if stage != "raw" else ())]
         if all(path.exists() for path in outputs):
             return
         print(f"prepare: {stage}/train", file=sys.stderr)
         with writing(*outputs) as files:
-            kept = 0
+            kept, limits = 0, (settings.max_length, settings.max_ratio)
             for part in self.parts:
                 for row, raw in zip(self.rows(stage, part), self.rows("raw", part), strict=True):
-                    if settings.filter_by == "none" or is_good(*row, settings.max_length, settings.max_ratio):
+                    if settings.filter_by == "none" or is_good(row[0], row[-1], *limits):
                         kept += 1
                         held_out = settings.hold_out and kept % settings.hold_out == 0
-                        texts, into = ((*row, *raw)[: len(files) - 2], files[2:]) if held_out else (row, files[:2])
-                        for text, file in zip(texts, into, strict=True):
+                        into = files[count:] if held_out else files[:count]
+                        for text, file in zip((*row, *raw)[: len(into)], into, strict=True):
                             file.write(text + "\n")
 
     def run(self) -> None:

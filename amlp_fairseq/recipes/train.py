@@ -26,8 +26,8 @@ import yaml
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
-from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, load, quoted, save
-from amlp_fairseq.recipes.corpus import recipe_arguments, text_settings
+from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, save
+from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
 from amlp_fairseq.usage import command_parser
 
 RECIPE = "recipe.yaml"
@@ -111,7 +111,7 @@ def main() -> None:
     if not args.data.is_dir():
         parser.error(f"DATA {args.data}: there is no such folder")
     text = text_settings(args.data, args.corpus)
-    recipe = load(args.row, text["corpus"], args.scale, text["languages"])
+    recipe = chosen_recipe(args.row, args.scale, text)
     save_dir = args.save_dir or Path("checkpoints", text["name"], recipe.scale, recipe.row)
     words = command(recipe, args.data, save_dir, rest, os.environ)
     recipe = replace(recipe, changes=changes(rest))

@@ -23,6 +23,8 @@ from amlp_fairseq.recipes.parameters import parsed
 #: What the papers have trained, and reduced scales with their corpora.
 AS_IN_PAPERS = [(row, data) for row in names("rows") for data in row_corpora(row)]
 SMALL = [("embedded", "embedded"), ("multi30k", "multi30k"), ("multi30k", "multi30k_base")]
+#: Of language models.
+SMALL_TEXT = [("embedded_lm", "embedded_lm")]
 #: A row that has every layer: a family in a family, something of a corpus for the family, and sizes.
 CONVOLUTION = "dynamicconv_glu"
 
@@ -50,6 +52,7 @@ def test_every_table_has_its_rows() -> None:
         "dynamicconv 1": 6,
         "dynamicconv 2": 6,
         "dynamicconv 3": 12,
+        "dynamicconv 4": 2,
         "dynamicconv 5": 3,
         "dynamicconv 6": 10,
         "aan": 4,
@@ -65,13 +68,14 @@ def test_every_table_has_its_rows() -> None:
         "sat": 3,
     }
     assert {row for row, _ in AS_IN_PAPERS} == set(names("rows"))
-    assert {data for _, data in AS_IN_PAPERS} == set(names("data")) - {"embedded", "embedded_summaries", "multi30k"}
+    ours = {"embedded", "embedded_summaries", "embedded_lm", "multi30k"}
+    assert {data for _, data in AS_IN_PAPERS} == set(names("data")) - ours
 
 
 @pytest.mark.parametrize("row", names("rows"))
 def test_fairseq_parses_every_configuration(row: str) -> None:
     papers = [(data, "paper") for data in row_corpora(row)]
-    for data, scale in [*papers, *SMALL]:
+    for data, scale in [*papers, *(SMALL_TEXT if row.startswith("lm_") else SMALL)]:
         recipe = loaded(row, data, scale)
         words = ["DATA", *flags(recipe.task, row), *flags(recipe.train, row)]
         args = options.parse_args_and_arch(options.get_training_parser(), words)
@@ -87,7 +91,11 @@ def test_fairseq_parses_every_configuration(row: str) -> None:
         # What is to be averaged is kept.
         assert recipe.averages
         for kind, count in recipe.averages:
-            kept = {"last-epochs": "keep-last-epochs", "last-updates": "keep-interval-updates"}[kind]
+            kept = {
+                "last-epochs": "keep-last-epochs",
+                "last-updates": "keep-interval-updates",
+                "best": "keep-best-checkpoints",
+            }[kind]
             assert recipe.train[kept] >= count, (row, data, scale)
 
 

@@ -208,7 +208,10 @@ def test_languages_without_suffixes(files: dict[str, Path], tmp_path: Path) -> N
     [
         ("--train a.en a.de", "text: --valid SOURCE TARGET is needed"),
         ("", "text: --train SOURCE TARGET is needed"),
-        ("--train a.en", "expected 2 arguments"),
+        (
+            "--train a.en a.de a.fr",
+            "--train a.en a.de a.fr: two files are needed in each part, or one in each for a language",
+        ),
         ("--reverse --train a.en a.de", "--reverse is not for text"),
         ("--variant x", "--variant is not for text"),
     ],

@@ -1,0 +1,27 @@
+"""The mel filters of fairseq's vocoder: librosa ≥ 0.10 takes no positional arguments."""
+
+from __future__ import annotations
+
+import torch
+from fairseq.data.audio import audio_utils
+from fairseq.models.text_to_speech import vocoder
+from torch import Tensor
+
+
+def install() -> None:
+    """Mend ``get_mel_filters``, which the vocoder has imported by name."""
+    audio_utils.get_mel_filters = vocoder.get_mel_filters = mel_filters
+
+
+def mel_filters(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> Tensor:
+    """Slaney's mel filters (n_mels, n_fft / 2 + 1).
+
+    Raises:
+        ValueError: if librosa is not installed.
+    """
+    try:
+        import librosa
+    except ImportError:
+        raise ValueError("the vocoder needs librosa: pip install 'amlp-fairseq[speech]'") from None
+    filters = librosa.filters.mel(sr=sample_rate, n_fft=n_fft, n_mels=n_mels, fmin=f_min, fmax=f_max)
+    return torch.from_numpy(filters).float()

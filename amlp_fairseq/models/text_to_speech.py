@@ -1,0 +1,181 @@
+"""fairseq's Transformer-TTS and FastSpeech 2 with any attention of the registry.
+
+Sources: Li et al. (2019), "Neural Speech Synthesis with Transformer Network"; Ren et al. (2021), "FastSpeech 2"; AMLP
+paper, Section 3.1.1, which replaces all their attentions. Notation: docs/glossary.md.
+"""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+from typing import Any, List
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import register_model_architecture
+from fairseq.models.text_to_speech import (
+    FastSpeech2Encoder,
+    FastSpeech2Model,
+    LengthRegulator,
+    TTSTransformerDecoder,
+    TTSTransformerEncoder,
+    TTSTransformerModel,
+)
+from fairseq.modules import TransformerDecoderLayer
+from torch import Tensor, nn
+
+from amlp_fairseq.attention.registry import (
+    AttentionSpec,
+    attention_options,
+    build_attention,
+    replace_attentions,
+    supporting,
+)
+from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY, gen_parser_from_dataclass
+from amlp_fairseq.compat.registration import register_model
+
+
+@dataclass
+class FastSpeech2Config(attention_options(encoder=True), attention_options(encoder=False), FairseqDataclass):  # type: ignore[misc]
+    """What the plugin's FastSpeech 2 has besides the options of fairseq's."""
+
+    encoder_self_attention_type: ChoiceEnum(supporting("noncausal self")) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the symbols of the text see each other"}
+    )
+    decoder_self_attention_type: ChoiceEnum(supporting("noncausal self", "causal self")) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the frames of the spectrogram see each other"}
+    )
+    encoder_kernel_size_list: List[int] = field(
+        default_factory=lambda: [15],
+        metadata={"help": "widths of the encoder's convolutions or local windows; one number is for all layers"},
+    )
+    decoder_kernel_size_list: List[int] = field(
+        default_factory=lambda: [15],
+        metadata={"help": "widths of the decoder's convolutions or local windows; one number is for all layers"},
+    )
+
+
+@dataclass
+class TTSTransformerConfig(FastSpeech2Config):
+    """What the plugin's Transformer-TTS has besides the options of fairseq's."""
+
+    decoder_cross_attention_type: ChoiceEnum(supporting("noncausal cross", "causal cross")) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the frames of the spectrogram see the text"}
+    )
+
+
+def complete(args: Namespace, config: type[FairseqDataclass]) -> Namespace:
+    """A model's options, with the attentions' defaults where there is none, as in checkpoints of fairseq's models."""
+    return Namespace(**{**vars(config.from_namespace(args)), **vars(args)})
+
+
+class PluginTTSEncoder(TTSTransformerEncoder):
+    """fairseq's encoder with the attention of ``--encoder-self-attention-type``."""
+
+    def __init__(self, args: Namespace, src_dict: Any, embed_speaker: nn.Embedding | None) -> None:
+        super().__init__(args, src_dict, embed_speaker)
+        replace_attentions(self.transformer_layers, args, "encoder")
+
+
+class PluginTTSDecoderLayer(TransformerDecoderLayer):
+    """fairseq's decoder layer, whose attention over the text is averaged over heads already."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, None]:
+        """As fairseq's; the weights are (1, B, T, S) in the place of one matrix for each head."""
+        x, weights, _ = super().forward(*args, **kwargs)
+        return x, None if weights is None else weights.unsqueeze(0), None
+
+
+class PluginTTSDecoder(TTSTransformerDecoder):
+    """fairseq's decoder with the attentions of ``--decoder-self-attention-type`` and
+    ``--decoder-cross-attention-type``."""
+
+    def __init__(self, args: Namespace, src_dict: Any) -> None:
+        super().__init__(args, src_dict)
+        self.transformer_layers = nn.ModuleList(
+            PluginTTSDecoderLayer(args) for _ in range(args.decoder_transformer_layers)
+        )
+        replace_attentions(self.transformer_layers, args, "decoder")
+
+    def extract_features(
+        self, prev_outputs: Tensor, encoder_out: dict[str, list[Tensor]], *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features (B, T, C) of the frames, and ``attn`` (B, S, T), which is zero for attentions without weights.
+
+        Raises:
+            ValueError: if the loss needs weights that the attention does not have.
+        """
+        x, extra = super().extract_features(prev_outputs, encoder_out, *args, **kwargs)
+        if extra["attn"] is None:
+            if getattr(self.args, "use_guided_attention_loss", False):
+                name = self.args.decoder_cross_attention_type
+                raise ValueError(
+                    f"--use-guided-attention-loss needs weights over the text, which "
+                    f"--decoder-cross-attention-type {name} does not have"
+                )
+            extra["attn"] = x.new_zeros(x.size(0), encoder_out["encoder_out"][0].size(0), x.size(1))
+        return x, extra
+
+
+@register_model("plugin_tts_transformer")
+class PluginTTSTransformerModel(TTSTransformerModel):
+    """Transformer-TTS whose attentions are options; also loads checkpoints of fairseq's ``tts_transformer``."""
+
+    CONFIG = TTSTransformerConfig
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        TTSTransformerModel.add_args(parser)
+        gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "PluginTTSTransformerModel":
+        args = complete(args, cls.CONFIG)
+        # The attentions know them by the names that all other models have.
+        args.encoder_layers, args.decoder_layers = args.encoder_transformer_layers, args.decoder_transformer_layers
+        encoder = PluginTTSEncoder(args, task.src_dict, task.get_speaker_embeddings(args))
+        return cls(encoder, PluginTTSDecoder(args, task.src_dict))
+
+
+class AtLeastOneFrame(LengthRegulator):
+    """fairseq's, with a frame for the first symbol where all durations are 0, as they are predicted before training;
+    fairseq's decoder fails without frames."""
+
+    def forward(self, x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, C) with durations (B, S) in frames to (B, T, C) and the numbers of frames (B,)."""
+        if not durations.any():
+            durations = durations.clone()
+            durations[:, 0] = 1
+        expanded: tuple[Tensor, Tensor] = super().forward(x, durations)
+        return expanded
+
+
+class PluginFastSpeech2Encoder(FastSpeech2Encoder):
+    """All of fairseq's FastSpeech 2, with the attentions of ``--encoder-self-attention-type`` and
+    ``--decoder-self-attention-type``, neither of which is causal."""
+
+    def __init__(self, args: Namespace, src_dict: Any, embed_speaker: nn.Embedding | None) -> None:
+        super().__init__(args, src_dict, embed_speaker)
+        self.var_adaptor.length_regulator = AtLeastOneFrame()
+        for side, layers in (("encoder", self.encoder_fft_layers), ("decoder", self.decoder_fft_layers)):
+            for i, layer in enumerate(layers):
+                layer.self_attn = build_attention(AttentionSpec(args, side, i, "noncausal self"))
+
+
+@register_model("plugin_fastspeech2")
+class PluginFastSpeech2Model(FastSpeech2Model):
+    """FastSpeech 2 whose attentions are options; also loads checkpoints of fairseq's ``fastspeech2``."""
+
+    CONFIG = FastSpeech2Config
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        FastSpeech2Model.add_args(parser)
+        gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args: Namespace, task: Any) -> "PluginFastSpeech2Model":
+        args = complete(args, cls.CONFIG)
+        encoder = PluginFastSpeech2Encoder(args, task.src_dict, task.get_speaker_embeddings(args))
+        return cls(encoder, args, task.src_dict)
+
+
+for _name in ("tts_transformer", "fastspeech2"):
+    register_model_architecture(f"plugin_{_name}", f"plugin_{_name}")(ARCH_CONFIG_REGISTRY[_name])

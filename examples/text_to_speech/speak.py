@@ -1,0 +1,202 @@
+"""Train Transformer-TTS and FastSpeech 2 with different attentions, let them speak, and print the distortions beside
+Table 2 of the AMLP paper.
+
+    python examples/text_to_speech/speak.py [DATA] [--results FILE.jsonl] [-- options of fairseq-train]
+
+DATA is a folder of prepare.py. Without it the utterances are synthetic ones, and the models are of a size that takes
+minutes on one thread. For the paper's table: --scale paper. Options of fairseq-train win over the scale's. A row that
+the file of results has already is not trained again; a training that was stopped continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import distortion
+import numpy as np
+import prepare
+import soundfile
+import torch
+import torch.nn.functional as F
+from distortion_table import TABLE, comparison
+from fairseq import checkpoint_utils, utils
+from tones import write_tones
+from torch import Tensor
+
+from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.recipes.config import flags
+from amlp_fairseq.recipes.download import sha256
+from amlp_fairseq.recipes.environment import environment
+from amlp_fairseq.recipes.results import append_results, read_results
+from amlp_fairseq.usage import Parser, positive
+
+#: Iterations of Griffin and Lim's algorithm.
+ITERATIONS = 32
+#: Griffin and Lim's algorithm needs more frames than the half of a window has.
+LEAST_FRAMES = prepare.WINDOW // prepare.HOP
+
+
+def command(data: Path, row: str, scale: str, seed: int, save_dir: Path, rest: list[str]) -> list[str]:
+    """The options of ``amlp-fairseq train`` for a row."""
+    places = TABLE["rows"][row]
+    arch, settings = places["arch"], TABLE["scales"][scale]
+    values = {
+        "task": "text_to_speech",
+        "arch": arch,
+        "criterion": TABLE["losses"][arch],
+        "train-subset": "train",
+        "valid-subset": "dev",
+        "required-batch-size-multiple": 1,  # otherwise fairseq drops utterances
+        "no-epoch-checkpoints": True,
+        "seed": seed,
+        "save-dir": str(save_dir),
+        **{f"{place}-attention-type": name for place, name in places.items() if place.endswith(("self", "cross"))},
+        **settings["all"],
+        **settings[arch],
+    }
+    return [str(data), *flags(values, row), *rest]
+
+
+def train(words: list[str]) -> None:
+    """Train a model in a process of its own.
+
+    Raises:
+        ChildProcessError: if it fails; it has said why.
+    """
+    status = subprocess.call([sys.executable, "-m", "amlp_fairseq", "train", *words])
+    if status != 0:
+        raise ChildProcessError(f"the training ended with status {status}")
+
+
+def score(checkpoint: Path, data: Path, subset: str, wavs: Path) -> dict[str, Any]:
+    """Let a model speak the utterances of a set, and compare them with the recordings' spectrograms, spoken by the same
+    vocoder. Both go to ``wavs``.
+
+    Returns:
+        ``mcd`` and ``msd`` per pair of frames that time warping aligns, over all utterances; the same for
+        ``mean_frame_…``, the mean frame repeated as often as the recording has frames; ``length``, the number of frames
+        as a share of the recordings'; ``parameters``.
+    """
+    overrides = {"data": str(data), "spec_bwd_max_iter": ITERATIONS, "vocoder": "griffin_lim"}
+    (model,), config, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
+    if torch.cuda.is_available():
+        model.cuda()
+    task.load_dataset(subset)
+    dataset = task.dataset(subset)
+    generator = task.build_generator([model], config.task)
+    vocoder = generator.vocoder
+
+    def spoken(features: Tensor) -> Tensor:
+        """The waveform (n,) of a log mel spectrogram (T, 80), with silence behind one that is too short."""
+        silence = max(0, LEAST_FRAMES - len(features))
+        waveform: Tensor = vocoder(F.pad(features, (0, 0, 0, silence), value=float(np.log(prepare.FLOOR))))
+        return waveform
+
+    generator.vocoder = spoken
+    sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2))
+    wavs.mkdir(parents=True, exist_ok=True)
+    for index, item in enumerate(dataset):
+        np.random.seed(1)  # fairseq's vocoder draws the first phases
+        sample = dataset.collater([item])  # alone: in a batch both models see padding
+        sample = utils.move_to_cuda(sample) if torch.cuda.is_available() else sample
+        (result,) = generator.generate(model, sample, has_targ=True)
+        recorded, feature = result["targ_feature"], result["feature"]
+        mean_frame = generator.gcmvn_denormalize(torch.zeros_like(recorded)[None])[0]
+        waveforms = {"": result["waveform"], "mean_frame_": spoken(mean_frame)}
+        reference = result["targ_waveform"].cpu().numpy()
+        for prefix, waveform in waveforms.items():
+            for kind, pair in distortion.distortions(reference, waveform.cpu().numpy(), task.sr).items():
+                sums[prefix + kind] += pair
+        sums["length"] += len(feature), len(recorded)
+        for name, waveform in (("recorded", reference), ("spoken", result["waveform"].cpu().numpy())):
+            soundfile.write(wavs / f"{dataset.ids[index]}.{name}.wav", waveform, task.sr)
+    means = {name: float(total / count) for name, (total, count) in sums.items()}
+    return {**means, "parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+
+def arguments() -> tuple[argparse.Namespace, list[str]]:
+    """The command line, and what stands behind ``--``."""
+    parser = Parser(
+        prog="speak.py",
+        usage="speak.py [DATA] [options] [-- options of fairseq-train]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("data", type=Path, nargs="?", metavar="DATA", help="folder of prepare.py")
+    parser.add_argument("--scale", choices=list(TABLE["scales"]), default="reduced", help="sizes and settings")
+    rows = list(TABLE["rows"])
+    parser.add_argument(
+        "--row", choices=rows, nargs="+", default=rows, metavar="ROW", help=f"rows (default: all: {' '.join(rows)})"
+    )
+    parser.add_argument("--seed", type=positive, nargs="+", default=[1], help="a training for each (default: 1)")
+    parser.add_argument("--subset", default="test", help="what the models speak (default: test)")
+    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each row to this file")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("work/text_to_speech"),
+        help="checkpoints and what was spoken (default: %(default)s)",
+    )
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    return parser.parse_args(words[:end]), words[end + 1 :]
+
+
+def check(data: Path, rows: list[str], subset: str) -> None:
+    """Find mistakes before the first training.
+
+    Raises:
+        FileNotFoundError: if the data or the set is not there.
+        ValueError: if a row needs durations that the data do not have.
+    """
+    for name in ("train", "dev", subset):
+        header = (data / f"{name}.tsv").read_text(encoding="utf-8").split("\n", 1)[0].split("\t")
+        for row in rows:
+            if TABLE["rows"][row]["arch"] == "plugin_fastspeech2" and "duration" not in header:
+                raise ValueError(f"--row {row} needs durations, which {data} does not have: prepare.py --alignments")
+
+
+def main() -> None:
+    with one_line_errors("speak.py"), clear_endings("speak.py"):
+        args, rest = arguments()
+        data = args.data
+        if data is None:
+            data = args.work / "tones"
+            if not (data / "config.yaml").exists():
+                write_tones(args.work / "tones-recorded")
+                prepare.prepare(args.work / "tones-recorded", data, args.work / "tones-recorded/alignments")
+        check(data, args.row, args.subset)
+        before, lines = [], []
+        if args.results is not None:
+            append_results(args.results, [])  # can it be written?
+            before = read_results(args.results)
+        for row, seed in itertools.product(args.row, args.seed):
+            identity = {
+                **{"row": row, "scale": args.scale, "seed": seed, "options": rest},
+                **{"data": data.name, "data_sha256": sha256(data / "gcmvn_stats.npz")[:16], "subset": args.subset},
+            }
+            same = [line for line in before if all(line.get(name) == value for name, value in identity.items())]
+            if not same:
+                save_dir = args.work / re.sub(r"\W+", "-", "-".join([data.name, args.scale, row, str(seed), *rest]))
+                train(command(data, row, args.scale, seed, save_dir, rest))
+                scores = score(save_dir / "checkpoint_best.pt", data, args.subset, save_dir / args.subset)
+                same = [{**identity, **scores, **environment()}]
+                if args.results is not None:
+                    append_results(args.results, same)
+            lines.append(same[-1])
+        print(comparison(lines))
+
+
+if __name__ == "__main__":
+    logging.getLogger().setLevel(logging.WARNING)
+    main()
