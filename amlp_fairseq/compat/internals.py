@@ -1,8 +1,8 @@
 """Parts of fairseq that are not its public interface, imported here and nowhere else.
 
-Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, ``models.nat``, ``models.transformer``,
-``modules``, ``tasks``) export, ``fairseq.tasks.translation``, and the modules ``checkpoint_utils``, ``options`` and
-``utils``.
+Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, ``models.nat``, ``models.text_to_speech``,
+``models.transformer``, ``modules``, ``tasks``) export, ``fairseq.tasks.translation``, and the modules
+``checkpoint_utils``, ``options`` and ``utils``.
 """
 
 from fairseq.criterions import register_criterion
@@ -17,7 +17,6 @@ from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
     ARCH_MODEL_REGISTRY,
-    MODEL_DATACLASS_REGISTRY,
     MODEL_REGISTRY,
 )
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
@@ -30,7 +29,6 @@ __all__ = [
     "ARCH_CONFIG_REGISTRY",
     "ARCH_MODEL_NAME_REGISTRY",
     "ARCH_MODEL_REGISTRY",
-    "MODEL_DATACLASS_REGISTRY",
     "MODEL_REGISTRY",
     "NOISE_CHOICES",
     "TASK_DATACLASS_REGISTRY",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
+from amlp_fairseq.compat.internals import data_utils
 from amlp_fairseq.recipes.text import lines
 
 

@@ -21,9 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq.models import ARCH_MODEL_REGISTRY
-
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.recipes.config import corpus_metric, load, names, quoted
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.failures import failed
