@@ -1,8 +1,8 @@
 """Parts of fairseq that are not its public interface, imported here and nowhere else.
 
-Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, ``models.nat``, ``models.text_to_speech``,
-``models.transformer``, ``modules``, ``tasks``) export, ``fairseq.tasks.translation``, and the modules
-``checkpoint_utils``, ``options`` and ``utils``.
+Public is what fairseq's packages (``fairseq.data``, ``dataclass``, ``models``, ``models.nat``,
+``models.text_to_speech``, ``models.transformer``, ``modules``, ``tasks``) export, ``fairseq.tasks.translation``, and
+the modules ``checkpoint_utils``, ``options`` and ``utils``.
 """
 
 from fairseq.criterions import register_criterion
