@@ -4,30 +4,33 @@
                            [options of fairseq-train]
 
 Rows are those of configs/rows that name the table. Distilled rows learn from the translations that the row
-``transformer`` makes of the training set (amlp-fairseq distill); with --from-teacher, those of the plugin's models also
-begin with its parameters. Results go to WORK/results.jsonl, their tables to a .md file next to it (amlp-fairseq
-tables). Rows that have results on the same data are not run again; a stopped training continues. Options of
-fairseq-train are for all trainings: ``--bf16`` is faster on CPUs that multiply in it. On a CPU, jobs should have
-one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in batches and no latencies are stored,
-because the jobs slow each other down.
+``transformer`` makes of the training set (amlp-fairseq distill); with --from-teacher, they also begin with what fits of
+its parameters. Results go to WORK/results.jsonl, their tables to a .md file next to it (amlp-fairseq tables). Rows that
+have results on the same data are not run again; a stopped training continues. Options of fairseq-train are for all
+trainings: ``--bf16`` is faster on CPUs that multiply in it. On a CPU, jobs should have one thread each:
+OMP_NUM_THREADS=1. With several jobs, sentences are decoded in batches and no latencies are stored, because the jobs
+slow each other down.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
-from amlp_fairseq.recipes.config import corpus_metric, load, names, quoted
+from amlp_fairseq.recipes.beginning import write_fitted
+from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
+from amlp_fairseq.recipes.train import command as train_command
 from amlp_fairseq.usage import command_parser, positive
 
 TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
@@ -59,7 +62,7 @@ class Reproduction:
         options: options for all of fairseq's programs, such as ``--cpu``.
         decoding: options for evaluating alone.
         training: options for training alone.
-        from_teacher: whether the plugin's models begin with the teacher's parameters where they learn from it.
+        from_teacher: whether models begin with what fits of the teacher's parameters where they learn from it.
     """
 
     def __init__(
@@ -137,19 +140,25 @@ class Reproduction:
         """The checkpoint whose translations are the distilled data."""
         return self.work / Experiment(TEACHER, distilled=False, seed=1).name / "average.pt"
 
-    def beginning(self, experiment: Experiment) -> list[Any]:
-        """Options that let a training begin with parameters of the teacher."""
-        if not (self.from_teacher and experiment.distilled):
-            return []
-        model = ARCH_MODEL_REGISTRY[load(experiment.row, self.corpus, self.scale).train["arch"]]
-        return ["--finetune-from-model", self.teacher] if model.__module__.startswith("amlp_fairseq.") else []
+    def beginning(self, recipe: Recipe, folder: Path, data: Path, options: Sequence[str]) -> Path:
+        """A checkpoint with those parameters of the teacher that a model has, too."""
+        if ARCH_MODEL_REGISTRY[recipe.train["arch"]].__module__.startswith("amlp_fairseq."):
+            return self.teacher
+        path = folder / "beginning.pt"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_fitted(train_command(recipe, data, folder, [*options], os.environ), self.teacher, path)
+        return path
 
     def run(self, experiment: Experiment) -> None:
         """Train and evaluate."""
         folder, data, log = self.work / experiment.name, self.data(experiment.distilled), experiment.name
         names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
-        training = [*names, "--save-dir", folder, "--seed", experiment.seed, *self.options, *self.training]
-        training += self.beginning(experiment)
+        options = ["--seed", str(experiment.seed), *self.options, *self.training]
+        if self.from_teacher and experiment.distilled:
+            recipe = load(experiment.row, self.corpus, self.scale)
+            options += ["--finetune-from-model", str(self.beginning(recipe, folder, data, options))]
+        training = [*names, "--save-dir", folder, *options]
         self.command("train", data, *training, log=log)
         self.command("evaluate", folder, data, "--results", self.results, *self.options, *self.decoding, log=log)
 
@@ -170,7 +179,7 @@ def main() -> None:
     parser.add_argument(
         "--from-teacher",
         action="store_true",
-        help="on distilled data, models of the plugin begin with the teacher's parameters (--finetune-from-model)",
+        help="on distilled data, begin with what fits of the teacher's parameters (--finetune-from-model)",
     )
     args, training = parse_with_fairseqs(parser)
     work = args.work or Path("work", args.scale)

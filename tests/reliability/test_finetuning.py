@@ -9,6 +9,10 @@ import pytest
 import torch
 from conftest import TINY
 
+from amlp_fairseq.recipes.beginning import write_fitted
+from amlp_fairseq.recipes.config import load
+from amlp_fairseq.recipes.train import command
+
 
 def train(data: Path, save_dir: Path, row: str, *options: object, check: bool = True) -> str:
     words = [data, "--corpus", "embedded", "--row", row, "--scale", "embedded", *TINY, "--save-dir", save_dir, *options]
@@ -60,6 +64,30 @@ def test_a_resumed_training_goes_on_with_its_own(data: Path, teacher: Path, tmp_
     log = train(data, tmp_path, "ibdecoder_student", *begin, "--max-update", 2)
     assert "parameters are those of" not in log
     assert "Loaded checkpoint" in log
+
+
+def test_fairseqs_own_model_begins_with_what_fits(data: Path, teacher: Path, tmp_path: Path) -> None:
+    sizes = [*TINY, "--encoder-layers", "3"]
+    recipe = load("transformer_student", "embedded", "embedded")
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        words = command(recipe, data, tmp_path, [*sizes, "--seed", seed], {})
+        write_fitted(words, teacher / "checkpoint_last.pt", tmp_path / name)
+    theirs = weights(teacher)
+    a, b, c = (torch.load(tmp_path / name, weights_only=False)["model"] for name in "abc")
+    fitting = {name for name in a if name in theirs}
+    new = {name for name in a if name.startswith("encoder.layers.2.")}
+    assert new
+    assert a.keys() == fitting | new
+    for name in fitting:
+        assert torch.equal(a[name], theirs[name])
+    for name in new:
+        assert torch.equal(a[name], b[name])
+    assert any(not torch.equal(a[name], c[name]) for name in new)
+    begin = ["--finetune-from-model", tmp_path / "a", "--encoder-layers", "3", "--lr", "1e-9"]
+    train(data, tmp_path / "begun", "transformer_student", *begin)
+    own = weights(tmp_path / "begun")
+    for name in a:
+        assert torch.allclose(own[name], a[name], atol=1e-6)
 
 
 def test_what_does_not_fit_at_all_is_named(data: Path, teacher: Path, tmp_path: Path) -> None:

@@ -70,22 +70,38 @@ def test_distilled_data_come_from_the_transformer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "distilled", "begins"),
     [
-        ("ibdecoder_student", True, True),
-        ("cmlmc", True, True),
-        ("ibdecoder", False, False),
-        ("transformer_student", True, False),  # fairseq's own model, which takes all parameters or none
+        ("ibdecoder_student", True, "transformer-1/average.pt"),
+        ("cmlmc", True, "transformer-1/average.pt"),
+        ("ibdecoder", False, None),
+        # fairseq's own model, which takes all parameters or none
+        ("transformer_student", True, "transformer_student-distilled-1/beginning.pt"),
     ],
 )
-def test_students_of_a_teacher(row: str, distilled: bool, begins: bool, tmp_path: Path) -> None:
+def test_students_of_a_teacher(
+    row: str, distilled: bool, begins: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    monkeypatch.setattr(reproduce, "write_fitted", lambda *args: written.append(args))
     reproduction = Recorded("embedded", "embedded", tmp_path)
     reproduction.training, reproduction.from_teacher = ["--bf16"], True
     reproduction.run(reproduce.Experiment(row, distilled, seed=1))
     *_, training, evaluation = reproduction.calls
-    last = ["--cpu", "--bf16", *(["--finetune-from-model", "transformer-1/average.pt"] if begins else [])]
-    assert training[training.index("--cpu") :] == last
+    assert training[training.index("--cpu") :] == [
+        "--cpu",
+        "--bf16",
+        *([] if begins is None else ["--finetune-from-model", begins]),
+    ]
     assert "--bf16" not in evaluation
     if distilled:
         assert [call[0] for call in reproduction.calls].index("distill") < reproduction.calls.index(training)
+    if row == "transformer_student":
+        ((words, teacher, out),) = written
+        assert words[0] == str(tmp_path / "distilled")
+        assert words[words.index("--arch") + 1] == "transformer_wmt_en_de"
+        assert words[-4:] == ["--seed", "1", "--cpu", "--bf16"]
+        assert (teacher, out) == (reproduction.teacher, tmp_path / begins)
+    else:
+        assert not written
 
 
 def test_the_corpus_has_its_own_number_of_subwords(tmp_path: Path) -> None:
@@ -158,6 +174,7 @@ def test_all_rows_on_both_kinds_of_data(
             raise ChildProcessError("it broke")
 
     monkeypatch.setattr(reproduce.Reproduction, "command", command)
+    monkeypatch.setattr(reproduce, "write_fitted", lambda *args: None)
     monkeypatch.chdir(tmp_path)
     words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "transformer"]
     monkeypatch.setattr("sys.argv", ["reproduce", *words, "--seeds", "7", "--bf16", "--from-teacher"])
@@ -175,8 +192,9 @@ def test_all_rows_on_both_kinds_of_data(
     trained = [call.split("--save-dir ")[1] for call in calls[4:] if call.startswith("train")]
     assert [call.split(" --seed")[0] for call in trained] == [f"work/embedded/{row}" for row in rows]
     assert [call.split()[1] for call in calls if call.startswith("train")][-2:] == ["work/embedded/distilled"] * 2
-    begin = " --finetune-from-model work/embedded/transformer-1/average.pt"
-    ends = [f" --cpu --bf16{begin * (row == 'aan-distilled-7')}" for row in rows]
+    begin = " --finetune-from-model work/embedded/"
+    begins = ["", "", f"{begin}transformer-1/average.pt", f"{begin}transformer-distilled-7/beginning.pt"]
+    ends = [f" --cpu --bf16{begin}" for begin in begins]
     assert [call.partition("--seed 7")[2] for call in calls[4:] if call.startswith("train")] == ends
 
 
