@@ -4,12 +4,15 @@ Importing registers tasks, models and architectures, lets fairseq's own checkpoi
 fairseq on current numpy. It prints nothing and touches no device.
 """
 
-from amlp_fairseq import compat
+from amlp_fairseq.quick_imports import quick_imports
 
-compat.install()
+with quick_imports():
+    from amlp_fairseq import compat
 
-# --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
-from amlp_fairseq import criterions, models, tasks  # noqa: E402, F401
+    compat.install()
+
+    # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
+    from amlp_fairseq import criterions, models, tasks  # noqa: F401
 
 
 def __getattr__(name: str) -> object:

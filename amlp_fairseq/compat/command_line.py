@@ -276,7 +276,8 @@ def known_flags() -> frozenset[str]:
 
 
 def _every_option() -> list[argparse.Action]:
-    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    formatter = functools.partial(argparse.HelpFormatter, width=80)  # or every option asks how wide the terminal is
+    parser = argparse.ArgumentParser(conflict_handler="resolve", formatter_class=formatter)
     parser.add_argument("--arch")
     gen_parser_from_dataclass(parser, FairseqConfig())
     parts = {*ARCH_MODEL_REGISTRY.values(), *TASK_REGISTRY.values()}

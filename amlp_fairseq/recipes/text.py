@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 from xml.etree import ElementTree
 
-import sacremoses
 import sentencepiece
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
@@ -226,7 +225,10 @@ def evaluation_rows(names: str, source: str, target: str, languages: Sequence[st
 
 
 @lru_cache
-def moses(language: str) -> tuple[sacremoses.MosesPunctNormalizer, sacremoses.MosesTokenizer]:
+def moses(language: str) -> tuple[Any, Any]:
+    """The normaliser of punctuation and the tokeniser."""
+    import sacremoses  # which takes half a second
+
     normalizer = sacremoses.MosesPunctNormalizer(language, post_remove_control_chars=True, perl_parity=True)
     return normalizer, sacremoses.MosesTokenizer(language)
 

@@ -7,8 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import sacremoses
-
 from amlp_fairseq.compat.internals import data_utils
 from amlp_fairseq.recipes.text import MODELS, Segmenter, Tokenizer
 
@@ -71,5 +69,7 @@ class TextPipeline:
 
 
 @lru_cache
-def _detokenizer(language: str) -> sacremoses.MosesDetokenizer:
+def _detokenizer(language: str) -> Any:
+    import sacremoses  # which takes half a second
+
     return sacremoses.MosesDetokenizer(language)
