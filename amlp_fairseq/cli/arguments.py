@@ -15,7 +15,10 @@ def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> No
     """The options that load a ``Translator``; ``inputs`` is what the command calls its inputs: lines, texts."""
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
     parser.add_argument(
-        "--long", choices=long_inputs.CHOICES, default="split", help=f"{inputs} that are too long for the model"
+        "--long",
+        choices=long_inputs.CHOICES,
+        default="split",
+        help=f"{inputs} that are too long for the model (default: split, by sentence)",
     )
     parser.add_argument(
         "--max-length",

@@ -104,11 +104,6 @@ class Recipe:
     tune_max_len: list[int] = field(default_factory=list)
     metric: str = DEFAULT
 
-    @property
-    def as_published(self) -> bool:
-        """Whether the training is that of a paper, as far as the paper describes it."""
-        return self.scale == PAPER
-
 
 def names(kind: str) -> list[str]:
     """The names of all files of ``rows``, ``data`` or ``scale``."""

@@ -31,6 +31,7 @@ from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
 from amlp_fairseq.recipes.train import command as train_command
+from amlp_fairseq.recipes.train import has_ended
 from amlp_fairseq.usage import command_parser, positive
 
 TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
@@ -153,13 +154,13 @@ class Reproduction:
     def run(self, experiment: Experiment) -> None:
         """Train and evaluate."""
         folder, data, log = self.work / experiment.name, self.data(experiment.distilled), experiment.name
+        recipe = load(experiment.row, self.corpus, self.scale)
         names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
         options = ["--seed", str(experiment.seed), *self.options, *self.training]
         if self.from_teacher and experiment.distilled:
-            recipe = load(experiment.row, self.corpus, self.scale)
             options += ["--finetune-from-model", str(self.beginning(recipe, folder, data, options))]
-        training = [*names, "--save-dir", folder, *options]
-        self.command("train", data, *training, log=log)
+        if not has_ended(train_command(recipe, data, folder, options, os.environ), folder):
+            self.command("train", data, *names, "--save-dir", folder, *options, log=log)
         self.command("evaluate", folder, data, "--results", self.results, *self.options, *self.decoding, log=log)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from amlp_fairseq.recipes.config import CONFIGS, load, names
+from amlp_fairseq.recipes.config import CONFIGS, PAPER, load, names
 from amlp_fairseq.recipes.metrics import DEFAULT, METRICS, metric_of
 from amlp_fairseq.recipes.results import markdown, read_results, same_data
 from amlp_fairseq.usage import command_parser
@@ -125,9 +125,9 @@ class Results:
         columns += ["difference", "distilled", "paper: sent/s"]
         tables: dict[str, list[list[str]]] = {}
         for row in names("rows"):
-            recipe = load(row, self.data if self.data in names("data") else "", self.scale)
+            recipe = load(row, self.data if self.data in names("data") else "", PAPER)
             for entry in recipe.published:
-                comparable = recipe.as_published and entry["data"] == self.data
+                comparable = self.scale == PAPER and entry["data"] == self.data
                 split = entry.get("split", "test") if comparable else "test"
                 raw, distilled = (Key(recipe.row, kind, entry["decoding"], split) for kind in (False, True))
                 if raw not in self.groups and distilled not in self.groups:

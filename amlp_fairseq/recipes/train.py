@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 import yaml
+from fairseq import checkpoint_utils
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.processes import started_by_torchrun
@@ -88,6 +89,21 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
                 file=sys.stderr,
             )
     return words + rest
+
+
+def has_ended(words: list[str], save_dir: Path) -> bool:
+    """Whether a training with these arguments has had its updates; given again, fairseq's own tasks make one more."""
+    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known.add_argument("--max-update", type=int, default=0)
+    updates = known.parse_known_args(words)[0].max_update
+    checkpoint = save_dir / "checkpoint_last.pt"
+    if updates == 0 or not checkpoint.is_file():
+        return False
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    except ValueError:  # damaged: the training says what can be done
+        return False
+    return int(state["optimizer_history"][-1]["num_updates"]) >= updates
 
 
 def changes(rest: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 #: What may be done with them.
-CHOICES = ("split", "refuse")
+CHOICES = ("split", "truncate", "refuse")
 
 
 class TooLong(ValueError):

@@ -103,7 +103,7 @@ class _Service:
         self.limits = limits
         self.batcher = Batcher(translator, limits.max_batch, limits.max_waiting)
         self.facts = {"model": translator.folder.resolve().name, "languages": list(translator.languages)}
-        self.nbest: int = translator.cfg.generation.nbest
+        self.nbest = translator.nbest
 
     async def home(self, request: Request) -> Response:
         example = {"texts": [f"A sentence ({self.facts['languages'][0]})."], "nbest": self.nbest}

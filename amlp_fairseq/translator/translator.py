@@ -48,7 +48,8 @@ class Translator:
         folder: made by ``amlp-fairseq package``.
         device: ``cpu``, ``cuda``, ``cuda:1``, …
         max_tokens: source pieces of a batch, padding included.
-        long: what to do with inputs that are too long for the model: ``split`` them by sentence, or ``refuse`` them.
+        long: what to do with inputs that are too long for the model: ``split`` them by sentence, ``truncate`` them
+            (summarisation: the rest is not read), or ``refuse`` them.
         max_length: the most source pieces that are not too long; by default those of the longest sentence that the
             model was trained on.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
@@ -81,8 +82,9 @@ class Translator:
             [str(self.folder)], arg_overrides=options
         )
         refuse_unknown(options, [*self.cfg.generation, *self.cfg.task], "Translator")
-        if (nbest := self.cfg.generation.nbest) > (beam := self.cfg.generation.beam):
-            raise ValueError(f"nbest={nbest} is more than beam={beam} finds: raise beam, or lower nbest")
+        self.nbest: int = self.cfg.generation.nbest
+        if self.nbest > (beam := self.cfg.generation.beam):
+            raise ValueError(f"nbest={self.nbest} is more than beam={beam} finds: raise beam, or lower nbest")
         self.device = _device(device)
         self.model.prepare_for_inference_(self.cfg)
         self.model.to(self.device)
@@ -127,6 +129,8 @@ class Translator:
         count = len(pieces.split())
         if count <= self.max_length:
             yield pieces, ""
+        elif self.long == "truncate":
+            yield " ".join(pieces.split()[: self.max_length]), ""
         elif self.long == "refuse":
             message = f"{count} pieces, at most {self.max_length} are allowed: --long split, or a larger --max-length"
             raise long_inputs.TooLong(number, message)
@@ -165,16 +169,17 @@ class Translator:
         return [found[row] for row in range(len(sentences))]
 
     def _translation(self, source: str, hypotheses: list[dict[str, Any]]) -> Translation:
-        best, *others = hypotheses[: self.cfg.generation.nbest]
+        best, *others = hypotheses[: self.nbest]
+        pieces = self._pieces(best)
         alignment = best["alignment"] if best["alignment"] is not None else ()
         return Translation(
-            text=self.text.decode(self._pieces(best)),
+            text=self.text.decode(pieces),
             score=float(best["score"]),
             calls=int(best["steps"]),
             alternatives=tuple((self.text.decode(self._pieces(each)), float(each["score"])) for each in others),
             alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
             source_pieces=tuple(source.split()),
-            pieces=tuple(self._pieces(best).split()),
+            pieces=tuple(pieces.split()),
         )
 
     def _pieces(self, hypothesis: dict[str, Any]) -> str:

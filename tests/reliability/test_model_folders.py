@@ -59,6 +59,14 @@ def test_translations(row: str, system: Callable[[str], System], data: Path, tmp
             assert translation.calls == int(commands.lines(output, "I")[number][0])
 
 
+def test_long_texts(system: Callable[[str], System], tmp_path: Path) -> None:
+    folder, text = folder_of(system("ibdecoder"), tmp_path / "model"), "w1 w2 w3 w4 w5 w6"
+    begin, end = Translator(folder).translations(["w1 w2 w3 w4", "w5 w6"])
+    assert Translator(folder, long="truncate", max_length=4).translations([text]) == [begin]
+    (split,) = Translator(folder, max_length=4).translations([text])
+    assert (split.text, split.calls) == (f"{begin.text} {end.text}", begin.calls + end.calls)
+
+
 @pytest.mark.parametrize("row", ["ibdecoder_sa", "cmlmc_amlp", "dynamicconv"])
 @pytest.mark.parametrize("command", ["generate", "validate"])
 def test_in_place_of_a_checkpoint(row: str, command: str, system: Callable[[str], System], tmp_path: Path) -> None:

@@ -157,7 +157,6 @@ def test_the_same_row_at_every_scale_and_on_every_corpus() -> None:
     assert (paper.tokens_per_update, small.tokens_per_update) == (25000, None)
     assert (small.train["encoder-embed-dim"], small.train["max-tokens"]) == (128, 4096)
     assert "encoder-embed-dim" not in paper.train
-    assert (paper.as_published, small.as_published) == (True, False)
     wide, narrow = (loaded(CONVOLUTION, "embedded", scale).train for scale in ("multi30k_base", "embedded"))
     assert wide["decoder-kernel-size-list"] == "3,7,15,31,31,31"
     assert narrow["decoder-kernel-size-list"] == "3,7"

@@ -104,6 +104,18 @@ def test_students_of_a_teacher(
         assert not written
 
 
+def test_a_training_that_has_ended_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(reproduce, "has_ended", lambda words, folder: asked.append((words, folder)) or True)
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    reproduction.training = ["--max-update", "7"]
+    reproduction.run(reproduce.Experiment("ibdecoder", distilled=False, seed=1))
+    assert [call[0] for call in reproduction.calls] == ["prepare", "evaluate"]
+    ((words, folder),) = asked
+    assert words[-2:] == ["--max-update", "7"]
+    assert folder == tmp_path / "ibdecoder-1"
+
+
 def test_the_corpus_has_its_own_number_of_subwords(tmp_path: Path) -> None:
     """Where the scale does not say one."""
     reproduction = Recorded("multi30k", "multi30k", tmp_path)

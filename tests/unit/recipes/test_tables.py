@@ -129,7 +129,13 @@ def test_japanese_is_compared_on_the_words_of_kytea() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"data": "embedded", "scale": "embedded"}, {"scale": "multi30k"}, {"data": "", "scale": "paper"}]
+    "other",
+    [
+        {"data": "embedded", "scale": "embedded"},
+        {"scale": "multi30k"},
+        {"scale": "mine"},
+        {"data": "", "scale": "paper"},
+    ],
 )
 def test_other_data_are_not_compared_with_a_paper(other: dict[str, str]) -> None:
     """Nor are small models on a paper's data."""

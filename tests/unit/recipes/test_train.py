@@ -156,6 +156,19 @@ def test_without_a_row_it_is_fairseq_train(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ours/recipe.yaml").exists()
 
 
+def test_a_training_that_has_ended_is_known(data: Path, tmp_path: Path) -> None:
+    """Of fairseq's own tasks, too, which would make one more update."""
+    words = ["--arch", "transformer_tiny", "--max-tokens", "50", "--max-update", "2", "--optimizer", "adam", "--cpu"]
+    assert not train.has_ended(words, tmp_path)
+    commands.run("fairseq_cli.train", data, "--user-dir", commands.PLUGIN, *words, "--save-dir", tmp_path)
+    assert train.has_ended(words, tmp_path)
+    assert not train.has_ended([*words, "--max-update=3"], tmp_path)
+    assert not train.has_ended(words[:4], tmp_path)
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
+    assert not train.has_ended(words, tmp_path)
+
+
 def test_print_shows_configuration_and_command(
     data: Path, own: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
