@@ -42,36 +42,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, tostring
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
-from amlp_fairseq.recipes.charts import Point, scatter
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
 from amlp_fairseq.recipes.score import read_references
 from amlp_fairseq.usage import positive
 from benchmarks import quiet
+from benchmarks.efficiency_plot import draw
 from benchmarks.harness import write
 from benchmarks.line_systems import SYSTEMS, LineSystem, Setting
 from benchmarks.ops import MIB
 
 PRECISIONS = ("float32", "int8")
 LATENCY, THROUGHPUT = "latency", "throughput"
-#: Colours of the plot, on a light and on a dark page.
-STYLE = """
-svg { font: 12px system-ui, sans-serif; --ink: #1d2127; --soft: #5d6570; --line: #dfdcd5; --page: #fff;
-  --ours: #1f5fbf; --others: #a8437c; background: var(--page); }
-@media (prefers-color-scheme: dark) { svg { --ink: #eceae5; --soft: #a2a9b3; --line: #333941; --page: #1d2126;
-  --ours: #7fb0ff; --others: #ef9ac4; } }
-text { fill: var(--soft); } .title { fill: var(--ink); font-weight: 600; font-size: 14px; }
-.grid { stroke: var(--line); } .axis { stroke: var(--soft); }
-.frontier { fill: none; stroke: var(--ink); stroke-width: 1.5; opacity: .45; }
-circle { stroke: var(--page); opacity: .6; } .raw { fill: var(--ours); } .distilled { fill: var(--others); }
-circle.best { opacity: 1; } .label { paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
-.label.best { fill: var(--ink); font-weight: 600; }
-"""
 Row = dict[str, Any]
 
 
@@ -334,37 +320,10 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """BLEU over latency on the fewest cores, and over the time for 1000 lines at once; ours in another colour."""
-    width, height = 620, 420
+    """BLEU over latency on the fewest cores, and over the time for 1000 lines at once."""
     slow = [row for row in result["rows"] if row["mode"] == LATENCY]
     cores = min((row["cores"] for row in slow), default=0)
-    panels = [
-        (f"Latency, {cores} CPU{'s' * (cores > 1)}", "ms a line, median", [
-            (row["ms_percentiles"][2], row) for row in slow if row["cores"] == cores
-        ]),
-        ("Throughput, all CPUs", "seconds for 1000 lines, with loading", [
-            (1000 / row["lines_per_second"], row) for row in fastest(result["rows"])
-        ]),
-    ]  # fmt: skip
-    figure = Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {2 * width + 30} {height + 60}")
-    SubElement(figure, "style").text = STYLE
-    for number, (title, cost, found) in enumerate(panels):
-        points = [
-            Point(value, row["bleu"], f"{row['system']} {row['model']} {row['precision']} {row['decoding']}",
-                  distilled=row["system"] != "amlp-fairseq")
-            for value, row in found if "bleu" in row
-        ]  # fmt: skip
-        left = number * (width + 30)
-        SubElement(figure, "text", {"x": str(left + 2), "y": "20", "class": "title"}).text = title
-        if points:
-            panel = scatter(points, cost, width, height)
-            panel.attrib |= {"x": str(left), "y": "30", "width": str(width), "height": str(height)}
-            figure.append(panel)
-    disturbed = sum(bool(row["disturbed"]) for row in result["rows"])
-    SubElement(
-        figure, "text", x="2", y=str(height + 52)
-    ).text = f"{result['device']}; {result['lines']} lines; disturbed: {disturbed} of {len(result['rows'])} ways"
-    path.write_bytes(tostring(figure))
+    draw(result, [row for row in slow if row["cores"] == cores], fastest(result["rows"]), path)
 
 
 def named(word: str) -> tuple[str, Path, Path | None]:

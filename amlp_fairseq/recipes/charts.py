@@ -58,8 +58,8 @@ def scatter(points: Sequence[Point], cost: str, width: int, height: int, score: 
     best = frontier(points)
     x = Log([point.cost for point in points], LEFT, width - 14)
     y = Linear([point.bleu for point in points], height - BOTTOM, TOP)
-    svg = _svg(width, height, f"{score} against {cost}, {len(points)} points")
-    _axes(svg, x, y, cost, score, width, height)
+    svg = canvas(width, height, f"{score} against {cost}, {len(points)} points")
+    draw_axes(svg, x, y, cost, score, width, height)
     corners = [(x(point.cost), y(point.bleu)) for point in best] + [(width - 14.0, y(best[-1].bleu))]
     taken: list[Box] = []
     for (left, low), (right, high) in pairwise(corners):
@@ -77,7 +77,8 @@ def scatter(points: Sequence[Point], cost: str, width: int, height: int, score: 
         taken += [(left - 5, top - 5, left + 5, top + 5) for left, top in places]
         for point, place in zip(group, places, strict=True):
             if labelled:
-                _label(svg, point, place, taken, room, group is not others)
+                bold = group is not others
+                draw_label(svg, point.name, place, taken, room, bold, "label best" if bold else "label")
     return svg
 
 
@@ -99,8 +100,8 @@ def lines(
     right = width - 12 - max(_width(name, bold=True) for name in series)
     x = Log(xs, LEFT + 8, right, padded=False, ticks=xs)
     y = Log([value for values in series.values() for value in values.values()], height - BOTTOM, TOP, decades=True)
-    svg = _svg(width, height, f"{ylabel} over {xlabel}: {', '.join(series)}")
-    _axes(svg, x, y, xlabel, ylabel, width, height)
+    svg = canvas(width, height, f"{ylabel} over {xlabel}: {', '.join(series)}")
+    draw_axes(svg, x, y, xlabel, ylabel, width, height)
     ends = {name: (max(values), values[max(values)]) for name, values in series.items()}
     heights = _apart([y(ends[name][1]) for name in series], TOP, height - BOTTOM)
     for name in sorted(series, key=lambda name: name in colours):
@@ -170,11 +171,12 @@ def _width(text: str, bold: bool = False) -> float:
     return (0.69 if bold else 0.61) * FONT * len(text)
 
 
-def _svg(width: int, height: int, label: str) -> Element:
+def canvas(width: int, height: int, label: str) -> Element:
+    """An empty chart; ``label`` is for those who do not see it."""
     return Element("svg", {"viewBox": f"0 0 {width} {height}", "width": str(width), "role": "img", "aria-label": label})
 
 
-def _axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, width: int, height: int) -> None:
+def draw_axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, width: int, height: int) -> None:
     """The grid, ticks, and what the axes are: below the one, above the other."""
     bottom = height - BOTTOM
     for tick in y.ticks:
@@ -193,9 +195,12 @@ def _axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, width: i
     node(svg, "text", f"↑ {ylabel}", x=2, y=height - 5, class_="name")
 
 
-def _label(svg: Element, point: Point, at: tuple[float, float], taken: list[Box], room: Box, best: bool) -> None:
-    """Write a name where it hides nothing, if there is such a place."""
-    wide = _width(point.name, bold=best)
+def draw_label(
+    svg: Element, name: str, at: tuple[float, float], taken: list[Box], room: Box, bold: bool, class_: str = "label"
+) -> None:
+    """Write the name of a point within ``room`` where it hides nothing of ``taken``, to which it is added, if there is
+    such a place."""
+    wide = _width(name, bold)
     for right, down in OFFSETS:
         left = at[0] + right - (wide if right < 0 else wide / 2 if right == 0 else 0)
         box = (left - 2, at[1] + down - FONT + 1, left + wide + 2, at[1] + down + 3)
@@ -204,7 +209,7 @@ def _label(svg: Element, point: Point, at: tuple[float, float], taken: list[Box]
             taken.append(box)
             anchor = "end" if right < 0 else "middle" if right == 0 else "start"
             place = {"x": at[0] + right, "y": at[1] + down, "text_anchor": anchor}
-            node(svg, "text", point.name, class_="label best" if best else "label", **place)
+            node(svg, "text", name, class_=class_, **place)
             return
 
 

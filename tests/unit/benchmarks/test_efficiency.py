@@ -115,7 +115,11 @@ def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.Ca
     assert "skipped: large ibdecoder: it knows no ibdecoder" in tables
     assert tables.count("| upper | ibdecoder | float32 | beam 4 |") == 2
     texts = [element.text for element in ElementTree.parse(plot).iter() if element.text]
-    assert {"upper ar float32 beam 4", "large ar float32 beam 4"} & set(texts)
+    ways = [text.split(":")[0] for text in texts if "BLEU," in text]
+    assert sorted(ways) == sorted(
+        2 * [f"{name} float32 beam 4" for name in ("upper ar", "upper ibdecoder", "large ar")]
+    )
+    assert {"upper", "large", "ar"} <= set(texts)
 
     seen = [json.loads(line) for line in (tmp_path / "Upper.jsonl").read_text(encoding="utf-8").splitlines()]
     cpus = sorted(os.sched_getaffinity(0))
