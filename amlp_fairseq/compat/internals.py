@@ -19,7 +19,7 @@ from fairseq.models import (
     ARCH_MODEL_REGISTRY,
     MODEL_REGISTRY,
 )
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
+from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
@@ -40,6 +40,7 @@ __all__ = [
     "NATLoss",
     "NATLossConfig",
     "TransformerDecoderLayerBase",
+    "TransformerEncoderLayerBase",
     "TranslationLevenshteinConfig",
     "TranslationLevenshteinTask",
     "convert_namespace_to_omegaconf",

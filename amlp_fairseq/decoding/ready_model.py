@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
-from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
+from amlp_fairseq.decoding.packed_linear import in_decode_dtype
+from amlp_fairseq.decoding.softmax_layers import ready_encoder
 from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
 from amlp_fairseq.decoding.verification import Verification
 
@@ -58,7 +59,7 @@ class ReadyModel:
                 f"--decode-dtype {decode_dtype} is for decoders of amlp_fairseq without --retain-dropout, not for "
                 f"{type(model.decoder).__name__}"
             )
-        self.encoder = with_packed_linears(model.encoder, decode_dtype)
+        self.encoder = ready_encoder(model.encoder, decode_dtype)
         self.logit_bytes = next(model.parameters()).element_size()
         self.row_bytes = 0 if self.decoder is None else self.decoder.state_layout.row_bytes(SLOTS)
 

@@ -19,7 +19,7 @@ from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
-from amlp_fairseq.decoding.softmax_layers import softmax_layers
+from amlp_fairseq.decoding.softmax_layers import decoder_layers
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
 
@@ -43,7 +43,7 @@ class StepDecoder:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
-        self.scripted = softmax_layers(self.layers)
+        self.scripted = decoder_layers(self.layers)
         self.state_layout = StateLayout(
             [layer.self_attention for layer in self.layers], self.decoder.embed_tokens.weight
         )

@@ -306,10 +306,16 @@ class _Search:
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z
-        scores, best = (totals, torch.zeros_like(step.ends)) if beam * k == 1 else totals.topk(beam, dim=1)
-        kept = torch.arange(len(best), device=best.device)
+        greedy = beam * k == 1
+        scores, best = (totals, torch.zeros_like(step.ends)) if greedy else totals.topk(beam, dim=1)
         # The only host-device sync per step, unless one of the best candidates ends.
-        if not ((scores > -math.inf) & ~ended.gather(1, best)).all():
+        all_go_on = ((scores > -math.inf) & ~(ended if greedy else ended.gather(1, best))).all()
+        if greedy and all_go_on:
+            self.scores = scores
+            self._append(step.words.squeeze(1), step.word_scores.squeeze(1))
+            return
+        kept = torch.arange(len(best), device=best.device)
+        if not all_go_on:
             scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
             unfinished = (scores[:, 0] > -math.inf) & self._collect(totals, ended, step, steps)
             if not unfinished.all():
@@ -324,7 +330,10 @@ class _Search:
         chosen = (best + kept.unsqueeze(1) * (beam * k)).flatten()
         if beam > 1 or len(chosen) < len(self.tokens):
             self._reorder(chosen // k)
-        words, word_scores = (table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores))
+        self._append(*(table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores)))
+
+    def _append(self, words: Tensor, word_scores: Tensor) -> None:
+        """Add the step's words (b·B, z) and their log-probabilities."""
         self.tokens = torch.cat([self.tokens, words], dim=1)
         self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
@@ -156,12 +157,12 @@ class Translator:
             return []
         dictionary = self.task.source_dictionary
         tokens = [dictionary.encode_line(each, add_if_not_exist=False).long() for each in sentences]
-        dataset = self.task.build_dataset_for_inference(tokens, [len(each) for each in tokens])
-        batches = self.task.get_batch_iterator(
-            dataset, max_tokens=max(self.max_tokens, max(map(len, tokens)) + 1), disable_iterator_cache=True
-        )
+        lengths = [len(each) for each in tokens]
+        dataset = self.task.build_dataset_for_inference(tokens, lengths)
+        by_length, most = np.argsort(lengths, kind="stable"), max(self.max_tokens, max(lengths) + 1)
         found: dict[int, list[dict[str, Any]]] = {}
-        for batch in batches.next_epoch_itr(shuffle=False):
+        for rows in dataset.batch_by_size(by_length, max_tokens=most):
+            batch = dataset.collater([dataset[row] for row in rows])
             with self._lock:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
                 hypotheses = self.task.inference_step(self.generator, [self.model], moved)

@@ -8,9 +8,9 @@ import pytest
 import torch
 import toy
 
-from amlp_fairseq.decoding.packed_linear import pack
+from amlp_fairseq.decoding.packed_linear import pack, with_packed_linears
 from amlp_fairseq.decoding.ready_model import ReadyModel
-from amlp_fairseq.decoding.softmax_layers import softmax_layers
+from amlp_fairseq.decoding.softmax_layers import decoder_layers, ready_encoder
 
 EOS = 2
 
@@ -77,6 +77,41 @@ def test_other_layers_are_called_from_python(options: dict[str, Any]) -> None:
 def test_maps_that_are_not_scripted_are_called_from_python() -> None:
     """As on CUDA."""
     layers = ready(None)[1].decoder.layers
-    assert softmax_layers(layers) is not None
+    assert decoder_layers(layers) is not None
     layers[1].fc2 = pack(torch.eye(16), torch.zeros(16), "float16")
-    assert softmax_layers(layers) is None
+    assert decoder_layers(layers) is None
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
+@pytest.mark.parametrize("longest", [8, 80])
+@torch.inference_mode()
+def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> None:
+    """Against the layers called from Python and, where weights keep their type, the model's own; with padding and
+    without."""
+    task = toy.task(12, num_directions=2)
+    encoder = toy.model(task, encoder_normalize_before=norm_first, encoder_layers=3).encoder.eval()
+    ready, packed = ready_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
+    assert (len(ready.layers), len(encoder.layers)) == (1, 3)
+    for sources in (toy.random_sources(3, 12), torch.randint(4, 16, (2, longest)).tolist()):
+        net_input = toy.batch(sources, task.src_dict)["net_input"]
+        found = ready.forward_torchscript(net_input)
+        for other in (packed, encoder) if decode_dtype is None else (packed,):
+            expected = other.forward_torchscript(net_input)
+            assert torch.equal(found["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
+            words = ~found["encoder_padding_mask"][0].t()
+            torch.testing.assert_close(
+                found["encoder_out"][0][words], expected["encoder_out"][0][words], atol=1e-6, rtol=0
+            )
+
+
+@pytest.mark.parametrize("options", [{"encoder_self_attention_type": "linear"}, {"activation_fn": "gelu"}])
+def test_other_encoders_keep_their_layers(options: dict[str, Any]) -> None:
+    assert len(ready(None, encoder_layers=3, **options)[1].encoder.layers) == 3
+
+
+def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
+    """``--retain-dropout``."""
+    encoder = toy.model(toy.task(12, num_directions=1), encoder_layers=3).encoder
+    encoder.layers[1].dropout_module.apply_during_inference = True
+    assert len(ready_encoder(encoder, None).layers) == 3
