@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.10", "3.11", "3.12")
 TORCHES = ("2.11.0", "2.13.0")  # the oldest and the newest; triton 3.6 and 3.7 come with them
 #: Without build isolation fairseq's extensions are compiled against the installed torch.
-BUILD = ("setuptools>=77,<82", "wheel", "cython", "numpy")
+BUILD = ("pip", "setuptools>=77,<82", "wheel", "cython", "numpy")
 
 
 @nox.session(python=PYTHONS)
@@ -26,5 +26,5 @@ def tests(session: nox.Session, torch: str) -> None:
     session.install(f"torch=={torch}", *BUILD)
     fairseq = ("--no-deps", "--require-hashes", "-r", "scripts/fairseq.txt")
     session.install("--no-build-isolation", *fairseq, env={"CFLAGS": "-O1 -g0"})
-    session.install("--no-build-isolation", ".[fairseq,test,bench]")
+    session.install("--no-build-isolation", "-e", ".[fairseq,test,bench]")
     session.run("python", "-m", "pytest", "-q", *session.posargs, env={"OMP_NUM_THREADS": "1"})

@@ -95,7 +95,8 @@ def modules(folder: Path) -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(folder.rglob("*.py")):
         parts, text = path.relative_to(folder.parent).with_suffix("").parts, path.read_text(encoding="utf-8")
         if parts[:2] != ("fairseq", "examples") and MAY_RUN_CODE.search(text):
-            with warnings.catch_warnings(action="ignore"):  # of fairseq's own strings
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of fairseq's own strings
                 yield ".".join(parts).removesuffix(".__init__"), ast.parse(text)
 
 
