@@ -61,7 +61,8 @@ def test_translations(row: str, system: Callable[[str], System], data: Path, tmp
 
 def test_long_texts(system: Callable[[str], System], tmp_path: Path) -> None:
     folder, text = folder_of(system("ibdecoder"), tmp_path / "model"), "w1 w2 w3 w4 w5 w6"
-    begin, end = Translator(folder).translations(["w1 w2 w3 w4", "w5 w6"])
+    translator = Translator(folder)
+    (begin,), (end,) = translator.translations(["w1 w2 w3 w4"]), translator.translations(["w5 w6"])
     assert Translator(folder, long="truncate", max_length=4).translations([text]) == [begin]
     (split,) = Translator(folder, max_length=4).translations([text])
     assert (split.text, split.calls) == (f"{begin.text} {end.text}", begin.calls + end.calls)

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import commands
@@ -293,7 +292,7 @@ class Held:
     """Translates in capitals, once it is let to."""
 
     folder, languages = Path("held"), ("en", "de")
-    cfg = SimpleNamespace(generation=SimpleNamespace(nbest=1))
+    nbest = 1
 
     def __init__(self) -> None:
         self.seen: list[str] = []
