@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
+
+#: Python's parser, which TorchScript calls, fails where threads of a deep stack call it at the same time.
+_SCRIPTING = threading.Lock()
 
 #: With fewer float32 weights a product takes less time than a call of oneDNN (12 µs): it is left to ``linear``.
 SMALL = 1 << 17
@@ -199,7 +203,7 @@ def int8_product(x: Tensor, packed: Packed, bias: Tensor | None, step: float, ze
 def scripted(function: Any) -> Any:
     """A function or module in TorchScript. Calling an operator with packed weights takes 12 µs from Python and 4 µs
     from TorchScript (8 × 8 weights, 1 row); all other operators of ``int8_product`` take 5 µs."""
-    with warnings.catch_warnings():
+    with _SCRIPTING, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script`", DeprecationWarning)
         return torch.jit.script(function)
 
