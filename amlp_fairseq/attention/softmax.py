@@ -29,7 +29,7 @@ class SoftmaxAttention(MultiHeadAttention):
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         memory = {"k": k, "v": v}
-        return memory if padding_mask is None else {**memory, "bias": _bias(padding_mask, k)}
+        return memory if padding_mask is None else {**memory, "bias": padding_bias(padding_mask, k)}
 
     def read(
         self,
@@ -52,7 +52,7 @@ class SoftmaxAttention(MultiHeadAttention):
     ) -> Tensor:
         if padding_mask is None:
             return self._attend(q, k, v, attn_mask)
-        bias = _bias(padding_mask, q)
+        bias = padding_bias(padding_mask, q)
         return self._attend(q, k, v, bias if attn_mask is None else bias + attn_mask)
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
@@ -97,6 +97,6 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     return torch.bmm(scores.softmax(dim=-1), v).view(batch, heads, queries, width)
 
 
-def _bias(padding_mask: Tensor, like: Tensor) -> Tensor:
+def padding_bias(padding_mask: Tensor, like: Tensor) -> Tensor:
     """The bias of a padding mask: 0 or, for padding, -inf, (B, 1, 1, S)."""
     return torch.zeros_like(padding_mask, dtype=like.dtype).masked_fill(padding_mask, -math.inf)[:, None, None]

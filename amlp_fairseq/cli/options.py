@@ -26,10 +26,9 @@ from amlp_fairseq.compat.internals import (
     TASK_REGISTRY,
     GenerationConfig,
 )
+from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.config import refuse_unknown
 from amlp_fairseq.usage import command_parser
-
-PACKAGE = "amlp_fairseq"
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class Option:
 
 def tasks() -> dict[str, Any]:
     """The plugin's tasks by name."""
-    return {name: cls for name, cls in sorted(TASK_REGISTRY.items()) if _is_ours(cls)}
+    return {name: cls for name, cls in sorted(TASK_REGISTRY.items()) if is_ours(cls)}
 
 
 def models() -> dict[str, list[str]]:
     """The plugin's models, and the architectures of each."""
-    ours = sorted(name for name, cls in MODEL_REGISTRY.items() if _is_ours(cls))
+    ours = sorted(name for name, cls in MODEL_REGISTRY.items() if is_ours(cls))
     return {
         model: sorted(arch for arch, name in ARCH_MODEL_NAME_REGISTRY.items() if name == model and arch != model)
         for model in ours
@@ -66,7 +65,7 @@ def models() -> dict[str, list[str]]:
 def task_options(name: str) -> list[Option]:
     """The options that a task of the plugin adds to those of fairseq's task that it builds on."""
     cls = TASK_REGISTRY[name]
-    config, stock = _config(cls), next(base for base in cls.__mro__ if not _is_ours(base) and _config(base))
+    config, stock = _config(cls), next(base for base in cls.__mro__ if not is_ours(base) and _config(base))
     own = _config(stock).__dataclass_fields__
     return [
         _option(field)
@@ -101,10 +100,6 @@ def owners(flag: str) -> dict[str, Option]:
         if option.flag == flag:
             found |= {f"task {task}": option for task in tasks() if _honours(task, _attribute(flag))}
     return found
-
-
-def _is_ours(cls: type) -> bool:
-    return cls.__module__.split(".")[0] == PACKAGE
 
 
 def _config(cls: type) -> Any:

@@ -29,6 +29,7 @@ from amlp_fairseq.compat.internals import (
     TranslationLevenshteinTask,
     gen_parser_from_dataclass,
 )
+from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.usage import Parser, nearest
 
 #: The programs of fairseq that load the plugin by --user-dir.
@@ -120,7 +121,7 @@ def _owners(flag: str) -> str:
     name = flag.removeprefix("--").replace("-", "_")
     owners = [
         task for task, cls in TASK_REGISTRY.items()
-        if cls.__module__.startswith("amlp_fairseq") and name in _fields(cls.__dict__.get("__dataclass"))
+        if is_ours(cls) and name in _fields(cls.__dict__.get("__dataclass"))
     ]  # fmt: skip
     return " and ".join(f"--task {task}" for task in owners)
 

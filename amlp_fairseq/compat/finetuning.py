@@ -10,6 +10,8 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
+from amlp_fairseq.compat.registration import is_ours
+
 logger = logging.getLogger(__name__)
 
 
@@ -21,7 +23,7 @@ def install() -> None:
     @functools.wraps(load)
     def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         model = self.get_model()
-        if filename != self.cfg.checkpoint.finetune_from_model or not _is_ours(model):
+        if filename != self.cfg.checkpoint.finetune_from_model or not is_ours(type(model)):
             return load(self, filename, *args, **kwargs)
         initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
         return None
@@ -53,7 +55,3 @@ def initialize(model: Any, weights: dict[str, torch.Tensor], filename: str) -> N
     if not taken:
         raise ValueError(f"--finetune-from-model {filename}: no parameter has a name and shape of this model's")
     logger.info(f"{taken} parameters are those of {filename}; new: {', '.join(sorted(new)) or 'none'}")
-
-
-def _is_ours(model: Any) -> bool:
-    return type(model).__module__.startswith("amlp_fairseq.")

@@ -26,6 +26,11 @@ def register_task(name: str, dataclass: type[FairseqDataclass]) -> Decorator:
     return _unless_taken("task", name, tasks.TASK_REGISTRY, tasks.register_task(name, dataclass=dataclass))
 
 
+def is_ours(cls: type) -> bool:
+    """Whether a task or model is the plugin's."""
+    return cls.__module__.split(".")[0] == __name__.split(".")[0]
+
+
 def _unless_taken(kind: str, name: str, registry: dict[str, Any], decorator: Decorator) -> Decorator:
     if name in registry:
         owner = registry[name]

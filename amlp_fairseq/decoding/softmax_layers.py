@@ -6,21 +6,20 @@ of a sentence with a model of the embedded corpus' size Python took most of the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few
+from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
 from amlp_fairseq.decoding.packed_linear import (
     Int8Map,
     OneDnnMap,
     Packed,
+    drops_out,
     int8_product,
     one_dnn_product,
     pack,
@@ -54,7 +53,7 @@ def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
         return encoder
     if any(type(layer.self_attn) is not SoftmaxAttention or layer.activation_fn is not F.relu for layer in layers):
         return encoder
-    if any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in encoder.modules()):
+    if drops_out(encoder):
         return encoder
     maps: list[Any] = []
     for layer in layers:
@@ -65,7 +64,7 @@ def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
     first = layers[0]
     every = _scripted((_Int8Encoder, _OneDnnEncoder), maps, norms, first.self_attn.num_heads, first.normalize_before)
     if every is not None:
-        encoder._modules["layers"] = nn.ModuleList([_OneLayer(every)])
+        encoder.layers = nn.ModuleList([_OneLayer(every)])
     return encoder
 
 
@@ -77,9 +76,7 @@ class _OneLayer(nn.Module):
         self.layers = layers
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
-        bias = None
-        if encoder_padding_mask is not None:
-            bias = x.new_zeros(encoder_padding_mask.shape).masked_fill(encoder_padding_mask, -math.inf)[:, None, None]
+        bias = None if encoder_padding_mask is None else padding_bias(encoder_padding_mask, x)
         out: Tensor = self.layers.forward(x.transpose(0, 1), bias).transpose(0, 1)
         return out
 

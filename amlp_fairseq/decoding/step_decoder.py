@@ -11,13 +11,12 @@ import math
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
-from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
+from amlp_fairseq.decoding.packed_linear import Map, drops_out, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.decoding.softmax_layers import decoder_layers
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
@@ -56,7 +55,7 @@ class StepDecoder:
             isinstance(decoder, PluginDecoder)
             and decoder.adaptive_softmax is None
             and all(type(layer) is TransformerDecoderLayerBase for layer in decoder.layers)
-            and not any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in decoder.modules())
+            and not drops_out(decoder)
         )
 
     def make_tables(self, slots: int) -> None:

@@ -196,7 +196,7 @@ def draw_axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, widt
 
 
 def draw_label(
-    svg: Element, name: str, at: tuple[float, float], taken: list[Box], room: Box, bold: bool, class_: str = "label"
+    svg: Element, name: str, at: tuple[float, float], taken: list[Box], room: Box, bold: bool, class_: str
 ) -> None:
     """Write the name of a point within ``room`` where it hides nothing of ``taken``, to which it is added, if there is
     such a place."""

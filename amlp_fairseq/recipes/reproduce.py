@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
+from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.beginning import write_fitted
 from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted
 from amlp_fairseq.recipes.corpus import text_settings
@@ -141,14 +142,15 @@ class Reproduction:
         """The checkpoint whose translations are the distilled data."""
         return self.work / Experiment(TEACHER, distilled=False, seed=1).name / "average.pt"
 
-    def beginning(self, recipe: Recipe, folder: Path, data: Path, options: Sequence[str]) -> Path:
-        """A checkpoint with those parameters of the teacher that a model has, too."""
-        if ARCH_MODEL_REGISTRY[recipe.train["arch"]].__module__.startswith("amlp_fairseq."):
+    def beginning(self, recipe: Recipe, folder: Path, words: Sequence[str]) -> Path:
+        """A checkpoint with those parameters of the teacher that the model of a training with the arguments ``words``
+        has, too."""
+        if is_ours(ARCH_MODEL_REGISTRY[recipe.train["arch"]]):
             return self.teacher
         path = folder / "beginning.pt"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_fitted(train_command(recipe, data, folder, [*options], os.environ), self.teacher, path)
+            write_fitted(words, self.teacher, path)
         return path
 
     def run(self, experiment: Experiment) -> None:
@@ -157,9 +159,10 @@ class Reproduction:
         recipe = load(experiment.row, self.corpus, self.scale)
         names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
         options = ["--seed", str(experiment.seed), *self.options, *self.training]
-        if self.from_teacher and experiment.distilled:
-            options += ["--finetune-from-model", str(self.beginning(recipe, folder, data, options))]
-        if not has_ended(train_command(recipe, data, folder, options, os.environ), folder):
+        words = train_command(recipe, data, folder, options, os.environ)
+        if not has_ended(words, folder):
+            if self.from_teacher and experiment.distilled:
+                options += ["--finetune-from-model", str(self.beginning(recipe, folder, words))]
             self.command("train", data, *names, "--save-dir", folder, *options, log=log)
         self.command("evaluate", folder, data, "--results", self.results, *self.options, *self.decoding, log=log)
 

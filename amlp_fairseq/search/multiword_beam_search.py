@@ -306,16 +306,14 @@ class _Search:
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z
-        greedy = beam * k == 1
-        scores, best = (totals, torch.zeros_like(step.ends)) if greedy else totals.topk(beam, dim=1)
-        # The only host-device sync per step, unless one of the best candidates ends.
-        all_go_on = ((scores > -math.inf) & ~(ended if greedy else ended.gather(1, best))).all()
-        if greedy and all_go_on:
-            self.scores = scores
+        # Here or below is the only host-device sync per step, unless one of the best candidates ends.
+        if beam * k == 1 and ((totals > -math.inf) & ~ended).all():  # greedy search: each row goes on with its word
+            self.scores = totals
             self._append(step.words.squeeze(1), step.word_scores.squeeze(1))
             return
+        scores, best = totals.topk(beam, dim=1)
         kept = torch.arange(len(best), device=best.device)
-        if not all_go_on:
+        if not ((scores > -math.inf) & ~ended.gather(1, best)).all():
             scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
             unfinished = (scores[:, 0] > -math.inf) & self._collect(totals, ended, step, steps)
             if not unfinished.all():

@@ -127,13 +127,15 @@ class Translator:
         pieces = self.text.encode(line)
         if not pieces:
             return
-        count = len(pieces.split())
-        if count <= self.max_length:
+        words = pieces.split()
+        if len(words) <= self.max_length:
             yield pieces, ""
         elif self.long == "truncate":
-            yield " ".join(pieces.split()[: self.max_length]), ""
+            yield " ".join(words[: self.max_length]), ""
         elif self.long == "refuse":
-            message = f"{count} pieces, at most {self.max_length} are allowed: --long split, or a larger --max-length"
+            message = (
+                f"{len(words)} pieces, at most {self.max_length} are allowed: --long split, or a larger --max-length"
+            )
             raise long_inputs.TooLong(number, message)
         else:
             try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+
+from tests.commands import fresh
 
 PROGRAM = """
 import gc, json, sys
@@ -28,8 +29,7 @@ print(json.dumps(facts))
 
 
 def facts(before: str = "") -> dict[str, object]:
-    program = [sys.executable, "-c", PROGRAM.format(before=before)]
-    return dict(json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout))
+    return dict(json.loads(fresh(sys.executable, "-c", PROGRAM.format(before=before)).stdout.splitlines()[-1]))
 
 
 def test_functions_of_other_tasks_are_imported_when_they_are_called() -> None:

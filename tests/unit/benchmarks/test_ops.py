@@ -42,7 +42,7 @@ def test_numbers_table_and_plot(
     result = json.loads(out.read_text(encoding="utf-8"))
     assert result["device"].endswith("(CPU)")
     assert result["device"] in plot.read_text(encoding="utf-8").replace("&#x2F;", "/")
-    assert torch.__version__.startswith(result["torch"])
+    assert result["torch"] in (torch.__version__, torch.__version__.split("+")[0])  # PyPI's wheel leaves the build out
     assert result["threads"] == 1
     assert {"triton", "commit", "date"} <= result.keys()
     assert result["options"] == {
