@@ -35,7 +35,7 @@ from amlp_fairseq.recipes.train import command as train_command
 from amlp_fairseq.recipes.train import has_ended
 from amlp_fairseq.usage import command_parser, positive
 
-TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp")
+TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp", "nat", "deep")
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
 

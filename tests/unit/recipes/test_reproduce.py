@@ -43,6 +43,8 @@ class Recorded(reproduce.Reproduction):
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
         ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 22),
         ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 13),
+        ("nat", {"nat_fertility"}, 1),
+        ("deep", {"transformer_deep"}, 1),
     ],
 )
 @pytest.mark.parametrize(("corpus", "scale"), SCALES)
