@@ -160,14 +160,12 @@ def check_environment(report: Report, size: Size, device: str) -> None:
 
 def needs_kernels(check: Callable[[Report, Size, str], None], report: Report, size: Size, device: str) -> None:
     """A check, where its kernels can run."""
-    import numpy
-    import triton
+    from amlp_fairseq.ops.backend import INTERPRETER_OBSTACLE
 
-    versions = [tuple(map(int, module.__version__.split(".")[:2])) for module in (triton, numpy)]
-    if device == "cpu" and versions[0] < (3, 7) and versions[1] >= (2, 4):
-        report.skip(f"the interpreter of triton {triton.__version__} needs numpy < 2.4, not {numpy.__version__}")
-        return
-    check(report, size, device)
+    if device == "cpu" and INTERPRETER_OBSTACLE:
+        report.skip(INTERPRETER_OBSTACLE)
+    else:
+        check(report, size, device)
 
 
 def check_agreement(gradients: bool, report: Report, size: Size, device: str) -> None:

@@ -30,7 +30,7 @@ def check() -> None:
     Raises:
         ImportError: saying what to install, if the package cannot work with one of them.
     """
-    found = {name: number for name in TESTED if (number := _installed(name)) is not None}
+    found = {name: number for name in TESTED if (number := installed(name)) is not None}
     for name, (least, fix) in LEAST.items():
         if name in found and found[name] < least:
             message = f"amlp_fairseq needs {name} {_text(least)} or newer, this is {_text(found[name])}: {fix}"
@@ -49,7 +49,7 @@ def check() -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def _installed(name: str) -> Version | None:
+def installed(name: str) -> Version | None:
     """Major and minor version; None if it is not installed."""
     if name == "Python":
         return sys.version_info[:2]

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 import torch
 
+from amlp_fairseq.compat.versions import installed
+
 BACKENDS = ("auto", "torch", "triton")
 #: An environment variable that says what ``auto`` means, one of ``BACKENDS``.
 VARIABLE = "AMLP_FAIRSEQ_BACKEND"
@@ -16,6 +18,17 @@ VARIABLE = "AMLP_FAIRSEQ_BACKEND"
 CAPABILITY = (8, 0)
 #: Looked for once: ``torch.compile`` cannot trace the search.
 TRITON_INSTALLED = find_spec("triton") is not None
+
+
+def _interpreter_obstacle() -> str:
+    triton, numpy = installed("triton"), installed("numpy")
+    if triton and numpy and triton < (3, 7) and numpy >= (2, 4):
+        return f"the interpreter of triton {triton[0]}.{triton[1]} needs numpy < 2.4, not {numpy[0]}.{numpy[1]}"
+    return ""
+
+
+#: Why Triton's interpreter cannot run, "" if it can.
+INTERPRETER_OBSTACLE = _interpreter_obstacle()
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +76,7 @@ def _triton_obstacle(device: torch.device) -> str:
     if device.type == "cuda":
         return _gpu_obstacle(device)
     if device.type == "cpu" and interpreting():
-        return ""
+        return INTERPRETER_OBSTACLE
     return f"the tensors are on {device.type}, not on a CUDA device"
 
 

@@ -21,6 +21,7 @@ from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from memory import peak_memory
 from torch import Tensor
 
+from amlp_fairseq.compat import versions
 from amlp_fairseq.ops import backend as backends
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, kernels, light_conv, op
 from amlp_fairseq.ops.dynamic_conv.cases import CASES, TOLERANCES, Case, errors, tf32x3_error, tolerances
@@ -657,6 +658,22 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(backends, "TRITON_INSTALLED", False)
     with pytest.raises(RuntimeError, match="triton is not installed"):
         backends.choose_backend("triton", torch.device("cuda"), "operator")
+
+
+@pytest.mark.parametrize(
+    ("triton", "numpy", "runs"), [("3.6.0", "2.3.5", 1), ("3.6.0", "2.4.0", 0), ("3.7.1", "2.5.1", 1)]
+)
+def test_an_old_interpreter_needs_an_old_numpy(
+    triton: str, numpy: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(versions, "version", {"triton": triton, "numpy": numpy}.__getitem__)
+    monkeypatch.setattr(backends, "INTERPRETER_OBSTACLE", backends._interpreter_obstacle())
+    if runs:
+        assert backends.choose_backend("triton", torch.device("cpu"), "operator") == "triton"
+    else:
+        with pytest.raises(RuntimeError, match=r"the interpreter of triton 3\.6 needs numpy < 2\.4, not 2\.4$"):
+            backends.choose_backend("triton", torch.device("cpu"), "operator")
 
 
 @pytest.mark.parametrize("name", ["x", "weight"])
