@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -27,6 +28,8 @@ class Parser(argparse.ArgumentParser):
             message = self._unrecognized(unknown.group(1).split())
         elif choice:
             message = self._invalid_choice(choice.group(1).split("/")[0], choice.group(2))
+        elif message.startswith("the following arguments are required: "):
+            message += self._swallowed()
         self.exit(2, f"{self.prog}: {message} (all options: {self.prog} --help)\n")
 
     def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
@@ -37,6 +40,12 @@ class Parser(argparse.ArgumentParser):
     def _unrecognized(self, words: list[str]) -> str:
         flags = [word.split("=")[0] for word in words if word.startswith("--")]
         return self.unknown(flags[0]) if flags else f"{words[0]!r} is one argument too many"
+
+    def _swallowed(self) -> str:
+        """Which options of the command line may have taken the arguments that are missing."""
+        many = [flag for action in self._actions if action.nargs == "+" for flag in action.option_strings]
+        given = [flag for flag in many if flag in sys.argv]
+        return f"; they come before {', '.join(given)}, which takes all words behind it" if given else ""
 
     def _invalid_choice(self, flag: str, given: str) -> str:
         known = [str(name) for name in self._option_string_actions[flag].choices or ()]
