@@ -4,8 +4,12 @@ Importing registers tasks, models and architectures, lets fairseq's own checkpoi
 fairseq on current numpy. It prints nothing and touches no device.
 """
 
+import warnings
+
 from amlp_fairseq.quick_imports import quick_imports
 
+# Python 3.12 names bad escapes of fairseq when it compiles them: always, where it may not keep what it compiles.
+warnings.filterwarnings("ignore", category=SyntaxWarning, module=r".*[/\\]fairseq[/\\]")
 with quick_imports():
     from amlp_fairseq import compat
 

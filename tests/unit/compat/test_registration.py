@@ -99,6 +99,12 @@ def test_user_dir_after_import(corpus: Path, tmp_path: Path) -> None:
     assert imported_from(output) == commands.PLUGIN / "__init__.py"
 
 
+@pytest.mark.parametrize(("file", "warned"), [("fairseq.__file__", False), ("'train.py'", True)])
+def test_fairseqs_syntax_is_not_warned_of(file: str, warned: bool) -> None:
+    program = f"import amlp_fairseq, fairseq; compile('1 is 1', {file}, 'exec')"
+    assert ("SyntaxWarning" in commands.fresh(sys.executable, "-c", program).stdout) == warned
+
+
 def test_importing_registers_everything_and_does_nothing_else(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
