@@ -110,6 +110,12 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / kind).glob("[!_]*.yaml"))
 
 
+def tables() -> list[str]:
+    """The first words of the names of all tables: ``ibdecoder`` for the tables of that paper."""
+    entries = (entry for row in names("rows") for entry in _chain("rows", row)[-1][1].get("published") or [])
+    return sorted({str(entry["table"]).split()[0] for entry in entries})
+
+
 def row_corpora(row: str) -> list[str]:
     """The corpora on which the papers have this row."""
     _, own = _chain("rows", row)[-1]

@@ -26,7 +26,7 @@ from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.beginning import write_fitted
-from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted
+from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted, tables
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
@@ -35,7 +35,6 @@ from amlp_fairseq.recipes.train import command as train_command
 from amlp_fairseq.recipes.train import has_ended
 from amlp_fairseq.usage import command_parser, positive
 
-TABLES = ("ibdecoder", "sat", "dynamicconv", "aan", "amlp", "nat", "deep")
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
 
@@ -171,7 +170,7 @@ def main() -> None:
     parser = command_parser("reproduce", __doc__)
     parser.add_argument("--corpus", choices=names("data"), required=True)
     parser.add_argument("--scale", choices=names("scale"), required=True)
-    parser.add_argument("--table", choices=TABLES, required=True)
+    parser.add_argument("--table", choices=tables(), required=True)
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--targets", nargs="+", choices=TARGETS, help="default: both; of language models raw")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])

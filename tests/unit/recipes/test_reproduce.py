@@ -238,7 +238,7 @@ def test_one_kind_of_targets(target: str, folder: str, tmp_path: Path, monkeypat
         (["--corpus", "embedded", "--scale", "tiny", "--table", "aan"], "--scale 'tiny' is unknown; known: "),
         (
             ["--corpus", "embedded", "--scale", "embedded", "--table", "7"],
-            "--table '7' is unknown; known: ibdecoder, sat",
+            "--table '7' is unknown; known: aan, amlp, deep, dynamicconv, ibdecoder, nat, sat",
         ),
         (["--corpus", "embedded", "--table", "aan"], "required: --scale"),
         (
