@@ -112,14 +112,18 @@ def names(kind: str) -> list[str]:
 
 def tables() -> list[str]:
     """The first words of the names of all tables: ``ibdecoder`` for the tables of that paper."""
-    entries = (entry for row in names("rows") for entry in _chain("rows", row)[-1][1].get("published") or [])
-    return sorted({str(entry["table"]).split()[0] for entry in entries})
+    return sorted({str(entry["table"]).split()[0] for row in names("rows") for entry in _published(row)})
 
 
 def row_corpora(row: str) -> list[str]:
     """The corpora on which the papers have this row."""
-    _, own = _chain("rows", row)[-1]
-    return list(dict.fromkeys(str(entry["data"]) for entry in own.get("published") or []))
+    refuse_unknown([row], names("rows"), "configs/rows")
+    return list(dict.fromkeys(str(entry["data"]) for entry in _published(row)))
+
+
+def _published(row: str) -> list[Any]:
+    """The numbers in a row's own file."""
+    return _load(CONFIGS / "rows" / f"{row}.yaml").get("published") or []
 
 
 def load(row: str | Path, data: str, scale: str, languages: Sequence[str] | None = None) -> Recipe:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
+import commands
 import pytest
-
-from tests.commands import fresh
 
 PROGRAM = """
 import gc, json, sys
@@ -29,7 +28,7 @@ print(json.dumps(facts))
 
 
 def facts(before: str = "") -> dict[str, object]:
-    return dict(json.loads(fresh(sys.executable, "-c", PROGRAM.format(before=before)).stdout.splitlines()[-1]))
+    return dict(json.loads(commands.fresh(sys.executable, "-c", PROGRAM.format(before=before)).stdout.splitlines()[-1]))
 
 
 def test_functions_of_other_tasks_are_imported_when_they_are_called() -> None:
