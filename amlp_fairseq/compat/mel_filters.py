@@ -7,6 +7,8 @@ from fairseq.data.audio import audio_utils
 from fairseq.models.text_to_speech import vocoder
 from torch import Tensor
 
+from amlp_fairseq.compat.librosa_import import import_librosa
+
 
 def install() -> None:
     """Mend ``get_mel_filters``, which the vocoder has imported by name."""
@@ -20,7 +22,7 @@ def mel_filters(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: 
         ValueError: if librosa is not installed.
     """
     try:
-        import librosa
+        librosa = import_librosa()
     except ImportError:
         raise ValueError("the vocoder needs librosa: pip install 'amlp-fairseq[speech]'") from None
     filters = librosa.filters.mel(sr=sample_rate, n_fft=n_fft, n_mels=n_mels, fmin=f_min, fmax=f_max)

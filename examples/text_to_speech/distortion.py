@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 
-import librosa
 import numpy as np
 from numpy import ndarray
 from scipy.fft import dct
 from scipy.spatial.distance import cdist
+
+from amlp_fairseq.compat.librosa_import import import_librosa
 
 CHANNELS, COEFFICIENTS = 80, 13
 
 
 def log_mel(waveform: ndarray, sample_rate: int) -> ndarray:
     """Log mel power spectrum (frames, 80) of samples (n,)."""
+    librosa = import_librosa()
     window = int(0.05 * sample_rate)
     waveform = librosa.util.fix_length(waveform, size=max(len(waveform), window))
     power = librosa.feature.melspectrogram(
@@ -50,7 +52,7 @@ def warped_distance(a: ndarray, b: ndarray) -> tuple[float, int]:
         b: frames (m, C). The path goes from the first frames of both to the last ones; from each pair to the next one
             it moves on by one frame in ``a``, in ``b``, or in both.
     """
-    total, path = librosa.sequence.dtw(C=cdist(a, b) / math.sqrt(a.shape[1]))
+    total, path = import_librosa().sequence.dtw(C=cdist(a, b) / math.sqrt(a.shape[1]))
     return float(total[-1, -1]), len(path)
 
 

@@ -16,7 +16,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import librosa
 import numpy as np
 import soundfile
 import yaml
@@ -24,6 +23,7 @@ from numpy import ndarray
 
 from amlp_fairseq.cli.endings import clear_endings
 from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.compat.librosa_import import import_librosa
 from amlp_fairseq.usage import Parser
 
 SAMPLE_RATE, WINDOW, HOP, CHANNELS = 22050, 1024, 256, 80
@@ -114,6 +114,7 @@ def durations(ends: list[float], frames: int) -> ndarray:
 def spectrogram(waveform: ndarray) -> tuple[ndarray, ndarray]:
     """Log mel spectrogram (frames, 80), which fairseq's Griffin-Lim vocoder can read, and the norms of the frames'
     spectra (frames,), of samples (n,)."""
+    librosa = import_librosa()
     magnitudes = np.abs(librosa.stft(waveform, n_fft=WINDOW, hop_length=HOP, pad_mode="reflect"))
     mel = librosa.feature.melspectrogram(
         S=magnitudes, sr=SAMPLE_RATE, n_fft=WINDOW, n_mels=CHANNELS, fmin=LOWEST, fmax=HIGHEST
@@ -124,7 +125,7 @@ def spectrogram(waveform: ndarray) -> tuple[ndarray, ndarray]:
 def log_pitch(waveform: ndarray, frames: int) -> ndarray:
     """Log of the fundamental frequency in Hz of each frame (frames,), interpolated where there is no voice; 0 if there
     is none at all."""
-    pitch, voiced, _ = librosa.pyin(
+    pitch, voiced, _ = import_librosa().pyin(
         waveform, sr=SAMPLE_RATE, fmin=PITCHES[0], fmax=PITCHES[1], frame_length=WINDOW, hop_length=HOP
     )
     if not voiced.any():
