@@ -19,6 +19,14 @@ from fairseq.models import (
     ARCH_MODEL_REGISTRY,
     MODEL_REGISTRY,
 )
+from fairseq.models.speech_to_speech import (
+    S2SpecTTransformerModel,
+    S2STransformerEncoder,
+    S2STransformerMultitaskModelBase,
+    S2UTTransformerModel,
+    TransformerUnitDecoder,
+)
+from fairseq.models.speech_to_speech.modules.stacked_embedding import StackedEmbedding
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
@@ -39,8 +47,14 @@ __all__ = [
     "GenerationConfig",
     "NATLoss",
     "NATLossConfig",
+    "S2STransformerEncoder",
+    "S2STransformerMultitaskModelBase",
+    "S2SpecTTransformerModel",
+    "S2UTTransformerModel",
+    "StackedEmbedding",
     "TransformerDecoderLayerBase",
     "TransformerEncoderLayerBase",
+    "TransformerUnitDecoder",
     "TranslationLevenshteinConfig",
     "TranslationLevenshteinTask",
     "convert_namespace_to_omegaconf",

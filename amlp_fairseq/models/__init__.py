@@ -6,5 +6,6 @@ from amlp_fairseq.models import (  # noqa: F401
     fertility,
     interleaved_decoder,
     light_conv,
+    speech_to_speech,
     text_to_speech,
 )

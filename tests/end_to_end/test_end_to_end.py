@@ -18,7 +18,7 @@ from amlp_fairseq.recipes.results import read_results
 #: own search), least BLEU.
 SYSTEMS = {
     "autoregressive": ("autoregressive", "", 320, 1, 70.0),
-    "ibdecoder_sa": ("ibdecoder_sa", "", 460, 4, 38.0),
+    "ibdecoder_sa": ("ibdecoder_sa", "", 300, 4, 27.0),
     "dynamicconv_glu": ("dynamicconv_glu", "", 320, None, 70.0),
     "ibdecoder, dynamic_conv": (
         *("ibdecoder", "--decoder-self-attention-type dynamic_conv --decoder-kernel-size-list 3,7"),
@@ -140,12 +140,12 @@ def test_train_average_generate_score(system: str, corpus: Path, tmp_path: Path)
 
 def test_non_autoregressive(corpus: Path, tmp_path: Path) -> None:
     task, training, search = options("cmlmc")
-    average = train(corpus, tmp_path, *task, *training, "--max-update", 600, "--self-correction", 300)
+    average = train(corpus, tmp_path, *task, *training, "--max-update", 400, "--self-correction", 200)
     found, hypotheses, bleu = generate(corpus, average, *task, *search)
     for i, hypothesis in enumerate(hypotheses):
         assert len(found["P"][i][0].split()) == len(hypothesis.split()) + 1
         assert 1 <= int(found["I"][i][0]) <= 10
-    assert bleu >= 18
+    assert bleu >= 11
     _, _, in_one_call = generate(corpus, average, *task, "--iter-decode-max-iter", "0", "--iter-decode-with-beam", "3")
     assert in_one_call < bleu  # refinement refines
 
