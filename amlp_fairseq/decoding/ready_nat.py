@@ -10,6 +10,7 @@ from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
+from amlp_fairseq.decoding.softmax_layers import ready_encoder, ready_nat_decoder
 
 
 def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
@@ -23,10 +24,14 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     Raises:
         ValueError: if the device does not support this type, or the decoder cannot be captured.
     """
-    result = with_packed_linears(*in_decode_dtype(model, decode_dtype))
+    model, decode_dtype = in_decode_dtype(model, decode_dtype)
+    result = with_packed_linears(model, decode_dtype)
+    result.encoder = ready_encoder(model.encoder, decode_dtype)
     if cuda_graphs:
         check_device(model, CapturedPass.supports(model.decoder), "decoders of cmlmc_transformer")
         result.decoder.forward = CapturedPass(result.decoder)
+        return result
+    if ready_nat_decoder(result.decoder, decode_dtype):
         return result
     for layer in result.decoder.layers:
         if isinstance(layer.encoder_attn, MultiHeadAttention):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
 from amlp_fairseq.decoding.packed_linear import (
@@ -26,10 +27,11 @@ from amlp_fairseq.decoding.packed_linear import (
     scripted,
     with_packed_linears,
 )
+from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 
 
 def decoder_layers(layers: Sequence[Any]) -> Any:
-    """The ``DecoderLayers`` of ``step_decoder``'s layers in TorchScript; None where a layer has another attention or
+    """The ``StepLayers`` of ``step_decoder``'s layers in TorchScript; None where a layer has another attention or
     activation, or its linear maps are of a kind that TorchScript cannot call."""
     attentions = [each for layer in layers for each in (layer.self_attention, layer.cross_attention)]
     if any(type(each) is not SoftmaxAttention for each in attentions):
@@ -41,35 +43,70 @@ def decoder_layers(layers: Sequence[Any]) -> Any:
         own, cross = layer.self_attention.packed, layer.cross_attention.packed
         maps += [own.get("qkv"), own.get("out"), cross.get("q"), cross.get("out"), layer.fc1, layer.fc2]
     norms = [norm for layer in layers for norm in layer.norms]
-    return _scripted((_Int8Decoder, _OneDnnDecoder), maps, norms, attentions[0].num_heads, layers[0].norm_first)
+    return _scripted((_Int8Steps, _OneDnnSteps), maps, norms, attentions[0].num_heads, layers[0].norm_first)
 
 
 def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
-    """A copy of an encoder with packed linear maps, and with ``EncoderLayers`` in TorchScript in the place of its
+    """A copy of an encoder with packed linear maps, and with ``ParallelLayers`` in TorchScript in the place of its
     layers where they are fairseq's with softmax attention and ReLU."""
     encoder = with_packed_linears(encoder, decode_dtype)
     layers = [*getattr(encoder, "layers", ())]
     if any(type(layer) is not TransformerEncoderLayerBase for layer in layers) or not layers:
         return encoder
-    if any(type(layer.self_attn) is not SoftmaxAttention or layer.activation_fn is not F.relu for layer in layers):
-        return encoder
-    if drops_out(encoder):
-        return encoder
-    maps: list[Any] = []
-    for layer in layers:
-        fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=True)
-        fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=True)
-        maps += [layer.self_attn.packed.get("qkv"), layer.self_attn.packed.get("out"), fc1, fc2]
-    norms = [norm for layer in layers for norm in (layer.self_attn_layer_norm, layer.final_layer_norm)]
-    first = layers[0]
-    every = _scripted((_Int8Encoder, _OneDnnEncoder), maps, norms, first.self_attn.num_heads, first.normalize_before)
+    blocks = [[(layer.self_attn, layer.self_attn_layer_norm)] for layer in layers]
+    every = _parallel_layers(encoder, blocks, decode_dtype)
     if every is not None:
-        encoder.layers = nn.ModuleList([_OneLayer(every)])
+        encoder.layers = nn.ModuleList([_EncoderLayers(every)])
     return encoder
 
 
-class _OneLayer(nn.Module):
-    """``EncoderLayers``, called as fairseq calls a layer."""
+def ready_nat_decoder(decoder: Any, decode_dtype: str | None) -> bool:
+    """Put ``ParallelLayers`` in TorchScript in the place of a non-autoregressive decoder's layers, and say so, if they
+    are ``NATDecoderLayer`` with softmax attention and ReLU.
+
+    Args:
+        decoder: has packed linear maps; it is changed.
+    """
+    layers = [*decoder.layers]
+    if any(type(layer) is not NATDecoderLayer for layer in layers):
+        return False
+    blocks = []
+    for layer in layers:
+        causal = [(layer.causal_attn, layer.causal_attn_layer_norm)] if layer.repos else []
+        own, cross = (layer.self_attn, layer.self_attn_layer_norm), (layer.encoder_attn, layer.encoder_attn_layer_norm)
+        blocks.append([own, *causal, cross])
+    every = _parallel_layers(decoder, blocks, decode_dtype)
+    if every is None:
+        return False
+    decoder.layers = nn.ModuleList([_NATLayers(every, [layer.encoder_attn for layer in layers], layers[0].repos)])
+    return True
+
+
+def _parallel_layers(
+    module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None
+) -> Any:
+    """``ParallelLayers`` of an encoder's or decoder's layers in TorchScript, with the attentions of each and their
+    norms; None where one has another attention or activation, or drops out, or its maps are of no kind for that."""
+    if any(type(attention) is not SoftmaxAttention for layer in blocks for attention, _ in layer):
+        return None
+    if any(layer.activation_fn is not F.relu for layer in module.layers) or drops_out(module):
+        return None
+    maps: list[Any] = []
+    norms: list[nn.LayerNorm] = []
+    for layer, attentions in zip(module.layers, blocks, strict=True):
+        for attention, norm in attentions:
+            maps += [attention.packed.get("qkv", attention.packed.get("q")), attention.packed.get("out")]
+            norms.append(norm)
+        fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=True)
+        fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=True)
+        maps += [fc1, fc2]
+        norms.append(layer.final_layer_norm)
+    first = module.layers[0]
+    return _scripted((_Int8Parallel, _OneDnnParallel), maps, norms, first.self_attn.num_heads, first.normalize_before)
+
+
+class _EncoderLayers(nn.Module):
+    """``ParallelLayers``, called as fairseq calls a layer of an encoder."""
 
     def __init__(self, layers: Any) -> None:
         super().__init__()
@@ -77,8 +114,43 @@ class _OneLayer(nn.Module):
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
         bias = None if encoder_padding_mask is None else padding_bias(encoder_padding_mask, x)
-        out: Tensor = self.layers.forward(x.transpose(0, 1), bias).transpose(0, 1)
+        out: Tensor = self.layers.forward(x.transpose(0, 1), bias, None, [], [], None).transpose(0, 1)
         return out
+
+
+class _NATLayers(nn.Module):
+    """``ParallelLayers``, called as fairseq calls a layer of a non-autoregressive decoder. It keeps the memory of a
+    source for as long as it is called with the same one.
+
+    Args:
+        layers: in TorchScript.
+        attentions: the cross-attentions.
+        repos: whether a causal self-attention follows the other one.
+    """
+
+    def __init__(self, layers: Any, attentions: Sequence[SoftmaxAttention], repos: bool) -> None:
+        super().__init__()
+        self.layers, self.attentions, self.repos = layers, attentions, repos
+        self.source: Tensor | None = None
+        self.memories: list[Memory] = []
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Tensor,
+        encoder_padding_mask: Tensor | None,
+        self_attn_mask: None,
+        self_attn_padding_mask: Tensor,
+    ) -> tuple[Tensor, None, None]:
+        if encoder_out is not self.source:
+            self.source = encoder_out
+            self.memories = [each.remember(encoder_out, encoder_padding_mask) for each in self.attentions]
+        ks, vs = ([memory[name] for memory in self.memories] for name in ("k", "v"))
+        bias, future = padding_bias(self_attn_padding_mask, x), None
+        if self.repos:
+            future = bias + torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1)
+        x = self.layers.forward(x.transpose(0, 1), bias, future, ks, vs, self.memories[0].get("bias"))
+        return x.transpose(0, 1), None, None
 
 
 def _scripted(
@@ -92,10 +164,11 @@ def _scripted(
 
 
 class SoftmaxLayers(nn.Module):
-    """What both sides' layers share. A subclass implements ``product`` for its kind of maps.
+    """What all layers share. A layer has blocks: attentions and, last, a feed-forward network, with two maps and a norm
+    each; block i has the maps 2 i and 2 i + 1. A subclass implements ``product`` for its kind of maps.
 
     Args:
-        norms: layer norms, of all layers.
+        norms: layer norms, of all blocks.
         heads: H.
         norm_first: whether they are in front of the blocks, or behind.
     """
@@ -125,16 +198,30 @@ class SoftmaxLayers(nn.Module):
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
         return attend_few(q, k, v, bias)
 
+    def over_source(self, x: Tensor, block: int, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """Cross-attention of inputs (R, C), R a multiple of b, to keys and values (b, H, S, d_h)."""
+        q = self.product(self.before(x, block), 2 * block, False)
+        q = q.view(k.size(0), x.size(0) // k.size(0), self.heads, -1).transpose(1, 2)
+        return self.added(x, block, self.attend(q, k, v, bias))
 
-class DecoderLayers(SoftmaxLayers):
-    """All layers of a decoder: six maps and three norms for each."""
+    def added(self, x: Tensor, block: int, read: Tensor) -> Tensor:
+        """What an attention has read, (b, H, n, d_h), is mapped and added to its inputs (b n, C)."""
+        read = read.transpose(1, 2).reshape(x.size(0), x.size(1))
+        return self.after(x + self.product(read, 2 * block + 1, False), block)
+
+    def feed_forward(self, x: Tensor, block: int) -> Tensor:
+        inner = self.product(self.before(x, block), 2 * block, True)
+        return self.after(x + self.product(inner, 2 * block + 1, False), block)
+
+
+class StepLayers(SoftmaxLayers):
+    """All layers of a decoder that writes from step to step, of three blocks each."""
 
     def forward(
         self,
         x: Tensor,
         slots: Tensor,
         end: int,
-        beam: int,
         bias: Tensor | None,
         kvs: list[Tensor],
         ks: list[Tensor],
@@ -144,7 +231,7 @@ class DecoderLayers(SoftmaxLayers):
         """Inputs (R, n, C) to outputs (R, n, C).
 
         Args:
-            slots, end, beam, bias: see ``StepContext``; slots (R, n) as in ``RowContext``.
+            slots, end, bias: see ``StepContext``; slots (R, n) as in ``RowContext``.
             kvs: of each layer the state of its self-attention, (R, H, 2, slots, d_h); updated in place.
             ks, vs: of each layer keys and values of the source, (b, H, S, d_h).
             source_bias: 0 or, for padding, -inf, (b, 1, 1, S).
@@ -152,22 +239,13 @@ class DecoderLayers(SoftmaxLayers):
         rows, count, width = x.size(0), x.size(1), x.size(2)
         x = x.view(rows * count, width)
         for layer in range(len(kvs)):
-            first, norm = 6 * layer, 3 * layer
-            qkv = self.product(self.before(x, norm), first, False)
+            block = 3 * layer
+            qkv = self.product(self.before(x, block), 2 * block, False)
             qkv = qkv.view(rows, count, 3, self.heads, -1).permute(0, 3, 2, 1, 4)
             kv = self.write(kvs[layer], qkv.narrow(2, 1, 2), slots, end)
-            read = self.attend(qkv.select(2, 0), kv.select(2, 0), kv.select(2, 1), bias)
-            read = read.transpose(1, 2).reshape(rows * count, width)
-            x = self.after(x + self.product(read, first + 1, False), norm)
-
-            q = self.product(self.before(x, norm + 1), first + 2, False)
-            q = q.view(rows // beam, beam * count, self.heads, -1).transpose(1, 2)
-            read = self.attend(q, ks[layer], vs[layer], source_bias)
-            read = read.transpose(1, 2).reshape(rows * count, width)
-            x = self.after(x + self.product(read, first + 3, False), norm + 1)
-
-            inner = self.product(self.before(x, norm + 2), first + 4, True)
-            x = self.after(x + self.product(inner, first + 5, False), norm + 2)
+            x = self.added(x, block, self.attend(qkv.select(2, 0), kv.select(2, 0), kv.select(2, 1), bias))
+            x = self.over_source(x, block + 1, ks[layer], vs[layer], source_bias)
+            x = self.feed_forward(x, block + 2)
         return x.view(rows, count, width)
 
     def write(self, buffer: Tensor, new: Tensor, slots: Tensor, end: int) -> Tensor:
@@ -180,24 +258,42 @@ class DecoderLayers(SoftmaxLayers):
         return written
 
 
-class EncoderLayers(SoftmaxLayers):
-    """All layers of an encoder: four maps and two norms for each."""
+class ParallelLayers(SoftmaxLayers):
+    """All layers of an encoder or of a non-autoregressive decoder, which see all positions at once."""
 
-    def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Inputs (b, S, C) to outputs (b, S, C). ``bias``: 0 or, for padding, -inf, (b, 1, 1, S)."""
+    def forward(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        future: Tensor | None,
+        ks: list[Tensor],
+        vs: list[Tensor],
+        source_bias: Tensor | None,
+    ) -> Tensor:
+        """Inputs (b, n, C) to outputs (b, n, C).
+
+        Args:
+            bias: 0 or, for padding, -inf, (b, 1, 1, n).
+            future: the same, and -inf for positions ahead, (b, 1, n, n), if layers have a causal self-attention, too.
+            ks, vs: of each layer keys and values of the source, (b, H, S, d_h), if they have cross-attention.
+            source_bias: as ``bias``, (b, 1, 1, S).
+        """
         rows, count, width = x.size(0), x.size(1), x.size(2)
-        x = x.reshape(rows * count, width)
-        for layer in range(len(self.norm_weights) // 2):
-            first, norm = 4 * layer, 2 * layer
-            qkv = self.product(self.before(x, norm), first, False)
-            qkv = qkv.view(rows, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            read = self.attend(qkv.select(0, 0), qkv.select(0, 1), qkv.select(0, 2), bias)
-            read = read.transpose(1, 2).reshape(rows * count, width)
-            x = self.after(x + self.product(read, first + 1, False), norm)
-
-            inner = self.product(self.before(x, norm + 1), first + 2, True)
-            x = self.after(x + self.product(inner, first + 3, False), norm + 1)
+        x, block, layer = x.reshape(rows * count, width), 0, 0
+        while block < len(self.norm_weights):
+            x, block = self.over_all(x, block, rows, bias), block + 1
+            if future is not None:
+                x, block = self.over_all(x, block, rows, future), block + 1
+            if len(ks) > 0:
+                x, block = self.over_source(x, block, ks[layer], vs[layer], source_bias), block + 1
+            x, block, layer = self.feed_forward(x, block), block + 1, layer + 1
         return x.view(rows, count, width)
+
+    def over_all(self, x: Tensor, block: int, rows: int, bias: Tensor | None) -> Tensor:
+        """Self-attention of inputs (b n, C), ``rows`` = b."""
+        qkv = self.product(self.before(x, block), 2 * block, False)
+        qkv = qkv.view(rows, x.size(0) // rows, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return self.added(x, block, self.attend(qkv.select(0, 0), qkv.select(0, 1), qkv.select(0, 2), bias))
 
 
 class _Int8(SoftmaxLayers):
@@ -225,17 +321,17 @@ class _OneDnn(SoftmaxLayers):
         return one_dnn_product(x.to(self.dtype), packed, plain, bias, relu).to(x.dtype)
 
 
-class _Int8Decoder(_Int8, DecoderLayers):
+class _Int8Steps(_Int8, StepLayers):
     pass
 
 
-class _OneDnnDecoder(_OneDnn, DecoderLayers):
+class _OneDnnSteps(_OneDnn, StepLayers):
     pass
 
 
-class _Int8Encoder(_Int8, EncoderLayers):
+class _Int8Parallel(_Int8, ParallelLayers):
     pass
 
 
-class _OneDnnEncoder(_OneDnn, EncoderLayers):
+class _OneDnnParallel(_OneDnn, ParallelLayers):
     pass

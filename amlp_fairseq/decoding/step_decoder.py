@@ -98,7 +98,6 @@ class StepDecoder:
                 x,
                 context.slots,
                 context.end,
-                context.beam,
                 context.bias,
                 [state["kv"] for state in states],
                 [memory["k"] for memory in memories],

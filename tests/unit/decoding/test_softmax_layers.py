@@ -8,8 +8,11 @@ import pytest
 import torch
 import toy
 
+from amlp_fairseq.decoding import ready_nat as ready_nat_module
+from amlp_fairseq.decoding import softmax_layers
 from amlp_fairseq.decoding.packed_linear import pack, with_packed_linears
 from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.ready_nat import ready_nat
 from amlp_fairseq.decoding.softmax_layers import decoder_layers, ready_encoder
 
 EOS = 2
@@ -115,3 +118,46 @@ def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
     encoder = toy.model(toy.task(12, num_directions=1), encoder_layers=3).encoder
     encoder.layers[1].dropout_module.apply_during_inference = True
     assert len(ready_encoder(encoder, None).layers) == 3
+
+
+@pytest.mark.parametrize("no_repos", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
+@torch.inference_mode()
+def test_non_autoregressive_decoder(
+    decode_dtype: str | None, norm_first: bool, no_repos: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several passes over each of two sources, with padding in these and in the targets."""
+    options = {"decoder_normalize_before": norm_first, "no_repos": no_repos}
+    model = toy.cmlmc(**options)
+    monkeypatch.setattr(softmax_layers, "FEW", 8)
+    ready = ready_nat(model, decode_dtype)
+    monkeypatch.setattr(ready_nat_module, "ready_nat_decoder", lambda *arguments: False)
+    packed = ready_nat(model, decode_dtype)
+    assert (len(ready.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (1, 2, 2)
+    words = toy.dictionary(12)
+    for seed in (0, 1):
+        net_input = toy.batch([[words.bos(), *each] for each in toy.random_sources(3, 12, seed)], words)["net_input"]
+        encoder_out = model.encoder(net_input["src_tokens"], net_input["src_lengths"])
+        for longest in (6, 12):
+            tokens = torch.randint(4, len(words), (3, longest))
+            tokens[1, longest // 2 :] = words.pad()
+            found = ready.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
+            for other in (packed, model) if decode_dtype is None else (packed,):
+                expected = other.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
+                kept = tokens.ne(words.pad())
+                torch.testing.assert_close(found[kept], expected[kept], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"decoder_self_attention_type": "abc"}, {"decoder_cross_attention_type": "linear"}, {"activation_fn": "gelu"}],
+)
+def test_other_non_autoregressive_decoders_keep_their_layers(options: dict[str, Any]) -> None:
+    assert len(ready_nat(toy.cmlmc(**options), None).decoder.layers) == 2
+
+
+def test_a_non_autoregressive_decoder_that_drops_out_keeps_its_layers() -> None:
+    model = toy.cmlmc()
+    model.decoder.layers[1].dropout_module.apply_during_inference = True
+    assert len(ready_nat(model, None).decoder.layers) == 2
