@@ -97,7 +97,8 @@ class Evaluation:
         return printed
 
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
-        return score(printed, self.references(subset), self.target, self.recipe.metric)
+        word_by_word = self.recipe.task["task"] == "translation"
+        return score(printed, self.references(subset), self.target, self.recipe.metric, word_by_word)
 
     def tried(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
         """The scores of a way of decoding, as fast as they can be had."""

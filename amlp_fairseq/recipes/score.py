@@ -80,7 +80,13 @@ def chrf(hypotheses: list[str], references: list[str]) -> dict[str, object]:
     return {"chrf": value, "chrf_signature": str(metric.get_signature())}
 
 
-def score(generated: str, references: list[str], language: str = "de", metric: str = DEFAULT) -> dict[str, object]:
+def score(
+    generated: str,
+    references: list[str],
+    language: str = "de",
+    metric: str = DEFAULT,
+    word_by_word: bool = False,
+) -> dict[str, object]:
     """What ``metric`` says of the outputs, counts of faulty ones, decoder steps and milliseconds per sentence.
 
     Args:
@@ -89,6 +95,8 @@ def score(generated: str, references: list[str], language: str = "de", metric: s
         language: the target language.
         metric: ``bleu`` for the three kinds of BLEU that papers report and chrF, ``rouge`` for ROUGE of English text,
             ``kytea`` for BLEU of Japanese on words as KyTea finds them and chrF.
+        word_by_word: whether a decoder call wrote each word and the end symbol, as in fairseq's own search, which
+            prints no steps.
 
     Returns:
         the fields of ``translation_scores``, ``rouge`` or ``kytea_bleu``, ``sentences``, ``empty_outputs``,
@@ -112,9 +120,9 @@ def score(generated: str, references: list[str], language: str = "de", metric: s
         "empty_outputs": sum(not each for each in words),
         "repeated_words": sum(one == other for each in words for one, other in pairwise(each)),
     }
-    # An autoregressive decoder of fairseq prints no I- lines: it makes a call for each word and the end symbol.
     steps = [int(fields[0]) for fields in lines_by_sentence(generated, "I").values()]
-    steps = steps or [len(fields[0].split()) for fields in lines_by_sentence(generated, "P").values()]
+    if not steps and word_by_word:
+        steps = [len(fields[0].split()) for fields in lines_by_sentence(generated, "P").values()]
     if steps:
         result["steps_per_sentence"] = round(sum(steps) / len(steps), 2)
     if timing := re.search(r"Translated ([\d,]+) sentences .* in ([\d.]+)s", generated):

@@ -40,8 +40,8 @@ def generated(hypotheses: list[str], order: list[int] | None = None, steps: list
     return "\n".join(found) + "\n"
 
 
-def score(output: str, references: list[str] = REFERENCES) -> dict[str, Any]:
-    return module.score(output, references)
+def score(output: str, references: list[str] = REFERENCES, **options: Any) -> dict[str, Any]:
+    return module.score(output, references, **options)
 
 
 def test_numbers_are_sacrebleus() -> None:
@@ -137,9 +137,10 @@ def test_steps_that_the_decoder_reports() -> None:
 
 
 def test_steps_of_an_autoregressive_decoder() -> None:
-    """No I- lines: a step for each word and for the end symbol, (8 + 9 + 11 + 6) / 4."""
+    """No I- lines: a step for each word and for the end symbol, (8 + 9 + 11 + 6) / 4, if it is known to be one."""
     assert [len(h.split()) for h in HYPOTHESES] == [7, 8, 10, 5]
-    assert score(generated(HYPOTHESES))["steps_per_sentence"] == 8.5
+    assert score(generated(HYPOTHESES), word_by_word=True)["steps_per_sentence"] == 8.5
+    assert "steps_per_sentence" not in score(generated(HYPOTHESES))
 
 
 @pytest.mark.parametrize(
