@@ -68,7 +68,7 @@ def ready_nat_decoder(decoder: Any, decode_dtype: str | None) -> bool:
         decoder: has packed linear maps; it is changed.
     """
     layers = [*decoder.layers]
-    if any(type(layer) is not NATDecoderLayer for layer in layers):
+    if any(type(layer) is not NATDecoderLayer for layer in layers) or not layers:
         return False
     blocks = []
     for layer in layers:
