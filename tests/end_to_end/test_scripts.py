@@ -11,6 +11,7 @@ from pathlib import Path
 
 import commands
 import pytest
+from fairseq.data import data_utils
 
 SCRIPTS = commands.ROOT / "scripts"
 #: test_long.sh and test_matrix.sh hand all their arguments on to pytest and nox.
@@ -229,3 +230,42 @@ def test_the_daemon_gets_all_that_the_wheels_are_made_of() -> None:
     assert sent == {"scripts", *copied.split(",")}
     for name in sent:
         assert (commands.ROOT / name).exists()
+
+
+def test_align_refuses(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert refusal(checkout, "align.sh", tmp_path) == "give two folders, DATA and OUT (bash scripts/align.sh --help)"
+    message = "is not a folder of amlp-fairseq prepare or distill: it has no text.json"
+    assert refusal(checkout, "align.sh", tmp_path / "data", "out") == f"{tmp_path}/data {message}"
+    (tmp_path / "data/text.json").touch()
+    assert refusal(checkout, "align.sh", tmp_path / "data", tmp_path) == f"{tmp_path} exists already"
+    missing = "there is no eflomal-align: pip install eflomal"
+    assert refusal(checkout, "align.sh", tmp_path / "data", "out") == missing
+
+
+def test_align_adds_alignments_and_changes_nothing(checkout: Path, tmp_path: Path) -> None:
+    """With a stand-in for eflomal, which aligns the first words of each line."""
+    pairs = {"train": [("a b c", "x y z"), ("c", "z x")], "valid": [("b a", "y")]}
+    for part, lines in pairs.items():
+        for language, texts in zip(("en", "de"), zip(*lines, strict=True), strict=True):
+            (tmp_path / f"{part}.{language}").write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+    words = ["-s", "en", "-t", "de", "--joined-dictionary", "--destdir", tmp_path / "data"]
+    commands.run("fairseq_cli.preprocess", *words, *(f"--{part}pref={tmp_path / part}" for part in pairs))
+    (tmp_path / "data/text.json").write_text("{}", encoding="utf-8")
+    aligner = tmp_path / "bin/eflomal-align"
+    aligner.parent.mkdir()
+    aligner.write_text('#!/bin/bash\npaste "$2" "$4" > "$(dirname "$0")/read"; sed "s/.*/0-0/" "$2" > "$6"\n')
+    aligner.chmod(0o755)
+    path = f"{aligner.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = start(checkout, "align.sh", tmp_path / "data", tmp_path / "out", PATH=path)
+    assert done.returncode == 0, done.stderr
+    read = [line.split("\t") for line in (aligner.parent / "read").read_text(encoding="utf-8").splitlines()]
+    assert [(source.strip(), target.strip()) for source, target in read] == pairs["train"] + pairs["valid"]
+    made, given = (files(tmp_path / name) for name in ("out", "data"))
+    names = {name.replace(str(tmp_path / "data"), str(tmp_path / "out")): name for name in given}
+    assert all(made[new] == given[old] for new, old in names.items() if not new.endswith(".log"))
+    added = {Path(name).name for name in made.keys() - names.keys()}
+    assert added == {f"{part}.align.en-de.{kind}" for part in pairs for kind in ("bin", "idx")}
+    for part, lines in pairs.items():
+        alignments = data_utils.load_indexed_dataset(str(tmp_path / f"out/{part}.align.en-de"), None)
+        assert [each.tolist() for each in alignments] == [[0, 0]] * len(lines)
