@@ -86,3 +86,17 @@ def random_sources(count: int, words: int, seed: int = 0, longest: int = 9) -> l
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     return [torch.randint(4, 4 + words, (n,), generator=generator).tolist() for n in lengths]
+
+
+def frame_features(model: Any, encoder_out: Any, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the decoder of a model that speaks makes of frames (B, T, C) one by one, and of the whole."""
+    lengths = torch.full((frames.size(0),), frames.size(1))
+    whole = model.decoder(frames, encoder_out, target_lengths=lengths)[2]["feature_out"]
+    state: dict[str, Any] = {}
+    steps = [
+        model.decoder(
+            frames[:, t : t + 1], encoder_out, incremental_state=state, target_lengths=torch.full_like(lengths, t + 1)
+        )[2]["feature_out"]
+        for t in range(frames.size(1))
+    ]
+    return torch.cat(steps, dim=1), whole

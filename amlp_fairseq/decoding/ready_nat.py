@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.softmax import SoftmaxAttention, padding_bias
 from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
-from amlp_fairseq.decoding.softmax_layers import ready_encoder, ready_nat_decoder
+from amlp_fairseq.decoding.softmax_layers import parallel_layers, script_encoder
+from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 
 
 def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
@@ -26,17 +30,39 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     """
     model, decode_dtype = in_decode_dtype(model, decode_dtype)
     result = with_packed_linears(model, decode_dtype)
-    result.encoder = ready_encoder(model.encoder, decode_dtype)
+    script_encoder(result.encoder, decode_dtype)
     if cuda_graphs:
         check_device(model, CapturedPass.supports(model.decoder), "decoders of cmlmc_transformer")
         result.decoder.forward = CapturedPass(result.decoder)
         return result
-    if ready_nat_decoder(result.decoder, decode_dtype):
+    if script_decoder(result.decoder, decode_dtype):
         return result
     for layer in result.decoder.layers:
         if isinstance(layer.encoder_attn, MultiHeadAttention):
             layer.encoder_attn = _OneSource(layer.encoder_attn)
     return result
+
+
+def script_decoder(decoder: Any, decode_dtype: str | None) -> bool:
+    """Put ``ParallelLayers`` in TorchScript in the place of a decoder's layers, and say so, if they are
+    ``NATDecoderLayer`` with softmax attention and ReLU.
+
+    Args:
+        decoder: has packed linear maps; it is changed.
+    """
+    layers = [*decoder.layers]
+    if any(type(layer) is not NATDecoderLayer for layer in layers) or not layers:
+        return False
+    blocks = []
+    for layer in layers:
+        causal = [(layer.causal_attn, layer.causal_attn_layer_norm)] if layer.repos else []
+        own, cross = (layer.self_attn, layer.self_attn_layer_norm), (layer.encoder_attn, layer.encoder_attn_layer_norm)
+        blocks.append([own, *causal, cross])
+    every = parallel_layers(decoder, blocks, decode_dtype)
+    if every is None:
+        return False
+    decoder.layers = nn.ModuleList([_NATLayers(every, [layer.encoder_attn for layer in layers], layers[0].repos)])
+    return True
 
 
 class _OneSource(nn.Module):
@@ -56,6 +82,41 @@ class _OneSource(nn.Module):
         key_padding_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        if key is not self.source:
-            self.source, self.memory = key, self.attention.remember(key, key_padding_mask)
-        return self.attention.attend(query, self.memory, query_padding_mask), None
+        return self.attention.attend(query, self.remember(key, key_padding_mask), query_padding_mask), None
+
+    def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+        """The attention's memory of a source (S, B, C) with its padding mask (B, S)."""
+        if source is not self.source:
+            self.source, self.memory = source, self.attention.remember(source, padding_mask)
+        return self.memory
+
+
+class _NATLayers(nn.Module):
+    """``ParallelLayers``, called as fairseq calls a layer of a non-autoregressive decoder.
+
+    Args:
+        layers: in TorchScript.
+        attentions: the cross-attentions.
+        repos: whether a causal self-attention follows the other one.
+    """
+
+    def __init__(self, layers: Any, attentions: Sequence[SoftmaxAttention], repos: bool) -> None:
+        super().__init__()
+        self.layers, self.repos = layers, repos
+        self.attentions = [*map(_OneSource, attentions)]
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Tensor,
+        encoder_padding_mask: Tensor | None,
+        self_attn_mask: None,
+        self_attn_padding_mask: Tensor,
+    ) -> tuple[Tensor, None, None]:
+        memories = [each.remember(encoder_out, encoder_padding_mask) for each in self.attentions]
+        ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
+        bias, future = padding_bias(self_attn_padding_mask, x), None
+        if self.repos:
+            future = bias + torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1)
+        x = self.layers.forward(x.transpose(0, 1), bias, future, ks, vs, memories[0].get("bias"))
+        return x.transpose(0, 1), None, None

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
 from amlp_fairseq.decoding.packed_linear import (
@@ -27,7 +26,6 @@ from amlp_fairseq.decoding.packed_linear import (
     scripted,
     with_packed_linears,
 )
-from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 
 
 def decoder_layers(layers: Sequence[Any]) -> Any:
@@ -50,41 +48,22 @@ def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
     """A copy of an encoder with packed linear maps, and with ``ParallelLayers`` in TorchScript in the place of its
     layers where they are fairseq's with softmax attention and ReLU."""
     encoder = with_packed_linears(encoder, decode_dtype)
-    layers = [*getattr(encoder, "layers", ())]
-    if any(type(layer) is not TransformerEncoderLayerBase for layer in layers) or not layers:
-        return encoder
-    blocks = [[(layer.self_attn, layer.self_attn_layer_norm)] for layer in layers]
-    every = _parallel_layers(encoder, blocks, decode_dtype)
-    if every is not None:
-        encoder.layers = nn.ModuleList([_EncoderLayers(every)])
+    script_encoder(encoder, decode_dtype)
     return encoder
 
 
-def ready_nat_decoder(decoder: Any, decode_dtype: str | None) -> bool:
-    """Put ``ParallelLayers`` in TorchScript in the place of a non-autoregressive decoder's layers, and say so, if they
-    are ``NATDecoderLayer`` with softmax attention and ReLU.
-
-    Args:
-        decoder: has packed linear maps; it is changed.
-    """
-    layers = [*decoder.layers]
-    if any(type(layer) is not NATDecoderLayer for layer in layers) or not layers:
-        return False
-    blocks = []
-    for layer in layers:
-        causal = [(layer.causal_attn, layer.causal_attn_layer_norm)] if layer.repos else []
-        own, cross = (layer.self_attn, layer.self_attn_layer_norm), (layer.encoder_attn, layer.encoder_attn_layer_norm)
-        blocks.append([own, *causal, cross])
-    every = _parallel_layers(decoder, blocks, decode_dtype)
-    if every is None:
-        return False
-    decoder.layers = nn.ModuleList([_NATLayers(every, [layer.encoder_attn for layer in layers], layers[0].repos)])
-    return True
+def script_encoder(encoder: Any, decode_dtype: str | None) -> None:
+    """What ``ready_encoder`` does with a copy that has packed linear maps; it is changed."""
+    layers = [*getattr(encoder, "layers", ())]
+    if any(type(layer) is not TransformerEncoderLayerBase for layer in layers) or not layers:
+        return
+    blocks = [[(layer.self_attn, layer.self_attn_layer_norm)] for layer in layers]
+    every = parallel_layers(encoder, blocks, decode_dtype)
+    if every is not None:
+        encoder.layers = nn.ModuleList([_EncoderLayers(every)])
 
 
-def _parallel_layers(
-    module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None
-) -> Any:
+def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
     """``ParallelLayers`` of an encoder's or decoder's layers in TorchScript, with the attentions of each and their
     norms; None where one has another attention or activation, or drops out, or its maps are of no kind for that."""
     if any(type(attention) is not SoftmaxAttention for layer in blocks for attention, _ in layer):
@@ -116,41 +95,6 @@ class _EncoderLayers(nn.Module):
         bias = None if encoder_padding_mask is None else padding_bias(encoder_padding_mask, x)
         out: Tensor = self.layers.forward(x.transpose(0, 1), bias, None, [], [], None).transpose(0, 1)
         return out
-
-
-class _NATLayers(nn.Module):
-    """``ParallelLayers``, called as fairseq calls a layer of a non-autoregressive decoder. It keeps the memory of a
-    source for as long as it is called with the same one.
-
-    Args:
-        layers: in TorchScript.
-        attentions: the cross-attentions.
-        repos: whether a causal self-attention follows the other one.
-    """
-
-    def __init__(self, layers: Any, attentions: Sequence[SoftmaxAttention], repos: bool) -> None:
-        super().__init__()
-        self.layers, self.attentions, self.repos = layers, attentions, repos
-        self.source: Tensor | None = None
-        self.memories: list[Memory] = []
-
-    def forward(
-        self,
-        x: Tensor,
-        encoder_out: Tensor,
-        encoder_padding_mask: Tensor | None,
-        self_attn_mask: None,
-        self_attn_padding_mask: Tensor,
-    ) -> tuple[Tensor, None, None]:
-        if encoder_out is not self.source:
-            self.source = encoder_out
-            self.memories = [each.remember(encoder_out, encoder_padding_mask) for each in self.attentions]
-        ks, vs = ([memory[name] for memory in self.memories] for name in ("k", "v"))
-        bias, future = padding_bias(self_attn_padding_mask, x), None
-        if self.repos:
-            future = bias + torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1)
-        x = self.layers.forward(x.transpose(0, 1), bias, future, ks, vs, self.memories[0].get("bias"))
-        return x.transpose(0, 1), None, None
 
 
 def _scripted(

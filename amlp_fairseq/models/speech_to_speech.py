@@ -136,8 +136,6 @@ class PluginS2SpecTTransformerModel(PluginS2SModel, S2SpecTTransformerModel):
 
     @classmethod
     def build_decoder(cls, args: Namespace) -> PluginTTSDecoder:
-        # The attentions know it by the name that all other models have.
-        args.decoder_layers = args.decoder_transformer_layers
         return PluginTTSDecoder(args, None)
 
 

@@ -71,6 +71,7 @@ class PluginTTSEncoder(TTSTransformerEncoder):
 
     def __init__(self, args: Namespace, src_dict: Any, embed_speaker: nn.Embedding | None) -> None:
         super().__init__(args, src_dict, embed_speaker)
+        args.encoder_layers = args.encoder_transformer_layers  # as the attentions know them, of all models
         replace_attentions(self.transformer_layers, args, "encoder")
 
 
@@ -92,6 +93,7 @@ class PluginTTSDecoder(TTSTransformerDecoder):
         self.transformer_layers = nn.ModuleList(
             PluginTTSDecoderLayer(args) for _ in range(args.decoder_transformer_layers)
         )
+        args.decoder_layers = args.decoder_transformer_layers  # as the attentions know them, of all models
         replace_attentions(self.transformer_layers, args, "decoder")
 
     def extract_features(
@@ -128,8 +130,6 @@ class PluginTTSTransformerModel(TTSTransformerModel):
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "PluginTTSTransformerModel":
         args = complete(args, cls.CONFIG)
-        # The attentions know them by the names that all other models have.
-        args.encoder_layers, args.decoder_layers = args.encoder_transformer_layers, args.decoder_transformer_layers
         encoder = PluginTTSEncoder(args, task.src_dict, task.get_speaker_embeddings(args))
         return cls(encoder, PluginTTSDecoder(args, task.src_dict))
 

@@ -160,16 +160,8 @@ def check_frames(model: Any) -> None:
     """A decoder that is given the frames one by one has the features of the whole; what it speaks is finite."""
     inputs = batch(model)
     encoded = model.forward_encoder(inputs["src_tokens"], inputs["src_lengths"])
-    frames, lengths = inputs["prev_output_tokens"], torch.tensor([7, 7])
-    whole = model.decoder(frames, encoded, target_lengths=lengths)[2]["feature_out"]
-    state: dict[str, Any] = {}
-    steps = [
-        model.decoder(frames[:, t : t + 1], encoded, incremental_state=state, target_lengths=torch.full((2,), t + 1))[
-            2
-        ]["feature_out"]
-        for t in range(7)
-    ]
-    torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=1e-5)
+    steps, whole = toy.frame_features(model, encoded, inputs["prev_output_tokens"])
+    torch.testing.assert_close(steps, whole, atol=1e-5, rtol=1e-5)
     assert all(value.isfinite().all() for each in generate(model) for value in each.values())
 
 

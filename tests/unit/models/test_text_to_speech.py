@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import toy
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.speech_generator import AutoRegressiveSpeechGenerator, NonAutoregressiveSpeechGenerator
@@ -132,16 +133,8 @@ def test_every_attention_in_every_place(arch: str, place: str, name: str) -> Non
     if arch == "plugin_tts_transformer":
         model.eval()
         encoded = model.encoder(inputs["src_tokens"])
-        frames, lengths = inputs["prev_output_tokens"], torch.tensor([7, 7])
-        whole = model.decoder(frames, encoded, target_lengths=lengths)[2]["feature_out"]
-        state: dict[str, Any] = {}
-        steps = [
-            model.decoder(
-                frames[:, t : t + 1], encoded, incremental_state=state, target_lengths=torch.full((2,), t + 1)
-            )[2]["feature_out"]
-            for t in range(7)
-        ]
-        torch.testing.assert_close(torch.cat(steps, dim=1), whole, atol=1e-5, rtol=1e-5)
+        steps, whole = toy.frame_features(model, encoded, inputs["prev_output_tokens"])
+        torch.testing.assert_close(steps, whole, atol=1e-5, rtol=1e-5)
 
 
 def layers(model: Any, place: str) -> Any:
