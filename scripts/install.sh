@@ -6,8 +6,9 @@
 #   TORCH_INDEX  where pip finds torch; default PyTorch's CPU builds; https://pypi.org/simple has its CUDA build
 #   WHEELS       a folder that scripts/build_wheels.sh has filled: no compiler is needed, and the checkout is not used
 #
-# Settings hold until others are given. Does nothing if .venv holds all this already. Only a .venv that this script has
-# made is made anew; it has a file named recipe.
+# Settings hold until others are given. Does nothing if .venv holds all this already, except that operators in C++ that have
+# changed are compiled (amlp-fairseq compile). Only a .venv that this script has made is made anew; it has a file named
+# recipe.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -23,9 +24,16 @@ fi
 # shellcheck source=scripts/venv.sh
 source "$root/scripts/venv.sh"
 
+compile_operators() {
+  "$venv/bin/amlp-fairseq" compile > /dev/null || echo "install: without operators in C++ CPUs decode slower" >&2
+}
+
 settings=${TORCH_INDEX-}$'\n'$wheels
 recipe=$(cat setup.py pyproject.toml scripts/{install,venv}.sh scripts/fairseq.txt - <<< "$settings" | sha256sum)
-if [[ -f $venv/recipe && $(< $venv/recipe) == "$recipe" ]]; then exit 0; fi
+if [[ -f $venv/recipe && $(< $venv/recipe) == "$recipe" ]]; then
+  compile_operators
+  exit 0
+fi
 if [[ -e $venv && ! -f $venv/recipe ]]; then
   die "$root/$venv was not made by this script (it has no file named recipe): move it away, or remove it"
 fi
@@ -57,3 +65,4 @@ fi
 "$venv/bin/python" -c "import torch, fairseq.data.data_utils_fast, fairseq.libnat" > /dev/null 2>&1 ||
   die "fairseq was built without its C++ extensions"
 echo "$recipe" > "$venv/recipe"
+compile_operators

@@ -37,6 +37,7 @@ TOOLS = {
     "serve": "translate over HTTP",
     "watch": "show how models write a translation, step by step",
     "compare": "compare models on a text: quality, decoder calls and time side by side",
+    "compile": "compile the operators in C++, with which CPUs decode faster",
     "export": "write an autoregressive Transformer as a model of CTranslate2",
     "options": "list tasks, architectures and every option, with defaults",
 }

@@ -44,7 +44,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
 
 
 def script_decoder(decoder: Any, decode_dtype: str | None) -> bool:
-    """Put ``ParallelLayers`` in TorchScript in the place of a decoder's layers, and say so, if they are
+    """Put ``ParallelLayers`` in the place of a decoder's layers, and say so, if they are
     ``NATDecoderLayer`` with softmax attention and ReLU.
 
     Args:
@@ -95,7 +95,7 @@ class _NATLayers(nn.Module):
     """``ParallelLayers``, called as fairseq calls a layer of a non-autoregressive decoder.
 
     Args:
-        layers: in TorchScript.
+        layers: ``ParallelLayers.forward``.
         attentions: the cross-attentions.
         repos: whether a causal self-attention follows the other one.
     """
@@ -118,5 +118,5 @@ class _NATLayers(nn.Module):
         bias, future = padding_bias(self_attn_padding_mask, x), None
         if self.repos:
             future = bias + torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1)
-        x = self.layers.forward(x.transpose(0, 1), bias, future, ks, vs, memories[0].get("bias"))
+        x = self.layers(x.transpose(0, 1), bias, future, ks, vs, memories[0].get("bias"))
         return x.transpose(0, 1), None, None

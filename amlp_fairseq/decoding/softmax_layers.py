@@ -1,7 +1,9 @@
-"""Layers whose attentions are all softmax attention, in TorchScript: no Python between operators.
+"""Layers whose attentions are all softmax attention as one call, without Python between operators.
 
 They give what the layers of ``step_decoder.py`` and of fairseq's encoder give, for CPUs and without attention weights;
-of a sentence with a model of the embedded corpus' size Python took most of the time. Notation: docs/glossary.md.
+of a sentence with a model of the embedded corpus' size Python took most of the time. What they compute is defined here,
+in TorchScript; where ``amlp-fairseq compile`` has been called, ``ops/softmax_layers`` computes it. Notation:
+docs/glossary.md.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from amlp_fairseq.decoding.packed_linear import (
     scripted,
     with_packed_linears,
 )
+from amlp_fairseq.ops.softmax_layers import compiled_layers
 
 
 def decoder_layers(layers: Sequence[Any]) -> Any:
-    """The ``StepLayers`` of ``step_decoder``'s layers in TorchScript; None where a layer has another attention or
+    """``StepLayers.forward`` of ``step_decoder``'s layers; None where a layer has another attention or
     activation, or its linear maps are of a kind that TorchScript cannot call."""
     attentions = [each for layer in layers for each in (layer.self_attention, layer.cross_attention)]
     if any(type(each) is not SoftmaxAttention for each in attentions):
@@ -41,12 +44,12 @@ def decoder_layers(layers: Sequence[Any]) -> Any:
         own, cross = layer.self_attention.packed, layer.cross_attention.packed
         maps += [own.get("qkv"), own.get("out"), cross.get("q"), cross.get("out"), layer.fc1, layer.fc2]
     norms = [norm for layer in layers for norm in layer.norms]
-    return _scripted((_Int8Steps, _OneDnnSteps), maps, norms, attentions[0].num_heads, layers[0].norm_first)
+    return _at_once((_Int8Steps, _OneDnnSteps), maps, norms, attentions[0].num_heads, layers[0].norm_first)
 
 
 def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
-    """A copy of an encoder with packed linear maps, and with ``ParallelLayers`` in TorchScript in the place of its
-    layers where they are fairseq's with softmax attention and ReLU."""
+    """A copy of an encoder with packed linear maps, and with ``ParallelLayers`` in the place of its layers where they
+    are fairseq's with softmax attention and ReLU."""
     encoder = with_packed_linears(encoder, decode_dtype)
     script_encoder(encoder, decode_dtype)
     return encoder
@@ -64,8 +67,8 @@ def script_encoder(encoder: Any, decode_dtype: str | None) -> None:
 
 
 def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
-    """``ParallelLayers`` of an encoder's or decoder's layers in TorchScript, with the attentions of each and their
-    norms; None where one has another attention or activation, or drops out, or its maps are of no kind for that."""
+    """``ParallelLayers.forward`` of an encoder's or decoder's layers, with the attentions of each and their norms; None
+    where one has another attention or activation, or drops out, or its maps are of no kind for that."""
     if any(type(attention) is not SoftmaxAttention for layer in blocks for attention, _ in layer):
         return None
     if any(layer.activation_fn is not F.relu for layer in module.layers) or drops_out(module):
@@ -81,7 +84,7 @@ def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNo
         maps += [fc1, fc2]
         norms.append(layer.final_layer_norm)
     first = module.layers[0]
-    return _scripted((_Int8Parallel, _OneDnnParallel), maps, norms, first.self_attn.num_heads, first.normalize_before)
+    return _at_once((_Int8Parallel, _OneDnnParallel), maps, norms, first.self_attn.num_heads, first.normalize_before)
 
 
 class _EncoderLayers(nn.Module):
@@ -93,17 +96,21 @@ class _EncoderLayers(nn.Module):
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
         bias = None if encoder_padding_mask is None else padding_bias(encoder_padding_mask, x)
-        out: Tensor = self.layers.forward(x.transpose(0, 1), bias, None, [], [], None).transpose(0, 1)
+        out: Tensor = self.layers(x.transpose(0, 1), bias, None, [], [], None).transpose(0, 1)
         return out
 
 
-def _scripted(
+def _at_once(
     kinds: tuple[Any, Any], maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool
 ) -> Any:
-    """Layers of the first or the second kind, for int8 or oneDNN; None if the maps are of neither."""
+    """``forward`` of the first or the second kind, for int8 or oneDNN, in C++ if that has been compiled and otherwise
+    in TorchScript; None if the maps are of neither."""
     for kind, of in ((kinds[0], Int8Map), (kinds[1], OneDnnMap)):
         if all(isinstance(each, of) and each.bias is not None for each in maps):
-            return scripted(kind(maps, norms, heads, norm_first))
+            compiled = compiled_layers(maps, norms, heads, norm_first)
+            if compiled is not None:
+                return compiled.step if issubclass(kind, StepLayers) else compiled.parallel
+            return scripted(kind(maps, norms, heads, norm_first)).forward
     return None
 
 

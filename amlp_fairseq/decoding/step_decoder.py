@@ -34,7 +34,7 @@ class StepDecoder:
         decode_dtype: of the weights, one of ``packed_linear.DECODE_DTYPES``; None: as they are.
 
     Attributes:
-        scripted: see ``softmax_layers.py``; None if it has no such layers.
+        layers_at_once: ``StepLayers.forward``, see ``softmax_layers.py``; None if its layers are others.
         slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
 
@@ -42,7 +42,7 @@ class StepDecoder:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
-        self.scripted = decoder_layers(self.layers)
+        self.layers_at_once = decoder_layers(self.layers)
         self.state_layout = StateLayout(
             [layer.self_attention for layer in self.layers], self.decoder.embed_tokens.weight
         )
@@ -93,8 +93,8 @@ class StepDecoder:
         x = decoder.embed_words(words, context.slots) + F.embedding(context.slots, self.encodings)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
-        if self.scripted is not None and not need_attention and isinstance(context.end, int):
-            x = self.scripted.forward(
+        if self.layers_at_once is not None and not need_attention and isinstance(context.end, int):
+            x = self.layers_at_once(
                 x,
                 context.slots,
                 context.end,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_help_of_a_command_has_an_example(
     text = printed(monkeypatch, capsys, name, "--help", status=0)
     assert text.startswith(f"usage: amlp-fairseq {name} ")
     description = text.split("\n\n", 1)[1]
-    assert f"\n    amlp-fairseq {name} " in description
+    assert re.search(rf"\n    amlp-fairseq {name}\s", description)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Layers in TorchScript against the same layers called from Python, which other tests compare with the full forward."""
+"""Layers as one call, in C++ or TorchScript, against the same layers called from Python, which other tests compare with
+the full forward."""
 
 from __future__ import annotations
 
@@ -14,8 +15,22 @@ from amlp_fairseq.decoding.packed_linear import pack, with_packed_linears
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.ready_nat import ready_nat
 from amlp_fairseq.decoding.softmax_layers import decoder_layers, ready_encoder
+from amlp_fairseq.ops.compiled import compile_source, loaded
+from amlp_fairseq.ops.softmax_layers import SOURCE
 
 EOS = 2
+
+
+@pytest.fixture(params=["C++", "TorchScript"], autouse=True)
+def tolerance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Of logits up to 10; C++ adds in another order."""
+    if request.param == "C++":
+        compile_source(SOURCE)
+        loaded.cache_clear()
+        assert loaded(SOURCE)
+        return 1e-5
+    monkeypatch.setattr(softmax_layers, "compiled_layers", lambda *arguments: None)
+    return 1e-6
 
 
 def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, ReadyModel]:
@@ -23,23 +38,28 @@ def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, ReadyModel]:
     return task, ReadyModel(toy.model(task, **options), decode_dtype)
 
 
+@pytest.mark.parametrize("width", [16, 40, 512])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
 @torch.inference_mode()
-def test_both_give_the_same(decode_dtype: str | None, norm_first: bool) -> None:
-    """Steps of a beam whose rows branch, over sources with padding, until the buffers grow."""
-    task, model = ready(decode_dtype, decoder_normalize_before=norm_first)
-    scripted, generator = model.decoder.scripted, torch.Generator().manual_seed(1)
-    assert scripted is not None
+def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: int, tolerance: float) -> None:
+    """Steps of a beam whose rows branch, over sources with padding, until the buffers grow; layers of few weights, such
+    as are no multiple of a vector, and many. Of many inputs one may be rounded to another of int8's steps."""
+    if width > 16:
+        tolerance = 0.1 if decode_dtype == "int8" else 1e-5
+    widths = {"encoder_embed_dim": width, "decoder_embed_dim": width}
+    task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **widths)
+    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
+    assert at_once is not None
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
     words = torch.full((6, 2), EOS)
     for _ in range(36):
-        model.decoder.scripted = scripted
+        model.decoder.layers_at_once = at_once
         found, _ = sessions[0].step(words)
-        model.decoder.scripted = None
+        model.decoder.layers_at_once = None
         expected, _ = sessions[1].step(words)
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
         rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
         for session in sessions:
             session.reorder(rows)
@@ -47,19 +67,19 @@ def test_both_give_the_same(decode_dtype: str | None, norm_first: bool) -> None:
 
 
 @torch.inference_mode()
-def test_rows_that_stand_at_different_words() -> None:
+def test_rows_that_stand_at_different_words(tolerance: float) -> None:
     task = toy.task(12, num_directions=1)
     model = ReadyModel(toy.model(task), None)
-    scripted, generator = model.decoder.scripted, torch.Generator().manual_seed(1)
+    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     sessions = [model.begin_verification(**net_input) for _ in range(2)]
     words = torch.full((3, 4), EOS)
     for step in range(5):
-        model.decoder.scripted = scripted
+        model.decoder.layers_at_once = at_once
         found, _ = sessions[0].verify(words)
-        model.decoder.scripted = None
+        model.decoder.layers_at_once = None
         expected, _ = sessions[1].verify(words)
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
         for session in sessions:
             session.truncate([length - back for length, back in zip(session.lengths, (step % 3, 0, 2), strict=True)])
         words = torch.randint(4, 16, (3, 4), generator=generator)
@@ -74,7 +94,7 @@ def test_rows_that_stand_at_different_words() -> None:
     ],
 )
 def test_other_layers_are_called_from_python(options: dict[str, Any]) -> None:
-    assert ready(None, **options)[1].decoder.scripted is None
+    assert ready(None, **options)[1].decoder.layers_at_once is None
 
 
 def test_maps_that_are_not_scripted_are_called_from_python() -> None:

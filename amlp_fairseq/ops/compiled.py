@@ -1,0 +1,87 @@
+"""Operators in C++, compiled by ``amlp-fairseq compile`` for the processor of this machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from amlp_fairseq.ops.backend import VARIABLE
+
+#: Math flags: errors and traps that nobody asks for would keep loops from being vectorised.
+FLAGS = "-std=c++20 -O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC".split()
+LIBRARIES = ("-ltorch_cpu", "-lc10")
+
+logger = logging.getLogger(__name__)
+
+
+def compile_source(source: Path) -> Path:
+    """Compile a C++ file, unless that has been done, and return the library.
+
+    Raises:
+        RuntimeError: where it cannot be compiled or loaded, with the reason.
+    """
+    if sys.platform != "linux":
+        raise RuntimeError(f"operators are compiled on Linux only, not on {sys.platform}")
+    library, torch_folder = library_of(source), Path(torch.__file__).parent
+    if library.exists() and _loads(library):
+        return library
+    include, lib = torch_folder / "include", torch_folder / "lib"
+    compiler = os.environ.get("CXX", "c++")
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            made = Path(folder) / library.name
+            includes = [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
+            command = [compiler, *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"{compiler} ended with {done.returncode}:\n{done.stderr.strip()}")
+            torch.ops.load_library(made)
+            made.replace(library)  # whole, or not at all
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"there is no C++ compiler {compiler} (on Debian: apt-get install g++), or name one in CXX"
+        ) from None
+    except OSError as error:
+        raise RuntimeError(f"{library}: {error}") from error
+    return library
+
+
+@functools.cache
+def loaded(source: Path) -> bool:
+    """Whether the library of a source has been made and could be loaded; not with ``AMLP_FAIRSEQ_BACKEND=torch``."""
+    if os.environ.get(VARIABLE) == "torch" or sys.platform != "linux":
+        return False
+    library = library_of(source)
+    return library.exists() and _loads(library)
+
+
+def _loads(library: Path) -> bool:
+    try:
+        torch.ops.load_library(library)
+    except OSError as error:
+        logger.warning(f"{library} cannot be loaded, amlp-fairseq compile makes it anew: {error}")
+        return False
+    return True
+
+
+def library_of(source: Path) -> Path:
+    """Where the library of a source belongs: its name stands for all that it depends on."""
+    depends = "\n".join([source.read_text(encoding="utf-8"), torch.__version__, *FLAGS, _processor()])
+    name = f"{source.parent.name}-{hashlib.sha256(depends.encode()).hexdigest()[:16]}.so"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "amlp_fairseq" / name
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on."""
+    first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    return "\n".join(line for line in first.splitlines() if line.startswith(("model name", "flags", "Features")))

@@ -1,0 +1,133 @@
+"""Operators in C++: how they are compiled and found, and that a row's result depends on that row alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+
+from amlp_fairseq.cli import main as cli
+from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.ops import compiled
+from amlp_fairseq.ops.compiled import compile_source, library_of, loaded
+from amlp_fairseq.ops.softmax_layers import SOURCE
+
+#: Something that compiles at once.
+SMALL = "extern int here; int here = 1;\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source of its own folder, and a cache without libraries."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    loaded.cache_clear()
+    path = tmp_path / "small" / "kernels.cpp"
+    path.parent.mkdir()
+    path.write_text(SMALL)
+    return path
+
+
+def test_it_is_compiled_once_and_then_found(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not loaded(source)
+    library = compile_source(source)
+    assert library == library_of(source)
+    assert [*library.parent.iterdir()] == [library]
+    monkeypatch.setenv("CXX", "not-needed")
+    assert compile_source(source) == library
+    loaded.cache_clear()
+    assert loaded(source)
+
+
+def test_another_source_is_another_library(source: Path) -> None:
+    library = compile_source(source)
+    source.write_text(SMALL.replace("1", "2"))
+    assert not loaded(source)
+    assert compile_source(source) != library
+
+
+@pytest.mark.parametrize("changed", ["torch", "processor"])
+def test_what_it_was_compiled_for_counts(changed: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = library_of(source)
+    if changed == "torch":
+        monkeypatch.setattr(torch, "__version__", "0.0")
+    else:
+        monkeypatch.setattr(compiled, "_processor", lambda: "another")
+    assert library_of(source) != library
+
+
+def test_plain_pytorch_can_be_asked_for(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_source(source)
+    monkeypatch.setenv("AMLP_FAIRSEQ_BACKEND", "torch")
+    loaded.cache_clear()
+    assert not loaded(source)
+
+
+def test_a_damaged_library_is_not_used_and_made_anew(source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    library_of(source).parent.mkdir(parents=True)
+    library_of(source).write_text("damaged")
+    with caplog.at_level(logging.WARNING):
+        assert not loaded(source)
+    assert str(library_of(source)) in caplog.text
+    compile_source(source)
+    loaded.cache_clear()
+    assert loaded(source)
+
+
+def test_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"no C\+\+ compiler no-such-compiler .*apt-get install g\+\+"):
+        compile_source(source)
+    assert not [*library_of(source).parent.iterdir()]
+
+
+def test_what_the_compiler_says_is_shown(source: Path) -> None:
+    source.write_text("this is not C++")
+    with pytest.raises(RuntimeError, match=r"c\+\+ ended with 1:[^§]*error"):
+        compile_source(source)
+    assert not [*library_of(source).parent.iterdir()]
+
+
+def test_a_cache_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RuntimeError, match="file/amlp_fairseq"):
+        compile_source(source)
+
+
+def test_the_command_prints_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run("compile", [])
+    assert capsys.readouterr().out.strip() == str(library_of(SOURCE))
+
+
+@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@pytest.mark.parametrize("threads", [1, 2])
+@torch.inference_mode()
+def test_a_row_depends_on_that_row_alone(decode_dtype: str | None, threads: int) -> None:
+    """Bit for bit: rows together, with threads, against each alone, in the encoder's layers and the decoder's."""
+    compile_source(SOURCE)
+    loaded.cache_clear()
+    torch.manual_seed(0)
+    rows, width, slots = 70, 40, 9
+    task = toy.task(12, num_directions=2)
+    model = ReadyModel(toy.model(task, encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
+    x, kv = torch.randn(rows, 2, width), torch.randn(2, rows, 2, 2, slots, width // 2)
+    memory, every = torch.randn(2, 2, rows, 2, 30, width // 2), torch.randn(rows, 30, width)
+
+    def outputs(some: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        states, (ks, vs) = [*kv[:, some].clone()], memory[:, :, some]
+        step = model.decoder.layers_at_once(x[some], torch.arange(4, 6), 6, None, states, [*ks], [*vs], None)
+        return step, model.encoder.layers[0].layers(every[some], None, None, [], [], None)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = outputs(slice(None))
+    finally:
+        torch.set_num_threads(before)
+    for row in (0, 1, 33, rows - 1):
+        for found, expected in zip(together, outputs(slice(row, row + 1)), strict=True):
+            assert torch.equal(found[row], expected[0])
