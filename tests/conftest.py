@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.ops import backend as backends
+from amlp_fairseq.ops import combine_words, softmax_layers
+from amlp_fairseq.ops.compiled import compile_source, loaded
 
 # Triton's kernels run on a GPU or, for tests, in Triton's interpreter on a CPU. Triton reads this variable when it is
 # imported, before any test could set it. Where there is a GPU the real kernels are what must be tested.
@@ -46,3 +48,17 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", poison(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
     monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
+
+
+@pytest.fixture(scope="module", params=["C++", "PyTorch"])
+def operators(request: pytest.FixtureRequest) -> Iterator[str]:
+    """With the operators of ``amlp-fairseq compile``, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "C++":
+            for source in (softmax_layers.SOURCE, combine_words.SOURCE):
+                compile_source(source)
+        else:
+            patch.setenv(backends.VARIABLE, "torch")
+        loaded.cache_clear()
+        yield request.param
+    loaded.cache_clear()

@@ -2,9 +2,10 @@
 
     amlp-fairseq compile
 
-Layers of softmax attention then take a fraction of the time on a CPU, in float32 and int8. It needs a C++ compiler (the
-environment variable CXX, or c++) and half a minute, and prints the library, which lies in ~/.cache/amlp_fairseq (or in
-$XDG_CACHE_HOME). After an update of this package or of torch, and on another processor, compile again.
+Layers of softmax attention and the choice of words then take a fraction of the time on a CPU, in float32 and int8. It
+needs a C++ compiler (the environment variable CXX, or c++) and half a minute, and prints the libraries, which lie in
+~/.cache/amlp_fairseq (or in $XDG_CACHE_HOME). After an update of this package or of torch, and on another processor,
+compile again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from amlp_fairseq.usage import command_parser
 
 def main() -> None:
     command_parser("compile", __doc__).parse_args()
+    from amlp_fairseq.ops import combine_words, softmax_layers
     from amlp_fairseq.ops.compiled import compile_source
-    from amlp_fairseq.ops.softmax_layers import SOURCE
 
-    print(compile_source(SOURCE))
+    for source in (softmax_layers.SOURCE, combine_words.SOURCE):
+        print(compile_source(source))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from pathlib import Path
 import torch
 from torch.utils import collect_env
 
+from amlp_fairseq.ops.compiled import loaded
+from amlp_fairseq.ops.softmax_layers import SOURCE
+
 PACKAGES = ("torch", "triton", "amlp-fairseq", "sacrebleu", "sentencepiece")
 
 
@@ -27,6 +30,7 @@ def environment(device: str | None = None) -> dict[str, object]:
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else f"{processor()} (CPU)",
         "threads": torch.get_num_threads(),
+        **({"operators": "C++" if loaded(SOURCE) else "PyTorch"} if device == "cpu" else {}),
         "python": platform.python_version(),
         **({"cuda": torch.version.cuda} if device == "cuda" else {}),
         **{name: found for name in (*PACKAGES, *packages_distributions()["fairseq"]) if (found := _version(name))},

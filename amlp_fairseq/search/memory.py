@@ -11,7 +11,9 @@ from amlp_fairseq.decoding.host_memory import KEPT
 GIB = 1 << 30
 
 
-def needed_bytes(rows: int, z: int, vocab: int, beam: int, models: int, itemsize: int, row_bytes: int) -> int:
+def needed_bytes(
+    rows: int, z: int, vocab: int, beam: int, models: int, itemsize: int, row_bytes: int, row_by_row: bool
+) -> int:
     """The least that the first step holds at once.
 
     Args:
@@ -22,9 +24,10 @@ def needed_bytes(rows: int, z: int, vocab: int, beam: int, models: int, itemsize
         models: how many are averaged.
         itemsize: bytes of a logit.
         row_bytes: of a row's states, in all models.
+        row_by_row: whether the combinations of one row are held at a time.
     """
     table, candidates = rows * z * vocab, min(2 * beam, vocab)
-    combinations = rows * candidates**2 * 4 if z > 1 else 0
+    combinations = rows * candidates**2 * 4 if z > 1 and not row_by_row else 0
     return rows * row_bytes + max(table * (4 * models + itemsize), table * 4 + combinations)
 
 

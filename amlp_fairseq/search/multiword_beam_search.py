@@ -25,6 +25,7 @@ from amlp_fairseq.search.rules import Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
     Combinations,
     combine_words,
+    compiled,
     deduplicate_ngrams,
     length_penalty,
     row_permutation,
@@ -251,7 +252,9 @@ class _Search:
     def _needed_bytes(self, models: list[ReadyModel]) -> int:
         rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
         row_bytes = sum(model.row_bytes for model in models)
-        return needed_bytes(rows, self.z, self.generator.vocab, self.beam, len(models), itemsize, row_bytes)
+        row_by_row = compiled(self.source.device, self.options.no_repeat_ngram_size > 0)
+        vocab = self.generator.vocab
+        return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, row_by_row)
 
     def run(self) -> None:
         steps = 0

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from amlp_fairseq.ops.combine_words import SOURCE
+from amlp_fairseq.ops.compiled import loaded
 from amlp_fairseq.ops.top_k import top_k
 
 
@@ -33,6 +35,11 @@ class Combinations(NamedTuple):
 
 # (words chosen in this step so far (R, k, p), candidates for slot p (R, m)) -> forbidden (R, k, m)
 Forbidden = Callable[[Tensor, Tensor], Tensor]
+
+
+def compiled(device: torch.device, forbids: bool) -> bool:
+    """Whether ``combine_words`` is in C++ there; not where some candidates are forbidden."""
+    return device.type == "cpu" and not forbids and loaded(SOURCE)
 
 
 def combine_words(
@@ -57,6 +64,9 @@ def combine_words(
         forbidden: which candidates may not follow which words of the same step.
         most_forbidden: the most candidates that ``forbidden`` can exclude for one slot.
     """
+    if compiled(lprobs.device, forbidden is not None) and lprobs.dtype == torch.float32:
+        ignore = words_behind_end == "ignore"
+        return Combinations(*torch.ops.amlp_fairseq.combine_words(lprobs, k, eos, pad, ignore))
     n, z, vocab = lprobs.shape
     ignore = words_behind_end == "ignore" and z > 1
     if forbidden is None and z == 1:

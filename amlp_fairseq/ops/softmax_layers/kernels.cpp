@@ -7,6 +7,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/custom_class.h>
 
+#ifdef __AVX512VNNI__
+#include <immintrin.h>
+#endif
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -133,6 +137,110 @@ struct SmallMap {
   }
 };
 
+#ifdef __AVX512VNNI__
+constexpr bool kSmallInt8 = true;
+constexpr int64_t kGroup = 4;  // products that an instruction adds up for each lane
+
+// A map with few int8 weights, see int8_product of decoding/packed_linear.py.
+struct SmallInt8Map {
+  int64_t in = 0, out = 0, groups = 0;
+  float step = 0;
+  int32_t zero = 0;
+  std::vector<int8_t> panels;  // (out / kLanes, groups, kLanes, kGroup)
+  std::vector<int32_t> corrections;
+  std::vector<float> scales, biases;
+
+  SmallInt8Map(const Tensor& weight, const Tensor& weight_scales, const Tensor& bias, double step, int64_t zero)
+      : in(weight.size(1)), out(weight.size(0)), groups((in + kGroup - 1) / kGroup), step(step), zero(zero) {
+    panels.assign(panels_of(out) * groups * kLanes * kGroup, 0);
+    corrections.assign(panels_of(out) * kLanes, 0);
+    make_panels(weight_scales.const_data_ptr<float>(), 1, out, 0, weight_scales.stride(0), scales);
+    make_panels(bias.const_data_ptr<float>(), 1, out, 0, bias.stride(0), biases);
+    const int8_t* from = weight.const_data_ptr<int8_t>();
+    for (int64_t o = 0; o < out; o++) {
+      scales[o] *= this->step;
+      for (int64_t i = 0; i < in; i++) {
+        const int8_t each = from[o * weight.stride(0) + i * weight.stride(1)];
+        panels[((o / kLanes * groups + i / kGroup) * kLanes + o % kLanes) * kGroup + i % kGroup] = each;
+        corrections[o] += this->zero * each;
+      }
+    }
+  }
+
+  // A row of x in unsigned steps; returns its size.
+  float quantise(const float* x, uint8_t* units) const {
+    float size = 0;
+#pragma omp simd reduction(max : size)
+    for (int64_t i = 0; i < in; i++) size = std::max(size, std::abs(x[i]));
+    const float factor = size > 0 ? 1 / size : 0, steps = 1 / step;
+#pragma omp simd
+    for (int64_t i = 0; i < in; i++) {
+      const int32_t unit = static_cast<int32_t>(std::nearbyint(x[i] * factor * steps)) + zero;
+      units[i] = std::min(std::max(unit, 0), 255);
+    }
+    return size;
+  }
+
+  template <int Rows, int Count>
+  void tile(const uint8_t* units, const float* sizes, int64_t first, float* y, bool relu) const {
+    __m512i sums[Rows][Count];
+    for (int p = 0; p < Count; p++)
+      for (int r = 0; r < Rows; r++) sums[r][p] = _mm512_setzero_si512();
+    const int8_t* panel = panels.data() + first * groups * kLanes * kGroup;
+    for (int64_t g = 0; g < groups; g++)
+      for (int p = 0; p < Count; p++) {
+        const __m512i weight = _mm512_loadu_si512(panel + (p * groups + g) * kLanes * kGroup);
+        for (int r = 0; r < Rows; r++) {
+          int32_t group;
+          std::memcpy(&group, units + (r * groups + g) * kGroup, sizeof group);
+          sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], _mm512_set1_epi32(group), weight);
+        }
+      }
+    for (int p = 0; p < Count; p++)
+      for (int r = 0; r < Rows; r++) {
+        const int64_t begin = (first + p) * kLanes;
+        int32_t sum[kLanes];
+        float outputs[kLanes];
+        _mm512_storeu_si512(sum, sums[r][p]);
+#pragma omp simd
+        for (int64_t o = 0; o < kLanes; o++) {
+          const float value = (sum[o] - corrections[begin + o]) * scales[begin + o] * sizes[r] + biases[begin + o];
+          outputs[o] = relu ? std::max(value, 0.0f) : value;
+        }
+        std::memcpy(y + r * out + begin, outputs, std::min(kLanes, out - begin) * sizeof(float));
+      }
+  }
+
+  template <int Count>
+  void multiply(const uint8_t* units, const float* sizes, int64_t rows, int64_t first, float* y, bool relu) const {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) tile<4, Count>(units + r * groups * kGroup, sizes + r, first, y + r * out, relu);
+    for (; r < rows; r++) tile<1, Count>(units + r * groups * kGroup, sizes + r, first, y + r * out, relu);
+  }
+
+  void product(const float* x, float* y, int64_t rows, bool relu) const {
+    at::parallel_for(0, rows, std::max<int64_t>(4, rows_for_a_thread(in * out / 4)), [&](int64_t begin, int64_t end) {
+      const int64_t count = end - begin;
+      std::vector<uint8_t> units(count * groups * kGroup, 0);
+      std::vector<float> sizes(count);
+      for (int64_t r = 0; r < count; r++) sizes[r] = quantise(x + (begin + r) * in, &units[r * groups * kGroup]);
+      int64_t p = 0;
+      for (; p + 4 <= panels_of(out); p += 4) multiply<4>(units.data(), sizes.data(), count, p, y + begin * out, relu);
+      for (; p < panels_of(out); p++) multiply<1>(units.data(), sizes.data(), count, p, y + begin * out, relu);
+    });
+  }
+};
+#else
+constexpr bool kSmallInt8 = false;
+
+// Without the instructions for it int8 weights are left to PyTorch's operator.
+struct SmallInt8Map {
+  int64_t out = 0;
+  SmallInt8Map(const Tensor&, const Tensor&, const Tensor&, double, int64_t) { TORCH_CHECK(false, "no VNNI"); }
+  void product(const float*, float*, int64_t, bool) const {}
+};
+#endif
+
 // An operator, called by its schema: its C++ signature differs between versions of torch.
 struct Operator {
   c10::OperatorHandle handle;
@@ -147,9 +255,10 @@ struct Operator {
   }
 };
 
-// A linear map: of few float32 weights, in oneDNN's layout, or int8.
+// A linear map of one of four kinds.
 struct Map {
   std::optional<SmallMap> small;
+  std::optional<SmallInt8Map> small_int8;
   Tensor one_dnn, bias;
   IValue int8;
   double step = 0;
@@ -157,9 +266,11 @@ struct Map {
 
   // Inputs (n, in) to outputs (n, out).
   Tensor product(const Tensor& x, bool relu) const {
-    if (small.has_value()) {
-      Tensor y = at::empty({x.size(0), small->out}, x.options());
-      small->product(x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), x.size(0), relu);
+    if (small.has_value() || small_int8.has_value()) {
+      Tensor y = at::empty({x.size(0), small.has_value() ? small->out : small_int8->out}, x.options());
+      const float* from = x.const_data_ptr<float>();
+      float* to = y.mutable_data_ptr<float>();
+      small.has_value() ? small->product(from, to, x.size(0), relu) : small_int8->product(from, to, x.size(0), relu);
       return y;
     }
     if (int8.isNone()) {
@@ -292,25 +403,30 @@ struct Head {
 
 class SoftmaxLayers : public torch::CustomClassHolder {
  public:
-  // Of all maps the weights in one of three forms, the other two without elements, and the biases; of int8 weights the step
-  // size and the zero point of the inputs. Of all norms weights and biases. See decoding/softmax_layers.py.
-  SoftmaxLayers(std::vector<Tensor> plain, std::vector<Tensor> one_dnn, c10::List<IValue> int8, std::vector<Tensor> biases,
-                std::vector<double> steps, std::vector<int64_t> zeros, std::vector<Tensor> norm_weights,
-                std::vector<Tensor> norm_biases, double eps, int64_t heads, bool norm_first)
+  // Of all norms weights and biases. Maps are added in their order. See decoding/softmax_layers.py.
+  SoftmaxLayers(std::vector<Tensor> norm_weights, std::vector<Tensor> norm_biases, double eps, int64_t heads,
+                bool norm_first)
       : norm_weights_(std::move(norm_weights)), norm_biases_(std::move(norm_biases)), eps_(eps), heads_(heads),
-        norm_first_(norm_first) {
-    for (size_t i = 0; i < biases.size(); i++) {
-      Map map;
-      map.bias = biases[i];
-      if (int8.size() > 0) {
-        map.int8 = int8.get(i), map.step = steps[i], map.zero = zeros[i];
-      } else if (plain[i].numel() > 0) {
-        map.small.emplace(plain[i], biases[i]);
-      } else {
-        map.one_dnn = one_dnn[i];
-      }
-      maps_.push_back(std::move(map));
-    }
+        norm_first_(norm_first) {}
+
+  // Of few weights, transposed (in, out).
+  void add_small(const Tensor& transposed, const Tensor& bias) { maps_.emplace_back().small.emplace(transposed, bias); }
+
+  // In oneDNN's layout.
+  void add_one_dnn(const Tensor& packed, const Tensor& bias) {
+    Map& map = maps_.emplace_back();
+    map.one_dnn = packed, map.bias = bias;
+  }
+
+  // Of few int8 weights (out, in), with the scales of the outputs and the step size and zero point of the inputs.
+  void add_small_int8(const Tensor& weight, const Tensor& scales, const Tensor& bias, double step, int64_t zero) {
+    maps_.emplace_back().small_int8.emplace(weight, scales, bias, step, zero);
+  }
+
+  // Of packed int8 weights.
+  void add_int8(const IValue& packed, const Tensor& bias, double step, int64_t zero) {
+    Map& map = maps_.emplace_back();
+    map.int8 = packed, map.bias = bias, map.step = step, map.zero = zero;
   }
 
   // See StepLayers.forward.
@@ -443,8 +559,12 @@ class SoftmaxLayers : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.class_<SoftmaxLayers>("SoftmaxLayers")
-      .def(torch::init<std::vector<Tensor>, std::vector<Tensor>, c10::List<IValue>, std::vector<Tensor>, std::vector<double>,
-                       std::vector<int64_t>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool>())
+      .def(torch::init<std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool>())
+      .def("add_small", &SoftmaxLayers::add_small)
+      .def("add_one_dnn", &SoftmaxLayers::add_one_dnn)
+      .def("add_small_int8", &SoftmaxLayers::add_small_int8)
+      .def("add_int8", &SoftmaxLayers::add_int8)
       .def("step", &SoftmaxLayers::step)
-      .def("parallel", &SoftmaxLayers::parallel);
+      .def("parallel", &SoftmaxLayers::parallel)
+      .def_static("has_small_int8", [] { return kSmallInt8; });
 }

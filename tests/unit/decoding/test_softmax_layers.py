@@ -15,22 +15,17 @@ from amlp_fairseq.decoding.packed_linear import pack, with_packed_linears
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.ready_nat import ready_nat
 from amlp_fairseq.decoding.softmax_layers import decoder_layers, ready_encoder
-from amlp_fairseq.ops.compiled import compile_source, loaded
-from amlp_fairseq.ops.softmax_layers import SOURCE
 
 EOS = 2
 
 
-@pytest.fixture(params=["C++", "TorchScript"], autouse=True)
-def tolerance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+pytestmark = pytest.mark.usefixtures("operators")
+
+
+@pytest.fixture
+def tolerance(operators: str) -> float:
     """Of logits up to 10; C++ adds in another order."""
-    if request.param == "C++":
-        compile_source(SOURCE)
-        loaded.cache_clear()
-        assert loaded(SOURCE)
-        return 1e-5
-    monkeypatch.setattr(softmax_layers, "compiled_layers", lambda *arguments: None)
-    return 1e-6
+    return 1e-5 if operators == "C++" else 1e-6
 
 
 def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, ReadyModel]:
@@ -145,7 +140,7 @@ def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
 @pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
 @torch.inference_mode()
 def test_non_autoregressive_decoder(
-    decode_dtype: str | None, norm_first: bool, no_repos: bool, monkeypatch: pytest.MonkeyPatch
+    decode_dtype: str | None, norm_first: bool, no_repos: bool, operators: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several passes over each of two sources, with padding in these and in the targets."""
     options = {"decoder_normalize_before": norm_first, "no_repos": no_repos}
@@ -166,7 +161,8 @@ def test_non_autoregressive_decoder(
             for other in (packed, model) if decode_dtype is None else (packed,):
                 expected = other.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
                 kept = tokens.ne(words.pad())
-                torch.testing.assert_close(found[kept], expected[kept], atol=1e-5, rtol=0)
+                rounded = decode_dtype == "int8" and operators == "C++"  # an input, to another of int8's steps
+                torch.testing.assert_close(found[kept], expected[kept], atol=0.1 if rounded else 1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

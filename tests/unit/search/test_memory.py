@@ -33,6 +33,7 @@ def search(words: int, beam: int, directions: int, models: int = 1, sentences: i
     ("words", "beam", "directions", "models"),
     [(20_000, 4, 1, 1), (20_000, 4, 2, 1), (20_000, 3, 1, 3), (300, 100, 2, 1), (300, 100, 4, 2), (12, 300, 1, 1)],
 )
+@pytest.mark.usefixtures("operators")
 def test_no_search_takes_less(
     words: int, beam: int, directions: int, models: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,9 +62,9 @@ def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.Monke
 
 def test_beam_2000_and_a_large_dictionary() -> None:
     """The combinations of two words, for each row."""
-    needed = memory.needed_bytes(2000, 2, 2000, 2000, models=1, itemsize=4, row_bytes=0)
+    needed = memory.needed_bytes(2000, 2, 2000, 2000, models=1, itemsize=4, row_bytes=0, row_by_row=False)
     assert needed // memory.GIB == 29
-    assert memory.needed_bytes(4, 2, 2000, 4, models=1, itemsize=4, row_bytes=0) < 1 << 20
+    assert memory.needed_bytes(4, 2, 2000, 4, models=1, itemsize=4, row_bytes=0, row_by_row=False) < 1 << 20
 
 
 def files(root: Path, **contents: str) -> Path:

@@ -17,6 +17,8 @@ from amlp_fairseq.search.search_steps import (
 
 PAD, EOS = 1, 2
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 
 def table(rows: list[list[float]]) -> torch.Tensor:
     """One hypothesis' probabilities (z, V) as log-probabilities (1, z, V)."""
@@ -58,6 +60,21 @@ def test_combinations_equal_enumeration(z: int, behind: str) -> None:
         best = sorted(scores.items(), key=lambda item: -item[1])[:k]
         assert [tuple(words) for words in found.words[row].tolist()][: len(best)] == [words for words, _ in best]
         torch.testing.assert_close(found.scores[row, : len(best)], torch.tensor([score for _, score in best]))
+
+
+@pytest.mark.parametrize("behind", ["ignore", "count"])
+@pytest.mark.parametrize("z", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 8, 50])
+def test_large_dictionaries(k: int, z: int, behind: str) -> None:
+    """The definition over float64 tables, of rows of which one has no number in a slot and one few finite entries."""
+    lprobs = torch.randn(5, z, 3001, generator=torch.Generator().manual_seed(k)).log_softmax(-1)
+    lprobs[1, -1], lprobs[2, :, 20:] = math.nan, -math.inf
+    found, expected = (combine_words(table, k, EOS, PAD, behind) for table in (lprobs, lprobs.double()))
+    torch.testing.assert_close(found.scores, expected.scores.float())
+    possible = expected.scores > -math.inf
+    for name in ("words", "ends"):
+        assert torch.equal(getattr(found, name)[possible], getattr(expected, name)[possible])
+    torch.testing.assert_close(found.word_scores[possible], expected.word_scores[possible].float())
 
 
 def test_forbidden_candidates_make_room_for_the_next_best() -> None:

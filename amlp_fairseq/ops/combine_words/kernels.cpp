@@ -1,0 +1,145 @@
+// combine_words of search/search_steps.py for CPUs. Source: Zhang et al. (2020), Algorithm 1, lines 10-14. Notation:
+// docs/glossary.md.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+// Entries of the dictionary that are first looked at as one.
+constexpr int64_t kBlock = 64;
+
+// What is not a number counts as -inf.
+float number(float score) { return score > kNone ? score : kNone; }
+
+struct Candidate {
+  float score;
+  int64_t word;
+};
+
+// The m largest of a slot's V entries, best first.
+std::vector<Candidate> largest(const float* table, int64_t vocab, int64_t m) {
+  std::vector<Candidate> best;
+  const auto better = [](const Candidate& one, const Candidate& other) { return one.score > other.score; };
+  for (int64_t begin = 0; begin < vocab; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, vocab);
+    float most = kNone;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = begin; i < end; i++) most = table[i] > most ? table[i] : most;
+    const bool full = static_cast<int64_t>(best.size()) == m;
+    if (full && !(most > best.back().score)) continue;
+    for (int64_t i = begin; i < end; i++) {
+      const Candidate each{number(table[i]), i};
+      if (static_cast<int64_t>(best.size()) == m) {
+        if (!better(each, best.back())) continue;
+        best.pop_back();
+      }
+      best.insert(std::upper_bound(best.begin(), best.end(), each, better), each);
+    }
+  }
+  return best;
+}
+
+// The words chosen for the first slots of a step.
+struct Prefix {
+  float score;
+  std::vector<int64_t> words;
+};
+
+// A prefix, by its number, and the word that may follow it.
+struct Continuation {
+  float score;
+  int64_t prefix, word;
+};
+
+// The indices of the k best, best first; of equal ones the first.
+template <typename Scored>
+std::vector<int64_t> best_of(const std::vector<Scored>& all, int64_t k) {
+  std::vector<int64_t> indices(all.size());
+  for (size_t i = 0; i < all.size(); i++) indices[i] = i;
+  const int64_t kept = std::min<int64_t>(k, all.size());
+  std::partial_sort(indices.begin(), indices.begin() + kept, indices.end(), [&](int64_t one, int64_t other) {
+    return all[one].score > all[other].score || (all[one].score == all[other].score && one < other);
+  });
+  indices.resize(kept);
+  return indices;
+}
+
+// The k best ways to fill the z slots of a row.
+std::vector<Prefix> best_ways(const float* lprobs, int64_t z, int64_t vocab, int64_t k, int64_t eos, int64_t pad,
+                              bool ignore) {
+  std::vector<Prefix> prefixes{{0, {}}}, ended;
+  for (int64_t slot = 0; slot < z; slot++) {
+    // A step that ends before its last slot is complete; it competes with the others at the end.
+    const bool ends_here = ignore && slot < z - 1;
+    if (ends_here)
+      for (const Prefix& prefix : prefixes) {
+        ended.push_back({prefix.score + number(lprobs[slot * vocab + eos]), prefix.words});
+        ended.back().words.push_back(eos);
+        ended.back().words.resize(z, pad);
+      }
+    std::vector<Continuation> all;
+    for (const Candidate& each : largest(lprobs + slot * vocab, vocab, std::min(k + ignore, vocab)))
+      for (size_t i = 0; i < prefixes.size(); i++)
+        all.push_back({prefixes[i].score + (ends_here && each.word == eos ? kNone : each.score), int64_t(i), each.word});
+    std::vector<Prefix> longer;
+    for (const int64_t index : best_of(all, slot == 0 ? k + ignore : k)) {
+      longer.push_back({all[index].score, prefixes[all[index].prefix].words});
+      longer.back().words.push_back(all[index].word);
+    }
+    prefixes = std::move(longer);
+  }
+  prefixes.insert(prefixes.end(), ended.begin(), ended.end());
+  std::vector<Prefix> best;
+  for (const int64_t index : best_of(prefixes, k)) best.push_back(std::move(prefixes[index]));
+  return best;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> combine_words(const Tensor& table, int64_t k, int64_t eos, int64_t pad,
+                                                         bool ignore) {
+  const Tensor lprobs = table.contiguous();
+  const int64_t rows = lprobs.size(0), z = lprobs.size(1), vocab = lprobs.size(2);
+  ignore = ignore && z > 1;
+  const float* from = lprobs.const_data_ptr<float>();
+  std::vector<std::vector<Prefix>> found(rows);
+  at::parallel_for(0, rows, std::max<int64_t>(1, (1 << 15) / (z * vocab)), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row++)
+      found[row] = best_ways(from + row * z * vocab, z, vocab, k, eos, pad, ignore);
+  });
+  const int64_t count = rows == 0 ? 0 : found[0].size();
+  const auto integers = lprobs.options().dtype(at::kLong);
+  Tensor scores = at::empty({rows, count}, lprobs.options()), words = at::empty({rows, count, z}, integers);
+  Tensor word_scores = at::empty({rows, count, z}, lprobs.options()), ends = at::empty({rows, count}, integers);
+  for (int64_t row = 0, each = 0; row < rows; row++)
+    for (const Prefix& way : found[row]) {
+      int64_t first_end = z;
+      for (int64_t slot = z - 1; slot >= 0; slot--)
+        if (way.words[slot] == eos) first_end = slot;
+      scores.mutable_data_ptr<float>()[each] = way.score;
+      ends.mutable_data_ptr<int64_t>()[each] = first_end;
+      for (int64_t slot = 0; slot < z; slot++) {
+        const bool behind = ignore && slot > first_end;
+        words.mutable_data_ptr<int64_t>()[each * z + slot] = way.words[slot];
+        word_scores.mutable_data_ptr<float>()[each * z + slot] =
+            behind ? 0 : number(from[(row * z + slot) * vocab + way.words[slot]]);
+      }
+      each++;
+    }
+  return {scores, words, word_scores, ends};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
+  library.def("combine_words(Tensor lprobs, int k, int eos, int pad, bool ignore) -> (Tensor, Tensor, Tensor, Tensor)",
+              &combine_words);
+}
