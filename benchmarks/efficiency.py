@@ -7,7 +7,7 @@ in through standard input, detokenised lines out through standard output.
 DIR is a model folder of amlp-fairseq package; of DIR:DRAFT_DIR the second one drafts for the first (--draft-path,
 greedily). Systems (line_systems.py), all with the same weights and text:
 
-- amlp-fairseq: amlp-fairseq translate; any model
+- amlp-fairseq: amlp-fairseq translate; any model. amlp-fairseq-pytorch: without what amlp-fairseq compile compiles
 - ctranslate2: CTranslate2, of amlp-fairseq export, behind a program that only cuts text up; Transformers
 - fairseq: stock fairseq-interactive without the plugin; Transformers, float32
 
@@ -53,7 +53,7 @@ from amlp_fairseq.usage import positive
 from benchmarks import quiet
 from benchmarks.efficiency_plot import draw
 from benchmarks.harness import write
-from benchmarks.line_systems import SYSTEMS, LineSystem, Setting
+from benchmarks.line_systems import SYSTEMS, USUAL, LineSystem, Setting
 from benchmarks.ops import MIB
 
 PRECISIONS = ("float32", "int8")
@@ -340,7 +340,7 @@ def parsed() -> argparse.Namespace:
     add("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     add("--reference", type=Path, metavar="FILE", help="its translations, for BLEU and chrF")
     add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR[:DRAFT_DIR]", help="model folders")
-    add("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
+    add("--systems", nargs="+", choices=SYSTEMS, default=USUAL, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     add("--beams", type=positive, nargs="+", default=[4, 1], metavar="N")
     add("--iterations", type=positive, nargs="+", default=[10, 4], metavar="N", help="calls of iterative refinement")

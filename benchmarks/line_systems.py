@@ -111,6 +111,13 @@ class Plugin(LineSystem):
         return list(map(str, words))
 
 
+class PluginInPyTorch(Plugin):
+    """The same without the operators of ``amlp-fairseq compile``."""
+
+    def command(self, setting: Setting) -> list[str]:
+        return ["env", "AMLP_FAIRSEQ_BACKEND=torch", *super().command(setting)]
+
+
 class Transformer(LineSystem):
     """A system that has autoregressive Transformers alone, and sentencepiece for the text."""
 
@@ -195,4 +202,9 @@ class Fairseq(Transformer):
         return line.split("\t", 2)[2] if line.startswith("D-") else None
 
 
-SYSTEMS: dict[str, type[LineSystem]] = {"amlp-fairseq": Plugin, "ctranslate2": CTranslate2, "fairseq": Fairseq}
+#: What is run unless others are asked for.
+USUAL = ("amlp-fairseq", "ctranslate2", "fairseq")
+SYSTEMS: dict[str, type[LineSystem]] = {
+    **dict(zip(USUAL, (Plugin, CTranslate2, Fairseq), strict=True)),
+    "amlp-fairseq-pytorch": PluginInPyTorch,
+}

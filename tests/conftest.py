@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.ops import backend as backends
-from amlp_fairseq.ops import combine_words, softmax_layers
+from amlp_fairseq.ops import search_steps, softmax_layers
 from amlp_fairseq.ops.compiled import compile_source, loaded
 
 # Triton's kernels run on a GPU or, for tests, in Triton's interpreter on a CPU. Triton reads this variable when it is
@@ -55,7 +55,7 @@ def operators(request: pytest.FixtureRequest) -> Iterator[str]:
     """With the operators of ``amlp-fairseq compile``, and without."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "C++":
-            for source in (softmax_layers.SOURCE, combine_words.SOURCE):
+            for source in (softmax_layers.SOURCE, search_steps.SOURCE):
                 compile_source(source)
         else:
             patch.setenv(backends.VARIABLE, "torch")

@@ -15,10 +15,10 @@ from amlp_fairseq.usage import command_parser
 
 def main() -> None:
     command_parser("compile", __doc__).parse_args()
-    from amlp_fairseq.ops import combine_words, softmax_layers
+    from amlp_fairseq.ops import search_steps, softmax_layers
     from amlp_fairseq.ops.compiled import compile_source
 
-    for source in (softmax_layers.SOURCE, combine_words.SOURCE):
+    for source in (softmax_layers.SOURCE, search_steps.SOURCE):
         print(compile_source(source))
 
 

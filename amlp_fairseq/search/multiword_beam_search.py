@@ -218,6 +218,7 @@ class _Search:
         scores: their sums, (b, B); -inf for a row that holds no hypothesis.
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
         candidates: k, ways to continue each row that are looked at.
+        compiled: whether a step's words are chosen in C++.
     """
 
     def __init__(
@@ -234,6 +235,7 @@ class _Search:
         self.source = source = net_input["src_tokens"][sentences]
         lengths = net_input["src_lengths"][sentences]
         models = generator.ready_models(generator.models)
+        self.compiled = compiled(source.device, self.options.no_repeat_ngram_size > 0)
         refuse_too_large(self._needed_bytes(models), len(sentences), self.beam, source.device)
         self.decodings = [model.begin(source, lengths, self.beam) for model in models]
         self.max_lengths = generator.max_lengths(source)
@@ -252,9 +254,8 @@ class _Search:
     def _needed_bytes(self, models: list[ReadyModel]) -> int:
         rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
         row_bytes = sum(model.row_bytes for model in models)
-        row_by_row = compiled(self.source.device, self.options.no_repeat_ngram_size > 0)
         vocab = self.generator.vocab
-        return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, row_by_row)
+        return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, self.compiled)
 
     def run(self) -> None:
         steps = 0
@@ -306,6 +307,16 @@ class _Search:
             step: the ways to continue each row.
             steps: decoder calls so far.
         """
+        if self.compiled:
+            scores, rows, words, word_scores, all_continue = torch.ops.amlp_fairseq.continue_all(
+                self.scores, step.scores, step.ends, step.words, step.word_scores
+            )
+            if all_continue:
+                self.scores = scores
+                if self.beam > 1:
+                    self._reorder(rows)
+                self._append(words, word_scores)
+                return
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from amlp_fairseq.ops.combine_words import SOURCE
 from amlp_fairseq.ops.compiled import loaded
+from amlp_fairseq.ops.search_steps import SOURCE
 from amlp_fairseq.ops.top_k import top_k
 
 

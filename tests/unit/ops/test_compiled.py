@@ -11,7 +11,7 @@ import toy
 
 from amlp_fairseq.cli import main as cli
 from amlp_fairseq.decoding.ready_model import ReadyModel
-from amlp_fairseq.ops import combine_words, compiled
+from amlp_fairseq.ops import compiled, search_steps
 from amlp_fairseq.ops.compiled import compile_source, library_of, loaded
 from amlp_fairseq.ops.softmax_layers import SOURCE
 
@@ -100,7 +100,7 @@ def test_a_cache_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatc
 
 def test_the_command_prints_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     cli.run("compile", [])
-    assert capsys.readouterr().out.splitlines() == [str(library_of(each)) for each in (SOURCE, combine_words.SOURCE)]
+    assert capsys.readouterr().out.splitlines() == [str(library_of(each)) for each in (SOURCE, search_steps.SOURCE)]
 
 
 @pytest.mark.parametrize("decode_dtype", [None, "int8"])

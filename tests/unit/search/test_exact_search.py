@@ -26,6 +26,8 @@ BOS, PAD, EOS, UNK = range(4)
 #: Of 2 and 4 tokens with the end symbol, so that ``max_len_a`` gives them different limits.
 SOURCES = [[UNK], [UNK, BOS, UNK]]
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 
 def all_outputs(words: list[int], longest: int) -> list[tuple[int, ...]]:
     return [output for n in range(longest + 1) for output in itertools.product(words, repeat=n)]

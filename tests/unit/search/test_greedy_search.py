@@ -16,6 +16,8 @@ BOS, PAD, EOS, UNK = range(4)
 WORDS = [BOS, EOS, UNK, *range(4, 10)]
 LIMIT = 7
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 
 @torch.no_grad()
 def by_hand(task: Any, model: Any, source: list[int]) -> tuple[list[int], int]:

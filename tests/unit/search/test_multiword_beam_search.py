@@ -17,6 +17,8 @@ from amlp_fairseq.search.options import SearchOptions
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 EOS = 2
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 
 def build(h: int, c: int, words: int = 12, seed: int = 0, **options: Any) -> tuple[Any, Any]:
     task = toy.task(words, num_directions=h, words_per_direction=c)

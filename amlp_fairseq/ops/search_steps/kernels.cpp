@@ -1,5 +1,5 @@
-// combine_words of search/search_steps.py for CPUs. Source: Zhang et al. (2020), Algorithm 1, lines 10-14. Notation:
-// docs/glossary.md.
+// What a search step does with the probabilities of its words, for CPUs. Source: Zhang et al. (2020), Algorithm 1, lines 10-14
+// and 16. Notation: docs/glossary.md.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -104,6 +104,7 @@ std::vector<Prefix> best_ways(const float* lprobs, int64_t z, int64_t vocab, int
   return best;
 }
 
+// See combine_words of search/search_steps.py.
 std::tuple<Tensor, Tensor, Tensor, Tensor> combine_words(const Tensor& table, int64_t k, int64_t eos, int64_t pad,
                                                          bool ignore) {
   const Tensor lprobs = table.contiguous();
@@ -137,9 +138,66 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> combine_words(const Tensor& table, in
   return {scores, words, word_scores, ends};
 }
 
+// The rows that go on, as in row_permutation of search/search_steps.py: as many as possible stay where they were.
+std::vector<int64_t> in_place(const std::vector<int64_t>& chosen, int64_t k) {
+  std::vector<int64_t> rows(chosen.size(), -1), moving;
+  for (const int64_t each : chosen) {
+    int64_t& place = rows[each / k];
+    if (place < 0)
+      place = each;
+    else
+      moving.push_back(each);
+  }
+  for (int64_t& place : rows)
+    if (place < 0) place = moving.back(), moving.pop_back();
+  return rows;
+}
+
+// The B best continuations of each of b sentences, where none of them ends and each has a finite score.
+//
+// Takes the scores of the hypotheses (b, B) and, of the k continuations of each, scores and ends (b B, k), words and their scores
+// (b B, k, z). Returns the new scores (b, B), of each new row the one that it continues (b B,), its words and their scores
+// (b B, z), and whether it is so; otherwise they hold nothing.
+std::tuple<Tensor, Tensor, Tensor, Tensor, bool> continue_all(const Tensor& scores, const Tensor& step_scores,
+                                                              const Tensor& step_ends, const Tensor& step_words,
+                                                              const Tensor& step_word_scores) {
+  const int64_t sentences = scores.size(0), beam = scores.size(1), k = step_scores.size(1), z = step_words.size(2);
+  const auto integers = scores.options().dtype(at::kLong);
+  Tensor kept = at::empty({sentences, beam}, scores.options()), rows = at::empty({sentences * beam}, integers);
+  Tensor words = at::empty({sentences * beam, z}, integers);
+  Tensor word_scores = at::empty({sentences * beam, z}, scores.options());
+  const Tensor before = scores.contiguous(), more = step_scores.contiguous(), ends = step_ends.contiguous();
+  const Tensor all_words = step_words.contiguous(), all_scores = step_word_scores.contiguous();
+  std::vector<Candidate> totals(beam * k);
+  for (int64_t sentence = 0; sentence < sentences; sentence++) {
+    const int64_t first = sentence * beam;
+    for (int64_t each = 0; each < beam * k; each++) {
+      const float own = before.const_data_ptr<float>()[first + each / k];
+      totals[each] = {own + more.const_data_ptr<float>()[first * k + each], each};
+    }
+    const std::vector<int64_t> best = best_of(totals, beam);
+    for (const int64_t each : best)
+      if (!(totals[each].score > kNone) || ends.const_data_ptr<int64_t>()[first * k + each] < z)
+        return {kept, rows, words, word_scores, false};
+    int64_t row = first;
+    for (const int64_t each : in_place(best, k)) {
+      kept.mutable_data_ptr<float>()[row] = totals[each].score;
+      rows.mutable_data_ptr<int64_t>()[row] = first + each / k;
+      std::copy_n(all_words.const_data_ptr<int64_t>() + (first * k + each) * z, z, words.mutable_data_ptr<int64_t>() + row * z);
+      std::copy_n(all_scores.const_data_ptr<float>() + (first * k + each) * z, z, word_scores.mutable_data_ptr<float>() + row * z);
+      row++;
+    }
+  }
+  return {kept, rows, words, word_scores, true};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.def("combine_words(Tensor lprobs, int k, int eos, int pad, bool ignore) -> (Tensor, Tensor, Tensor, Tensor)",
               &combine_words);
+  library.def(
+      "continue_all(Tensor scores, Tensor step_scores, Tensor step_ends, Tensor step_words, Tensor step_word_scores)"
+      " -> (Tensor, Tensor, Tensor, Tensor, bool)",
+      &continue_all);
 }
