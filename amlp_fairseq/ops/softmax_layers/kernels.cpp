@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 
 #ifdef __AVX512VNNI__
@@ -30,6 +31,14 @@ Lanes load(const float* from) {
   Lanes lanes;
   std::memcpy(&lanes, from, sizeof lanes);
   return lanes;
+}
+
+// Store the lanes, or the first `count` if there is room for fewer.
+void store(const Lanes& lanes, float* to, int64_t count) {
+  if (count >= kLanes)
+    std::memcpy(to, &lanes, sizeof lanes);
+  else
+    std::memcpy(to, &lanes, count * sizeof(float));
 }
 
 int64_t rows_for_a_thread(int64_t work_of_a_row) {
@@ -83,8 +92,8 @@ void multiply_tile(const float* x, int64_t x_step, int64_t in, const float* pane
     }
   for (int p = 0; p < Count; p++)
     for (int r = 0; r < Rows; r++) {
-      const Lanes sum = relu ? (sums[r][p] > 0 ? sums[r][p] : Lanes{}) : sums[r][p];
-      std::memcpy(y + r * y_step + p * kLanes, &sum, std::min(kLanes, out - p * kLanes) * sizeof(float));
+      const Lanes sum = relu ? (sums[r][p] < 0 ? Lanes{} : sums[r][p]) : sums[r][p];
+      store(sum, y + r * y_step + p * kLanes, out - p * kLanes);
     }
 }
 
@@ -111,31 +120,45 @@ void multiply(const float* x, int64_t x_step, int64_t rows, int64_t in, const fl
                        out - p * kLanes, relu);
 }
 
-// A matrix (in, out) with these steps in panels; the last one ends with zeros.
-void make_panels(const float* from, int64_t in, int64_t out, int64_t in_step, int64_t out_step, std::vector<float>& panels) {
-  panels.assign(panels_of(out) * in * kLanes, 0);
+// A matrix (in, out) with these steps in panels, which begin at the width of a vector; the last one ends with zeros.
+Tensor make_panels(const float* from, int64_t in, int64_t out, int64_t in_step, int64_t out_step) {
+  Tensor result = at::zeros({panels_of(out) * in * kLanes}, at::kFloat);
+  float* panels = result.mutable_data_ptr<float>();
   for (int64_t p = 0; p < panels_of(out); p++)
     for (int64_t i = 0; i < in; i++)
       for (int64_t o = p * kLanes; o < std::min((p + 1) * kLanes, out); o++)
         panels[(p * in + i) * kLanes + o - p * kLanes] = from[i * in_step + o * out_step];
+  return result;
 }
 
 // A map with few float32 weights.
 struct SmallMap {
-  int64_t in = 0, out = 0;
-  std::vector<float> panels, biases;
+  int64_t in, out;
+  Tensor panels, biases;
 
-  SmallMap(const Tensor& transposed, const Tensor& bias) : in(transposed.size(0)), out(transposed.size(1)) {
-    make_panels(transposed.const_data_ptr<float>(), in, out, transposed.stride(0), transposed.stride(1), panels);
-    make_panels(bias.const_data_ptr<float>(), 1, out, 0, bias.stride(0), biases);
-  }
+  SmallMap(const Tensor& transposed, const Tensor& bias)
+      : in(transposed.size(0)), out(transposed.size(1)),
+        panels(make_panels(transposed.const_data_ptr<float>(), in, out, transposed.stride(0), transposed.stride(1))),
+        biases(make_panels(bias.const_data_ptr<float>(), 1, out, 0, bias.stride(0))) {}
 
   void product(const float* x, float* y, int64_t rows, bool relu) const {
     at::parallel_for(0, rows, std::max<int64_t>(4, rows_for_a_thread(in * out)), [&](int64_t begin, int64_t end) {
-      multiply(x + begin * in, in, end - begin, in, panels.data(), biases.data(), y + begin * out, out, out, relu);
+      multiply(x + begin * in, in, end - begin, in, panels.const_data_ptr<float>(), biases.const_data_ptr<float>(),
+               y + begin * out, out, out, relu);
     });
   }
 };
+
+// The largest magnitude of a row's inputs; not a number if one of them is none, or infinite.
+float size_of(const float* x, int64_t in) {
+  float size = 0, wrong = 0;
+#pragma omp simd reduction(max : size) reduction(+ : wrong)
+  for (int64_t i = 0; i < in; i++) {
+    size = std::max(size, std::abs(x[i]));
+    wrong += x[i] * 0;
+  }
+  return size + wrong;
+}
 
 #ifdef __AVX512VNNI__
 constexpr bool kSmallInt8 = true;
@@ -143,25 +166,26 @@ constexpr int64_t kGroup = 4;  // products that an instruction adds up for each 
 
 // A map with few int8 weights, see int8_product of decoding/packed_linear.py.
 struct SmallInt8Map {
-  int64_t in = 0, out = 0, groups = 0;
-  float step = 0;
-  int32_t zero = 0;
-  std::vector<int8_t> panels;  // (out / kLanes, groups, kLanes, kGroup)
+  int64_t in, out, groups;
+  float step;
+  int32_t zero;
+  Tensor panels;  // (out / kLanes, groups, kLanes, kGroup)
+  Tensor scales, biases;
   std::vector<int32_t> corrections;
-  std::vector<float> scales, biases;
 
   SmallInt8Map(const Tensor& weight, const Tensor& weight_scales, const Tensor& bias, double step, int64_t zero)
-      : in(weight.size(1)), out(weight.size(0)), groups((in + kGroup - 1) / kGroup), step(step), zero(zero) {
-    panels.assign(panels_of(out) * groups * kLanes * kGroup, 0);
-    corrections.assign(panels_of(out) * kLanes, 0);
-    make_panels(weight_scales.const_data_ptr<float>(), 1, out, 0, weight_scales.stride(0), scales);
-    make_panels(bias.const_data_ptr<float>(), 1, out, 0, bias.stride(0), biases);
+      : in(weight.size(1)), out(weight.size(0)), groups((in + kGroup - 1) / kGroup), step(step), zero(zero),
+        panels(at::zeros({panels_of(out) * groups * kLanes * kGroup}, at::kChar)),
+        scales(make_panels(weight_scales.const_data_ptr<float>(), 1, out, 0, weight_scales.stride(0))),
+        biases(make_panels(bias.const_data_ptr<float>(), 1, out, 0, bias.stride(0))),
+        corrections(panels_of(out) * kLanes, 0) {
     const int8_t* from = weight.const_data_ptr<int8_t>();
     for (int64_t o = 0; o < out; o++) {
-      scales[o] *= this->step;
+      scales.mutable_data_ptr<float>()[o] *= this->step;
       for (int64_t i = 0; i < in; i++) {
         const int8_t each = from[o * weight.stride(0) + i * weight.stride(1)];
-        panels[((o / kLanes * groups + i / kGroup) * kLanes + o % kLanes) * kGroup + i % kGroup] = each;
+        const int64_t place = ((o / kLanes * groups + i / kGroup) * kLanes + o % kLanes) * kGroup + i % kGroup;
+        panels.mutable_data_ptr<int8_t>()[place] = each;
         corrections[o] += this->zero * each;
       }
     }
@@ -169,10 +193,7 @@ struct SmallInt8Map {
 
   // A row of x in unsigned steps; returns its size.
   float quantise(const float* x, uint8_t* units) const {
-    float size = 0;
-#pragma omp simd reduction(max : size)
-    for (int64_t i = 0; i < in; i++) size = std::max(size, std::abs(x[i]));
-    const float factor = size > 0 ? 1 / size : 0, steps = 1 / step;
+    const float size = size_of(x, in), factor = size > 0 ? 1 / size : 0, steps = 1 / step;
 #pragma omp simd
     for (int64_t i = 0; i < in; i++) {
       const int32_t unit = static_cast<int32_t>(std::nearbyint(x[i] * factor * steps)) + zero;
@@ -186,7 +207,8 @@ struct SmallInt8Map {
     __m512i sums[Rows][Count];
     for (int p = 0; p < Count; p++)
       for (int r = 0; r < Rows; r++) sums[r][p] = _mm512_setzero_si512();
-    const int8_t* panel = panels.data() + first * groups * kLanes * kGroup;
+    const int8_t* panel = panels.const_data_ptr<int8_t>() + first * groups * kLanes * kGroup;
+    const float *scale = scales.const_data_ptr<float>(), *bias = biases.const_data_ptr<float>();
     for (int64_t g = 0; g < groups; g++)
       for (int p = 0; p < Count; p++) {
         const __m512i weight = _mm512_loadu_si512(panel + (p * groups + g) * kLanes * kGroup);
@@ -199,15 +221,9 @@ struct SmallInt8Map {
     for (int p = 0; p < Count; p++)
       for (int r = 0; r < Rows; r++) {
         const int64_t begin = (first + p) * kLanes;
-        int32_t sum[kLanes];
-        float outputs[kLanes];
-        _mm512_storeu_si512(sum, sums[r][p]);
-#pragma omp simd
-        for (int64_t o = 0; o < kLanes; o++) {
-          const float value = (sum[o] - corrections[begin + o]) * scales[begin + o] * sizes[r] + biases[begin + o];
-          outputs[o] = relu ? std::max(value, 0.0f) : value;
-        }
-        std::memcpy(y + r * out + begin, outputs, std::min(kLanes, out - begin) * sizeof(float));
+        const __m512i sum = _mm512_sub_epi32(sums[r][p], _mm512_loadu_si512(&corrections[begin]));
+        const Lanes value = Lanes(_mm512_cvtepi32_ps(sum)) * load(scale + begin) * sizes[r] + load(bias + begin);
+        store(relu ? (value < 0 ? Lanes{} : value) : value, y + r * out + begin, out - begin);
       }
   }
 
@@ -291,11 +307,8 @@ struct Map {
     std::vector<float> sizes(count);
     at::parallel_for(0, count, rows_for_a_thread(2 * in), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) {
-        float size = 0;
-#pragma omp simd reduction(max : size)
-        for (int64_t i = 0; i < in; i++) size = std::max(size, std::abs(inputs[r * in + i]));
-        sizes[r] = size;
-        const float factor = 1 / size;
+        sizes[r] = size_of(inputs + r * in, in);
+        const float factor = 1 / sizes[r];
 #pragma omp simd
         for (int64_t i = 0; i < in; i++) scaled[r * in + i] = inputs[r * in + i] * factor;
       }
@@ -361,6 +374,8 @@ void softmax(float* scores, const float* bias, int64_t keys) {
   for (int64_t j = 0; j < keys; j++) scores[j] /= total;
 }
 
+constexpr int64_t kQueries = 64;
+
 // Attention of one head: of a sentence's queries (queries, d_h) to its keys and values, (queries, d_h).
 struct Head {
   const float *q, *k, *v;
@@ -390,14 +405,19 @@ struct Head {
     }
   }
 
-  // For many: keys and values are put into panels first.
+  // For many: keys and values are put into panels first, and some queries are treated at a time.
   void attend_many(const Bias& bias, int64_t sentence) const {
-    std::vector<float> key_panels, value_panels, scores(queries * keys), zeros(kLanes * panels_of(std::max(keys, width)), 0);
-    make_panels(k, width, keys, 1, k_step, key_panels);
-    make_panels(v, keys, width, v_step, 1, value_panels);
-    multiply(q, q_step, queries, width, key_panels.data(), zeros.data(), scores.data(), keys, keys, false);
-    for (int64_t query = 0; query < queries; query++) softmax(&scores[query * keys], bias.of(sentence, query), keys);
-    multiply(scores.data(), keys, queries, keys, value_panels.data(), zeros.data(), out, out_step, width, false);
+    const Tensor key_panels = make_panels(k, width, keys, 1, k_step), value_panels = make_panels(v, keys, width, v_step, 1);
+    const std::vector<float> zeros(kLanes * panels_of(std::max(keys, width)), 0);
+    std::vector<float> scores(kQueries * keys);
+    for (int64_t begin = 0; begin < queries; begin += kQueries) {
+      const int64_t count = std::min(kQueries, queries - begin);
+      multiply(q + begin * q_step, q_step, count, width, key_panels.const_data_ptr<float>(), zeros.data(), scores.data(), keys,
+               keys, false);
+      for (int64_t each = 0; each < count; each++) softmax(&scores[each * keys], bias.of(sentence, begin + each), keys);
+      multiply(scores.data(), keys, count, keys, value_panels.const_data_ptr<float>(), zeros.data(), out + begin * out_step,
+               out_step, width, false);
+    }
   }
 };
 

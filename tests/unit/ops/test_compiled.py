@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,18 @@ def test_a_row_depends_on_that_row_alone(decode_dtype: str | None, threads: int)
     for row in (0, 1, 33, rows - 1):
         for found, expected in zip(together, outputs(slice(row, row + 1)), strict=True):
             assert torch.equal(found[row], expected[0])
+
+
+@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@pytest.mark.parametrize("width", [40, 512])
+@torch.inference_mode()
+def test_what_is_no_number_stays_none(width: int, decode_dtype: str | None) -> None:
+    """Not something finite, which would be a translation; and in its own row alone."""
+    compile_source(SOURCE)
+    loaded.cache_clear()
+    model = ReadyModel(toy.model(toy.task(12), encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
+    x = torch.randn(3, 5, width)
+    x[1, 2, 3] = math.nan
+    numbers = model.encoder.layers[0].layers(x, None, None, [], [], None).isfinite()
+    assert numbers[[0, 2]].all()
+    assert not numbers[1].any()
