@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.decoding import packed_linear, step_decoder
-from amlp_fairseq.search import search_steps
+from amlp_fairseq.search import multiword_beam_search
 
 #: The name of the part that ``pack`` returns.
 LINEAR_MAPS = "linear maps"
@@ -20,7 +20,7 @@ TIMED_FUNCTIONS: dict[str, tuple[Any, str]] = {
     "attention": (SoftmaxAttention, "_attend"),
     "norms": (torch, "layer_norm"),
     "probabilities": (F, "log_softmax"),
-    "best words": (search_steps, "top_k"),
+    "best words": (multiword_beam_search, "combine_words"),
     "rows that move": (step_decoder.Decoding, "reorder"),
 }
 
