@@ -125,9 +125,10 @@ def score(
         steps = [len(fields[0].split()) for fields in lines_by_sentence(generated, "P").values()]
     if steps:
         result["steps_per_sentence"] = round(sum(steps) / len(steps), 2)
-    if timing := re.search(r"Translated ([\d,]+) sentences .* in ([\d.]+)s", generated):
-        seconds = float(timing.group(2)) / int(timing.group(1).replace(",", ""))
-        result["milliseconds_per_sentence"] = round(1000 * seconds, 2)
+    if timing := re.search(r"Translated ([\d,]+) sentences .* in ([\d.]+)s \(([\d.]+) sentences/s", generated):
+        sentences, seconds, rate = (float(number.replace(",", "")) for number in timing.groups())
+        # fairseq prints seconds with one decimal and sentences a second with two: of the two the one rounded less.
+        result["milliseconds_per_sentence"] = round(1000 / rate if rate > 1 else 1000 * seconds / sentences, 2)
     return result
 
 

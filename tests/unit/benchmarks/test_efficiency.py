@@ -180,7 +180,8 @@ def test_the_fastest_batch_of_each_configuration() -> None:
 
 
 def test_all_systems_translate_alike(tmp_path: Path) -> None:
-    """CTranslate2 in a whole process, ours and fairseq's in forked ones, against the Python interface."""
+    """CTranslate2 and ours in PyTorch in a whole process, ours and fairseq's in forked ones, against the Python
+    interface."""
     lines = ["Today our friend has drunk milk.", "This week a child has helped this girl."]
     expected, text = Translator(MODELS / "ar", beam=4).translate(lines), "".join(f"{line}\n" for line in lines)
     found = {}
@@ -194,7 +195,7 @@ def test_all_systems_translate_alike(tmp_path: Path) -> None:
             commands.run("amlp_fairseq.cli.main", *words)
         for setting in (Setting("float32", 4, 1), Setting("float32", 4, 2, batch=500, workers=program.workers(2)[-1])):
             job = SCRIPT.Job(name, "ar", program, setting)
-            if name == "ctranslate2":
+            if name in ("ctranslate2", "amlp-fairseq-pytorch"):
                 found[name, setting.batch] = SCRIPT.run(job, lines, place)[1]
             else:
                 _, flag, module, *words = program.command(setting)

@@ -147,6 +147,7 @@ def test_steps_of_an_autoregressive_decoder() -> None:
     ("line", "milliseconds"),
     [
         ("Translated 4 sentences (34 tokens) in 0.5s (8.00 sentences/s, 68.00 tokens/s)", 125.0),
+        ("Translated 3 sentences (20 tokens) in 0.0s (80.00 sentences/s, 533.33 tokens/s)", 12.5),
         ("Translated 1,000 sentences (12,345 tokens) in 1234.5s (0.81 sentences/s, 10.00 tokens/s)", 1234.5),
     ],
 )
