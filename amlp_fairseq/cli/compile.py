@@ -10,15 +10,19 @@ compile again.
 
 from __future__ import annotations
 
+import sys
+
 from amlp_fairseq.usage import command_parser
 
 
 def main() -> None:
     command_parser("compile", __doc__).parse_args()
     from amlp_fairseq.ops import search_steps, softmax_layers
-    from amlp_fairseq.ops.compiled import compile_source
+    from amlp_fairseq.ops.compiled import compile_source, library_of
 
     for source in (softmax_layers.SOURCE, search_steps.SOURCE):
+        if not library_of(source).exists():
+            print(f"compiling {source}", file=sys.stderr)
         print(compile_source(source))
 
 

@@ -26,10 +26,10 @@ def compile_source(source: Path) -> Path:
     """Compile a C++ file, unless that has been done, and return the library.
 
     Raises:
-        RuntimeError: where it cannot be compiled or loaded, with the reason.
+        ValueError: where it cannot be compiled or loaded, with the reason.
     """
     if sys.platform != "linux":
-        raise RuntimeError(f"operators are compiled on Linux only, not on {sys.platform}")
+        raise ValueError(f"operators are compiled on Linux only, not on {sys.platform}")
     library, torch_folder = library_of(source), Path(torch.__file__).parent
     if library.exists() and _loads(library):
         return library
@@ -40,19 +40,23 @@ def compile_source(source: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             made = Path(folder) / library.name
             includes = [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
-            command = [compiler, *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise RuntimeError(f"{compiler} ended with {done.returncode}:\n{done.stderr.strip()}")
+            _run([compiler, *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES])
             torch.ops.load_library(made)
             made.replace(library)  # whole, or not at all
-    except FileNotFoundError:
-        raise RuntimeError(
-            f"there is no C++ compiler {compiler} (on Debian: apt-get install g++), or name one in CXX"
-        ) from None
     except OSError as error:
-        raise RuntimeError(f"{library}: {error}") from error
+        raise ValueError(f"{library}: {error}") from error
     return library
+
+
+def _run(command: list[str]) -> None:
+    compiler = command[0]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        message = f"there is no C++ compiler {compiler} (on Debian: apt-get install g++), or name one in CXX"
+        raise ValueError(message) from None
+    if done.returncode != 0:
+        raise ValueError(f"{compiler} ended with {done.returncode}:\n{done.stderr.strip()}")
 
 
 @functools.cache

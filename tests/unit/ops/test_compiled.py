@@ -80,23 +80,38 @@ def test_a_damaged_library_is_not_used_and_made_anew(source: Path, caplog: pytes
 
 def test_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(RuntimeError, match=r"no C\+\+ compiler no-such-compiler .*apt-get install g\+\+"):
+    with pytest.raises(ValueError, match=r"no C\+\+ compiler no-such-compiler .*apt-get install g\+\+"):
         compile_source(source)
     assert not [*library_of(source).parent.iterdir()]
 
 
 def test_what_the_compiler_says_is_shown(source: Path) -> None:
     source.write_text("this is not C++")
-    with pytest.raises(RuntimeError, match=r"c\+\+ ended with 1:[^§]*error"):
+    with pytest.raises(ValueError, match=r"c\+\+ ended with 1:[^§]*error"):
         compile_source(source)
     assert not [*library_of(source).parent.iterdir()]
 
 
-def test_a_cache_that_cannot_be_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["file", "/proc/no-such-folder"])
+def test_a_cache_that_cannot_be_written(
+    place: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(RuntimeError, match="file/amlp_fairseq"):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
+    with pytest.raises(ValueError, match=f"{place}/amlp_fairseq/small-"):
         compile_source(source)
+
+
+def test_the_command_says_in_one_line_why_not(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", "compile"])
+    with pytest.raises(
+        SystemExit, match=r"^amlp-fairseq compile: there is no C\+\+ compiler no-such-compiler \(on Debian"
+    ):
+        cli.main()
+    assert capsys.readouterr().err == f"compiling {SOURCE}\n"
 
 
 def test_the_command_prints_the_library(capsys: pytest.CaptureFixture[str]) -> None:
