@@ -202,9 +202,11 @@ class Fairseq(Transformer):
         return line.split("\t", 2)[2] if line.startswith("D-") else None
 
 
-#: What is run unless others are asked for.
-USUAL = ("amlp-fairseq", "ctranslate2", "fairseq")
 SYSTEMS: dict[str, type[LineSystem]] = {
-    **dict(zip(USUAL, (Plugin, CTranslate2, Fairseq), strict=True)),
+    "amlp-fairseq": Plugin,
+    "ctranslate2": CTranslate2,
+    "fairseq": Fairseq,
     "amlp-fairseq-pytorch": PluginInPyTorch,
 }
+#: Those that are run unless others are asked for.
+USUAL = ("amlp-fairseq", "ctranslate2", "fairseq")

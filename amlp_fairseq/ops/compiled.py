@@ -31,7 +31,7 @@ def compile_source(source: Path) -> Path:
     if sys.platform != "linux":
         raise ValueError(f"operators are compiled on Linux only, not on {sys.platform}")
     library, torch_folder = library_of(source), Path(torch.__file__).parent
-    if library.exists() and _loads(library):
+    if _loads(library):
         return library
     include, lib = torch_folder / "include", torch_folder / "lib"
     compiler = os.environ.get("CXX", "c++")
@@ -64,11 +64,12 @@ def loaded(source: Path) -> bool:
     """Whether the library of a source has been made and could be loaded; not with ``AMLP_FAIRSEQ_BACKEND=torch``."""
     if os.environ.get(VARIABLE) == "torch" or sys.platform != "linux":
         return False
-    library = library_of(source)
-    return library.exists() and _loads(library)
+    return _loads(library_of(source))
 
 
 def _loads(library: Path) -> bool:
+    if not library.exists():
+        return False
     try:
         torch.ops.load_library(library)
     except OSError as error:

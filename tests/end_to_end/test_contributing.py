@@ -173,8 +173,7 @@ for more in ([], ["--no-unknown"]):
 
 def test_a_rule_of_the_search(tree: Tree) -> None:
     (check,) = tree.follow(PAGE, "A rule of the search")
-    assert (
-        len(tree.passed(check)) == 2 * 8 + 1
-    )  # orders of generation, with operators in C++ and without; where options come from
+    # Orders of generation, with operators in C++ and without; where options come from.
+    assert len(tree.passed(check)) == 2 * 8 + 1
     (tree.root / "tests/generate.py").write_text(GENERATE, encoding="utf-8")
     assert tree.run("python tests/generate.py").split() == ["True", "False"]

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 namespace {
@@ -25,6 +26,8 @@ using c10::IValue;
 constexpr int64_t kLanes = 16;
 // Work, in multiplications, from which on other threads help.
 constexpr int64_t kGrain = 1 << 17;
+// With fewer int8 weights a product takes less time here than by PyTorch's operator.
+constexpr int64_t kSmall = 1 << 17;
 typedef float Lanes __attribute__((vector_size(4 * kLanes)));
 
 Lanes load(const float* from) {
@@ -97,27 +100,28 @@ void multiply_tile(const float* x, int64_t x_step, int64_t in, const float* pane
     }
 }
 
-template <int Count>
-void multiply_panels(const float* x, int64_t x_step, int64_t rows, int64_t in, const float* panels, const float* biases,
-                     float* y, int64_t y_step, int64_t out, bool relu) {
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4)
-    multiply_tile<4, Count>(x + r * x_step, x_step, in, panels, biases, y + r * y_step, y_step, out, relu);
-  for (; r < rows; r++)
-    multiply_tile<1, Count>(x + r * x_step, x_step, in, panels, biases, y + r * y_step, y_step, out, relu);
+// Calls tile<Rows, Count>(row, panel) for tiles of up to 4 by 4 that cover so many rows and panels.
+// A tile should capture by value: it would read what it refers to again after each row that it writes.
+template <typename Tile>
+void over_tiles(int64_t rows, int64_t panels, const Tile& tile) {
+  const auto over_rows = [&]<int Count>(int64_t panel) {
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4) tile.template operator()<4, Count>(row, panel);
+    for (; row < rows; row++) tile.template operator()<1, Count>(row, panel);
+  };
+  int64_t panel = 0;
+  for (; panel + 4 <= panels; panel += 4) over_rows.template operator()<4>(panel);
+  for (; panel < panels; panel++) over_rows.template operator()<1>(panel);
 }
 
 // Rows of x (rows, in) with a matrix in panels of kLanes outputs (out / kLanes, in, kLanes), into y (rows, out).
 void multiply(const float* x, int64_t x_step, int64_t rows, int64_t in, const float* panels, const float* biases, float* y,
               int64_t y_step, int64_t out, bool relu) {
-  int64_t p = 0;
-  const int64_t count = panels_of(out);
-  for (; p + 4 <= count; p += 4)
-    multiply_panels<4>(x, x_step, rows, in, panels + p * in * kLanes, biases + p * kLanes, y + p * kLanes, y_step,
-                       out - p * kLanes, relu);
-  for (; p < count; p++)
-    multiply_panels<1>(x, x_step, rows, in, panels + p * in * kLanes, biases + p * kLanes, y + p * kLanes, y_step,
-                       out - p * kLanes, relu);
+  over_tiles(rows, panels_of(out), [=]<int Rows, int Count>(int64_t row, int64_t panel) {
+    const int64_t begin = panel * kLanes;
+    multiply_tile<Rows, Count>(x + row * x_step, x_step, in, panels + begin * in, biases + begin, y + row * y_step + begin,
+                               y_step, out - begin, relu);
+  });
 }
 
 // A matrix (in, out) with these steps in panels, which begin at the width of a vector; the last one ends with zeros.
@@ -131,8 +135,15 @@ Tensor make_panels(const float* from, int64_t in, int64_t out, int64_t in_step, 
   return result;
 }
 
-// A map with few float32 weights.
-struct SmallMap {
+// A linear map.
+struct Map {
+  virtual ~Map() = default;
+  // Inputs (n, in) to outputs (n, out).
+  virtual Tensor product(const Tensor& x, bool relu) const = 0;
+};
+
+// Of few float32 weights, transposed (in, out).
+struct SmallMap : Map {
   int64_t in, out;
   Tensor panels, biases;
 
@@ -141,11 +152,15 @@ struct SmallMap {
         panels(make_panels(transposed.const_data_ptr<float>(), in, out, transposed.stride(0), transposed.stride(1))),
         biases(make_panels(bias.const_data_ptr<float>(), 1, out, 0, bias.stride(0))) {}
 
-  void product(const float* x, float* y, int64_t rows, bool relu) const {
-    at::parallel_for(0, rows, std::max<int64_t>(4, rows_for_a_thread(in * out)), [&](int64_t begin, int64_t end) {
+  Tensor product(const Tensor& inputs, bool relu) const override {
+    Tensor outputs = at::empty({inputs.size(0), out}, inputs.options());
+    const float* x = inputs.const_data_ptr<float>();
+    float* y = outputs.mutable_data_ptr<float>();
+    at::parallel_for(0, inputs.size(0), std::max<int64_t>(4, rows_for_a_thread(in * out)), [&](int64_t begin, int64_t end) {
       multiply(x + begin * in, in, end - begin, in, panels.const_data_ptr<float>(), biases.const_data_ptr<float>(),
                y + begin * out, out, out, relu);
     });
+    return outputs;
   }
 };
 
@@ -161,11 +176,10 @@ float size_of(const float* x, int64_t in) {
 }
 
 #ifdef __AVX512VNNI__
-constexpr bool kSmallInt8 = true;
 constexpr int64_t kGroup = 4;  // products that an instruction adds up for each lane
 
-// A map with few int8 weights, see int8_product of decoding/packed_linear.py.
-struct SmallInt8Map {
+// Of few int8 weights (out, in), see int8_product of decoding/packed_linear.py.
+struct SmallInt8Map : Map {
   int64_t in, out, groups;
   float step;
   int32_t zero;
@@ -227,33 +241,24 @@ struct SmallInt8Map {
       }
   }
 
-  template <int Count>
-  void multiply(const uint8_t* units, const float* sizes, int64_t rows, int64_t first, float* y, bool relu) const {
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) tile<4, Count>(units + r * groups * kGroup, sizes + r, first, y + r * out, relu);
-    for (; r < rows; r++) tile<1, Count>(units + r * groups * kGroup, sizes + r, first, y + r * out, relu);
-  }
-
-  void product(const float* x, float* y, int64_t rows, bool relu) const {
-    at::parallel_for(0, rows, std::max<int64_t>(4, rows_for_a_thread(in * out / 4)), [&](int64_t begin, int64_t end) {
+  Tensor product(const Tensor& inputs, bool relu) const override {
+    Tensor outputs = at::empty({inputs.size(0), out}, inputs.options());
+    const float* x = inputs.const_data_ptr<float>();
+    const int64_t grain = std::max<int64_t>(4, rows_for_a_thread(in * out / 4));
+    at::parallel_for(0, inputs.size(0), grain, [&](int64_t begin, int64_t end) {
       const int64_t count = end - begin;
+      float* y = outputs.mutable_data_ptr<float>() + begin * out;
       std::vector<uint8_t> units(count * groups * kGroup, 0);
       std::vector<float> sizes(count);
       for (int64_t r = 0; r < count; r++) sizes[r] = quantise(x + (begin + r) * in, &units[r * groups * kGroup]);
-      int64_t p = 0;
-      for (; p + 4 <= panels_of(out); p += 4) multiply<4>(units.data(), sizes.data(), count, p, y + begin * out, relu);
-      for (; p < panels_of(out); p++) multiply<1>(units.data(), sizes.data(), count, p, y + begin * out, relu);
+      const uint8_t* quantised = units.data();
+      const float* own = sizes.data();
+      over_tiles(count, panels_of(out), [=, this]<int Rows, int Count>(int64_t row, int64_t panel) {
+        tile<Rows, Count>(quantised + row * groups * kGroup, own + row, panel, y + row * out, relu);
+      });
     });
+    return outputs;
   }
-};
-#else
-constexpr bool kSmallInt8 = false;
-
-// Without the instructions for it int8 weights are left to PyTorch's operator.
-struct SmallInt8Map {
-  int64_t out = 0;
-  SmallInt8Map(const Tensor&, const Tensor&, const Tensor&, double, int64_t) { TORCH_CHECK(false, "no VNNI"); }
-  void product(const float*, float*, int64_t, bool) const {}
 };
 #endif
 
@@ -271,34 +276,30 @@ struct Operator {
   }
 };
 
-// A linear map of one of four kinds.
-struct Map {
-  std::optional<SmallMap> small;
-  std::optional<SmallInt8Map> small_int8;
-  Tensor one_dnn, bias;
-  IValue int8;
-  double step = 0;
-  int64_t zero = 0;
+// Of float32 weights in oneDNN's layout.
+struct OneDnnMap : Map {
+  Tensor packed, bias;
 
-  // Inputs (n, in) to outputs (n, out).
-  Tensor product(const Tensor& x, bool relu) const {
-    if (small.has_value() || small_int8.has_value()) {
-      Tensor y = at::empty({x.size(0), small.has_value() ? small->out : small_int8->out}, x.options());
-      const float* from = x.const_data_ptr<float>();
-      float* to = y.mutable_data_ptr<float>();
-      small.has_value() ? small->product(from, to, x.size(0), relu) : small_int8->product(from, to, x.size(0), relu);
-      return y;
-    }
-    if (int8.isNone()) {
-      static const Operator linear("mkldnn::_linear_pointwise");
-      static const c10::impl::GenericList none{c10::OptionalType::create(c10::NumberType::get())};
-      return linear(x, one_dnn, bias, relu ? "relu" : "none", none, "");
-    }
-    return int8_product(x, relu);
+  OneDnnMap(const Tensor& packed, const Tensor& bias) : packed(packed), bias(bias) {}
+
+  Tensor product(const Tensor& x, bool relu) const override {
+    static const Operator linear("mkldnn::_linear_pointwise");
+    static const c10::impl::GenericList none{c10::OptionalType::create(c10::NumberType::get())};
+    return linear(x, packed, bias, relu ? "relu" : "none", none, "");
   }
+};
 
-  // See int8_product of decoding/packed_linear.py.
-  Tensor int8_product(const Tensor& x, bool relu) const {
+// Of int8 weights that PyTorch has packed, see int8_product of decoding/packed_linear.py.
+struct Int8Map : Map {
+  IValue packed;
+  Tensor bias;
+  double step;
+  int64_t zero;
+
+  Int8Map(const IValue& packed, const Tensor& bias, double step, int64_t zero)
+      : packed(packed), bias(bias), step(step), zero(zero) {}
+
+  Tensor product(const Tensor& x, bool relu) const override {
     static const Operator linear("quantized::linear_with_input_q_dq_qweight_dq_output_fp32");
     const int64_t count = x.size(0), in = x.size(1);
     const float* inputs = x.const_data_ptr<float>();
@@ -313,7 +314,7 @@ struct Map {
         for (int64_t i = 0; i < in; i++) scaled[r * in + i] = inputs[r * in + i] * factor;
       }
     });
-    Tensor y = linear(units, step, zero, int8);
+    Tensor y = linear(units, step, zero, packed);
     const int64_t out = y.size(1);
     float* outputs = y.mutable_data_ptr<float>();
     const float* biases = bias.const_data_ptr<float>();
@@ -429,24 +430,24 @@ class SoftmaxLayers : public torch::CustomClassHolder {
       : norm_weights_(std::move(norm_weights)), norm_biases_(std::move(norm_biases)), eps_(eps), heads_(heads),
         norm_first_(norm_first) {}
 
-  // Of few weights, transposed (in, out).
-  void add_small(const Tensor& transposed, const Tensor& bias) { maps_.emplace_back().small.emplace(transposed, bias); }
-
-  // In oneDNN's layout.
-  void add_one_dnn(const Tensor& packed, const Tensor& bias) {
-    Map& map = maps_.emplace_back();
-    map.one_dnn = packed, map.bias = bias;
+  // Of float32 weights transposed (in, out) or in oneDNN's layout, one of the two without elements.
+  void add_float(const Tensor& transposed, const Tensor& packed, const Tensor& bias) {
+    if (transposed.numel() > 0)
+      maps_.push_back(std::make_unique<SmallMap>(transposed, bias));
+    else
+      maps_.push_back(std::make_unique<OneDnnMap>(packed, bias));
   }
 
-  // Of few int8 weights (out, in), with the scales of the outputs and the step size and zero point of the inputs.
-  void add_small_int8(const Tensor& weight, const Tensor& scales, const Tensor& bias, double step, int64_t zero) {
-    maps_.emplace_back().small_int8.emplace(weight, scales, bias, step, zero);
-  }
-
-  // Of packed int8 weights.
-  void add_int8(const IValue& packed, const Tensor& bias, double step, int64_t zero) {
-    Map& map = maps_.emplace_back();
-    map.int8 = packed, map.bias = bias, map.step = step, map.zero = zero;
+  // Of int8 weights packed and (out, in), with the scales of the outputs and the step size and zero point of the inputs.
+  void add_int8(const IValue& packed, const Tensor& weight, const Tensor& scales, const Tensor& bias, double step,
+                int64_t zero) {
+#ifdef __AVX512VNNI__
+    if (weight.numel() < kSmall) {
+      maps_.push_back(std::make_unique<SmallInt8Map>(weight, scales, bias, step, zero));
+      return;
+    }
+#endif
+    maps_.push_back(std::make_unique<Int8Map>(packed, bias, step, zero));
   }
 
   // See StepLayers.forward.
@@ -483,13 +484,13 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   }
 
  private:
-  std::vector<Map> maps_;
+  std::vector<std::unique_ptr<const Map>> maps_;
   std::vector<Tensor> norm_weights_, norm_biases_;
   double eps_;
   int64_t heads_;
   bool norm_first_;
 
-  Tensor product(const Tensor& x, int64_t index, bool relu) const { return maps_[index].product(x, relu); }
+  Tensor product(const Tensor& x, int64_t index, bool relu) const { return maps_[index]->product(x, relu); }
 
   void normalized(const Tensor& x, Tensor& out, int64_t norm) const {
     const int64_t width = x.size(1);
@@ -580,11 +581,8 @@ class SoftmaxLayers : public torch::CustomClassHolder {
 TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.class_<SoftmaxLayers>("SoftmaxLayers")
       .def(torch::init<std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool>())
-      .def("add_small", &SoftmaxLayers::add_small)
-      .def("add_one_dnn", &SoftmaxLayers::add_one_dnn)
-      .def("add_small_int8", &SoftmaxLayers::add_small_int8)
+      .def("add_float", &SoftmaxLayers::add_float)
       .def("add_int8", &SoftmaxLayers::add_int8)
       .def("step", &SoftmaxLayers::step)
-      .def("parallel", &SoftmaxLayers::parallel)
-      .def_static("has_small_int8", [] { return kSmallInt8; });
+      .def("parallel", &SoftmaxLayers::parallel);
 }

@@ -12,8 +12,6 @@ from torch import nn
 from amlp_fairseq.ops.compiled import loaded
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-#: With fewer int8 weights a product takes less time here than by PyTorch's operator.
-SMALL = 1 << 17
 
 
 def compiled_layers(maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool) -> Any:
@@ -34,18 +32,9 @@ def compiled_layers(maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: i
     layers = kind(weights, [norm.bias.detach() for norm in norms], norms[0].eps, heads, norm_first)
     for each in maps:
         if int8:
-            _add_int8(layers, each, kind.has_small_int8())
-        elif each.plain.numel() > 0:
-            layers.add_small(each.plain, each.bias)
+            weight, _ = torch.ops.quantized.linear_unpack(each.packed)
+            scales = weight.q_per_channel_scales().float()
+            layers.add_int8(each.packed, weight.int_repr(), scales, each.bias, each.step, each.zero)
         else:
-            layers.add_one_dnn(each.packed, each.bias)
+            layers.add_float(each.plain, each.packed, each.bias)
     return layers
-
-
-def _add_int8(layers: Any, each: Any, has_small: bool) -> None:
-    quantised, _ = torch.ops.quantized.linear_unpack(each.packed)
-    if has_small and quantised.numel() < SMALL:
-        scales = quantised.q_per_channel_scales().float()
-        layers.add_small_int8(quantised.int_repr(), scales, each.bias, each.step, each.zero)
-    else:
-        layers.add_int8(each.packed, each.bias, each.step, each.zero)

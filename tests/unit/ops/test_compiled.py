@@ -32,6 +32,12 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture
+def layers_in_cpp() -> None:
+    compile_source(SOURCE)
+    loaded.cache_clear()
+
+
 def test_it_is_compiled_once_and_then_found(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not loaded(source)
     library = compile_source(source)
@@ -121,11 +127,10 @@ def test_the_command_prints_the_library(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("decode_dtype", [None, "int8"])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.usefixtures("layers_in_cpp")
 @torch.inference_mode()
 def test_a_row_depends_on_that_row_alone(decode_dtype: str | None, threads: int) -> None:
     """Bit for bit: rows together, with threads, against each alone, in the encoder's layers and the decoder's."""
-    compile_source(SOURCE)
-    loaded.cache_clear()
     torch.manual_seed(0)
     rows, width, slots = 70, 40, 9
     task = toy.task(12, num_directions=2)
@@ -151,11 +156,10 @@ def test_a_row_depends_on_that_row_alone(decode_dtype: str | None, threads: int)
 
 @pytest.mark.parametrize("decode_dtype", [None, "int8"])
 @pytest.mark.parametrize("width", [40, 512])
+@pytest.mark.usefixtures("layers_in_cpp")
 @torch.inference_mode()
 def test_what_is_no_number_stays_none(width: int, decode_dtype: str | None) -> None:
     """Not something finite, which would be a translation; and in its own row alone."""
-    compile_source(SOURCE)
-    loaded.cache_clear()
     model = ReadyModel(toy.model(toy.task(12), encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
     x = torch.randn(3, 5, width)
     x[1, 2, 3] = math.nan
