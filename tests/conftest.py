@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.ops import backend as backends
-from amlp_fairseq.ops import search_steps, softmax_layers
-from amlp_fairseq.ops.compiled import compile_source, loaded
+from amlp_fairseq.ops.compiled import SOURCES, compile_source, loaded
 
 # Triton's kernels run on a GPU or, for tests, in Triton's interpreter on a CPU. Triton reads this variable when it is
 # imported, before any test could set it. Where there is a GPU the real kernels are what must be tested.
@@ -55,7 +54,7 @@ def operators(request: pytest.FixtureRequest) -> Iterator[str]:
     """With the operators of ``amlp-fairseq compile``, and without."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "C++":
-            for source in (softmax_layers.SOURCE, search_steps.SOURCE):
+            for source in SOURCES:
                 compile_source(source)
         else:
             patch.setenv(backends.VARIABLE, "torch")

@@ -2,7 +2,7 @@
 
     amlp-fairseq compile
 
-Layers of softmax attention and the choice of words then take a fraction of the time on a CPU, in float32 and int8. It
+Linear maps, layers of softmax attention and the choice of words then take a fraction of the time on a CPU, in float32 and int8. It
 needs a C++ compiler (the environment variable CXX, or c++) and half a minute, and prints the libraries, which lie in
 ~/.cache/amlp_fairseq (or in $XDG_CACHE_HOME). After an update of this package or of torch, and on another processor,
 compile again.
@@ -17,10 +17,9 @@ from amlp_fairseq.usage import command_parser
 
 def main() -> None:
     command_parser("compile", __doc__).parse_args()
-    from amlp_fairseq.ops import search_steps, softmax_layers
-    from amlp_fairseq.ops.compiled import compile_source, library_of
+    from amlp_fairseq.ops.compiled import SOURCES, compile_source, library_of
 
-    for source in (softmax_layers.SOURCE, search_steps.SOURCE):
+    for source in SOURCES:
         if not library_of(source).exists():
             print(f"compiling {source}", file=sys.stderr)
         print(compile_source(source))

@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from amlp_fairseq.ops.cpu_layers import compiled_map
+
 Map = Callable[[Tensor], Tensor]
 
 #: Python's parser, which TorchScript calls, fails where threads of a deep stack call it at the same time.
@@ -72,16 +74,17 @@ def pack(
         nonnegative: whether all x are at least 0, which halves the step size of int8 activations.
     """
     weight, bias = weight.detach(), None if bias is None else bias.detach()
-    if decode_dtype == "int8":
-        return Int8Map(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
     dtype = weight.dtype if decode_dtype is None else getattr(torch, decode_dtype)
-    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    if (
-        weight.device.type == "cpu"
-        and dtype in (torch.float32, torch.bfloat16)
-        and torch.backends.mkldnn.is_available()
-    ):
-        return OneDnnMap(weight, bias, relu)
+    number = torch.float32 if decode_dtype == "int8" else dtype
+    weight, bias = weight.to(number), None if bias is None else bias.to(number)
+    if weight.device.type == "cpu":
+        compiled = _compiled(weight, bias, decode_dtype == "int8", nonnegative) if number == torch.float32 else None
+        if compiled is not None:
+            return CompiledMap(compiled, relu)
+        if decode_dtype == "int8":
+            return Int8Map(weight, bias, relu, nonnegative)
+        if dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available():
+            return OneDnnMap(weight, bias, relu)
 
     def apply(x: Tensor) -> Tensor:
         out = F.linear(x.to(dtype), weight, bias)
@@ -130,6 +133,27 @@ def drops_out(module: nn.Module) -> bool:
     return any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in module.modules())
 
 
+class CompiledMap:
+    """A map on a CPU in C++, float32 or int8; see ``compiled_map``."""
+
+    def __init__(self, compiled: Any, relu: bool) -> None:
+        self.compiled, self.relu = compiled, relu
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self.compiled.product(x.float(), self.relu)
+        return out.to(x.dtype)
+
+
+def _compiled(weight: Tensor, bias: Tensor | None, int8: bool, nonnegative: bool) -> Any:
+    """``compiled_map`` of float32 weights."""
+    if not int8:
+        return compiled_map(weight, bias, None, 0.0, 0)
+    quantised = _quantised(weight)
+    return compiled_map(
+        quantised.int_repr(), bias, quantised.q_per_channel_scales().float(), *_int8_inputs(nonnegative)
+    )
+
+
 class OneDnnMap:
     """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.
 
@@ -165,21 +189,31 @@ class Int8Map:
     """A map with int8 weights, see ``pack`` and ``int8_product``."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> None:
-        scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
-        zeros = torch.zeros(len(weight), dtype=torch.long)
-        with warnings.catch_warnings():  # newer ways to quantise have no operator that is as fast for few rows
-            warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
-            quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        self.packed, self.bias, self.relu = torch.ops.quantized.linear_prepack(quantised, None), bias, relu
-        largest = 255 if torch.cpu._is_vnni_supported() else 127  # sums of 8 bit products overflow without VNNI
-        self.zero = 0 if nonnegative else largest // 2 + 1
-        self.step = 1 / (largest - self.zero)
+        self.packed = torch.ops.quantized.linear_prepack(_quantised(weight), None)
+        self.bias, self.relu = bias, relu
+        self.step, self.zero = _int8_inputs(nonnegative)
         self.product = _scripted_int8_product()
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
             return self.product(x, self.packed, self.bias, self.step, self.zero, self.relu)
         return self.product(x.float(), self.packed, self.bias, self.step, self.zero, self.relu).to(x.dtype)
+
+
+def _quantised(weight: Tensor) -> Tensor:
+    """Weights (out, in) in int8, with a scale per output."""
+    scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():  # newer ways to quantise have no operator that is as fast for few rows
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        return torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+
+
+def _int8_inputs(nonnegative: bool) -> tuple[float, int]:
+    """Step size and zero point of inputs in -1 … 1, or in 0 … 1."""
+    largest = 255 if torch.cpu._is_vnni_supported() else 127  # sums of 8 bit products overflow without VNNI
+    zero = 0 if nonnegative else largest // 2 + 1
+    return 1 / (largest - zero), zero
 
 
 Packed: Any = torch.classes.quantized.LinearPackedParamsBase

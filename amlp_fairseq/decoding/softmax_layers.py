@@ -2,7 +2,7 @@
 
 They give what the layers of ``step_decoder.py`` and of fairseq's encoder give, for CPUs and without attention weights;
 of a sentence with a model of the embedded corpus' size Python took most of the time. What they compute is defined here,
-in TorchScript; where ``amlp-fairseq compile`` has been called, ``ops/softmax_layers`` computes it. Notation:
+in TorchScript; where ``amlp-fairseq compile`` has been called, ``ops/cpu_layers`` computes it. Notation:
 docs/glossary.md.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
 from amlp_fairseq.decoding.packed_linear import (
+    CompiledMap,
     Int8Map,
     OneDnnMap,
     Packed,
@@ -28,7 +29,7 @@ from amlp_fairseq.decoding.packed_linear import (
     scripted,
     with_packed_linears,
 )
-from amlp_fairseq.ops.softmax_layers import compiled_layers
+from amlp_fairseq.ops.cpu_layers import compiled_layers
 
 
 def decoder_layers(layers: Sequence[Any]) -> Any:
@@ -105,11 +106,12 @@ def _at_once(
 ) -> Any:
     """``forward`` of the first or the second kind, for int8 or oneDNN, in C++ if that has been compiled and otherwise
     in TorchScript; None if the maps are of neither."""
+    if all(isinstance(each, CompiledMap) for each in maps):
+        layers = compiled_layers([each.compiled for each in maps], norms, heads, norm_first)
+        if layers is not None:
+            return layers.step if issubclass(kinds[0], StepLayers) else layers.parallel
     for kind, of in ((kinds[0], Int8Map), (kinds[1], OneDnnMap)):
         if all(isinstance(each, of) and each.bias is not None for each in maps):
-            compiled = compiled_layers(maps, norms, heads, norm_first)
-            if compiled is not None:
-                return compiled.step if issubclass(kind, StepLayers) else compiled.parallel
             return scripted(kind(maps, norms, heads, norm_first)).forward
     return None
 

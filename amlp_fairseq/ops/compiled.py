@@ -19,6 +19,9 @@ from amlp_fairseq.ops.backend import VARIABLE
 FLAGS = "-std=c++20 -O3 -march=native -fno-math-errno -fno-trapping-math -fopenmp -shared -fPIC".split()
 LIBRARIES = ("-ltorch_cpu", "-lc10")
 
+#: All sources.
+SOURCES = sorted(Path(__file__).parent.glob("*/kernels.cpp"))
+
 logger = logging.getLogger(__name__)
 
 

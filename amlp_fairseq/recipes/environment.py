@@ -14,7 +14,7 @@ import torch
 from torch.utils import collect_env
 
 from amlp_fairseq.ops.compiled import loaded
-from amlp_fairseq.ops.softmax_layers import SOURCE
+from amlp_fairseq.ops.cpu_layers import SOURCE
 
 PACKAGES = ("torch", "triton", "amlp-fairseq", "sacrebleu", "sentencepiece")
 

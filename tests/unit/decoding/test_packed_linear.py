@@ -19,6 +19,8 @@ from amlp_fairseq.decoding.packed_linear import (
     with_packed_linears,
 )
 
+pytestmark = pytest.mark.usefixtures("operators")
+
 #: The largest error, as a share of the largest output.
 TOLERANCE = {None: 1e-5, "float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3, "int8": 3e-2}
 
@@ -39,6 +41,25 @@ def test_it_is_the_linear_map(decode_dtype: str | None, relu: bool, with_bias: b
     assert found.shape == expected.shape
     assert (found - expected).abs().max() <= TOLERANCE[decode_dtype] * expected.abs().max()
     assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize("decode_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("outputs", [1, 16, 17, 63, 64, 65, 144])
+@pytest.mark.parametrize("inputs", [1, 7, 64])
+def test_any_number_of_rows_inputs_and_outputs(inputs: int, outputs: int, decode_dtype: str) -> None:
+    """Against float64; a product is split into tiles, the last of which are smaller."""
+    torch.manual_seed(7)
+    weight, bias, every = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(101, inputs)
+    run = pack(weight, bias, decode_dtype)
+    for rows in (*range(1, 14), 48, 49, 101):
+        x = every[:rows]
+        expected = F.linear(x.double(), weight.double(), bias.double())
+        assert (run(x) - expected).abs().max() <= TOLERANCE[decode_dtype] * expected.abs().max().clamp(min=1)
+
+
+def test_no_rows() -> None:
+    for decode_dtype in ("float32", "int8"):
+        assert pack(torch.randn(20, 16), None, decode_dtype)(torch.empty(0, 3, 16)).shape == (0, 3, 20)
 
 
 def test_inputs_may_be_views() -> None:

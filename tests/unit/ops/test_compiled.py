@@ -14,7 +14,7 @@ from amlp_fairseq.cli import main as cli
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.ops import compiled, search_steps
 from amlp_fairseq.ops.compiled import compile_source, library_of, loaded
-from amlp_fairseq.ops.softmax_layers import SOURCE
+from amlp_fairseq.ops.cpu_layers import SOURCE
 
 #: Something that compiles at once.
 SMALL = "extern int here; int here = 1;\n"

@@ -1,0 +1,612 @@
+// Linear maps and layers of softmax attention and feed-forward networks for CPUs: what decoding/packed_linear.py and
+// decoding/softmax_layers.py compute, all layers in one call. A row's result does not depend on the other rows, bit for bit.
+// Notation: docs/glossary.md.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/custom_class.h>
+
+#ifdef __AVX512VNNI__
+#include <immintrin.h>
+#endif
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+
+// Work, in multiplications, from which on other threads help.
+constexpr int64_t kGrain = 1 << 17;
+
+#ifdef __AVX512F__
+constexpr int64_t kLanes = 16;  // numbers in a vector
+constexpr int kPanels = 4;      // a tile's outputs, in vectors
+#else
+constexpr int64_t kLanes = 8;
+constexpr int kPanels = 2;
+#endif
+constexpr int kRows = 6;        // and its rows: as many sums as registers can hold
+constexpr int64_t kRowsAtATime = 8 * kRows;  // of a product's block for a thread
+// How far ahead weights are fetched, in bytes.
+constexpr int64_t kAhead = 4096;
+typedef float Lanes __attribute__((vector_size(4 * kLanes)));
+
+// Loops over a tile's sums are unrolled: only then does the compiler keep the sums in registers.
+#define UNROLLED _Pragma("GCC unroll 8")
+
+Lanes load(const float* from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+// Store the lanes, or the first `count` if there is room for fewer.
+void store(const Lanes& lanes, float* to, int64_t count) {
+  if (count >= kLanes)
+    std::memcpy(to, &lanes, sizeof lanes);
+  else if (count > 0)
+    std::memcpy(to, &lanes, count * sizeof(float));
+}
+
+int64_t rows_for_a_thread(int64_t work_of_a_row) {
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work_of_a_row));
+}
+
+// e^x for x <= 0, within 2 units in the last place; 0 below -87. Without branches, so that the compiler vectorises it.
+inline float exponential(float x) {
+  const float bounded = std::max(x, -87.0f);
+  const float power = std::nearbyint(bounded * 1.44269504f);
+  const float rest = (bounded - power * 0.693359375f) + power * 2.12194440e-4f;
+  float series = 1.9875691500e-4f;
+  series = series * rest + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.0f;
+  const int32_t exponent = (static_cast<int32_t>(power) + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &exponent, sizeof scale);
+  return x < -87.0f ? 0.0f : series * scale;
+}
+
+void normalize(const float* x, float* out, int64_t width, const float* weight, const float* bias, float eps) {
+  float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < width; i++) sum += x[i];
+  const float mean = sum / width;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < width; i++) squares += (x[i] - mean) * (x[i] - mean);
+  const float scale = 1 / std::sqrt(squares / width + eps);
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+}
+
+int64_t panels_of(int64_t size) { return (size + kLanes - 1) / kLanes; }
+
+// The outputs of a matrix in panels of kLanes, and these in blocks of kPanels; what is left at the end are blocks of one.
+struct Blocks {
+  int64_t whole, count;
+
+  explicit Blocks(int64_t out) : whole(panels_of(out) / kPanels), count(whole + panels_of(out) % kPanels) {}
+
+  int64_t size(int64_t block) const { return block < whole ? kPanels : 1; }
+  // The number of the block's first panel.
+  int64_t first(int64_t block) const { return block < whole ? block * kPanels : block + whole * (kPanels - 1); }
+};
+
+// Calls tile<Rows, Count>(row) for tiles of Rows <= kRows rows that cover `rows` of a block of `size` panels.
+template <typename Tile>
+void over_tiles(int64_t rows, int64_t size, const Tile& tile) {
+  const auto over_rows = [&]<int Count, int... Rest>(std::integral_constant<int, Count>,
+                                                     std::integer_sequence<int, Rest...>) {
+    int64_t row = 0;
+    for (; row + kRows <= rows; row += kRows) tile.template operator()<kRows, Count>(row);
+    (void)((rows - row == Rest + 1 && (tile.template operator()<Rest + 1, Count>(row), true)) || ...);
+  };
+  const auto rest = std::make_integer_sequence<int, kRows - 1>{};
+  if (size == kPanels)
+    over_rows(std::integral_constant<int, kPanels>{}, rest);
+  else
+    over_rows(std::integral_constant<int, 1>{}, rest);
+}
+
+// Fetch `Count` vectors that are read later.
+template <int Count>
+void fetch(const void* weights) {
+  UNROLLED for (int p = 0; p < Count; p++)
+    __builtin_prefetch(static_cast<const char*>(weights) + kAhead + p * 4 * kLanes);
+}
+
+// `Rows` rows of x (…, in) with a block of `Count` panels, (in, Count, kLanes), into rows of y: its next `out` columns, all if
+// there are so many. An output is its bias, if any, and then the sum over the inputs in their order, in every tile.
+template <int Rows, int Count>
+void multiply_tile(const float* x, int64_t x_step, int64_t in, const float* block, int64_t block_step, const float* biases,
+                   float* y, int64_t y_step, int64_t out, bool relu) {
+  Lanes sums[Rows][Count];
+  UNROLLED for (int r = 0; r < Rows; r++)
+    UNROLLED for (int p = 0; p < Count; p++) sums[r][p] = biases == nullptr ? Lanes{} : load(biases + p * kLanes);
+  for (int64_t i = 0; i < in; i++, block += block_step) {
+    Lanes weights[Count];
+    UNROLLED for (int p = 0; p < Count; p++) weights[p] = load(block + p * kLanes);
+    UNROLLED for (int r = 0; r < Rows; r++)
+      UNROLLED for (int p = 0; p < Count; p++) sums[r][p] += x[r * x_step + i] * weights[p];
+    fetch<Count>(block);
+  }
+  UNROLLED for (int r = 0; r < Rows; r++)
+    UNROLLED for (int p = 0; p < Count; p++) {
+      const Lanes sum = relu ? (sums[r][p] < 0 ? Lanes{} : sums[r][p]) : sums[r][p];
+      store(sum, y + r * y_step + p * kLanes, out - p * kLanes);
+    }
+}
+
+// Rows of x (rows, in) with a matrix in panels, into one block's columns of y (rows, out).
+void multiply(const float* x, int64_t x_step, int64_t rows, int64_t in, const float* panels, const float* biases, float* y,
+              int64_t y_step, int64_t out, bool relu, int64_t block) {
+  const Blocks blocks(out);
+  const int64_t begin = blocks.first(block) * kLanes;
+  if (biases != nullptr) biases += begin;
+  over_tiles(rows, blocks.size(block), [=]<int Rows, int Count>(int64_t row) {
+    multiply_tile<Rows, Count>(x + row * x_step, x_step, in, panels + begin * in, Count * kLanes, biases,
+                               y + row * y_step + begin, y_step, out - begin, relu);
+  });
+}
+
+// A matrix (in, out) with these steps, in panels of `Group` inputs at a time; where there are no more there are zeros.
+template <typename Number, int64_t Group>
+std::vector<Number> make_panels(const Number* from, int64_t in, int64_t out, int64_t in_step, int64_t out_step) {
+  const int64_t groups = (in + Group - 1) / Group;
+  std::vector<Number> result(panels_of(out) * groups * kLanes * Group, 0);
+  const Blocks blocks(out);
+  Number* to = result.data();
+  for (int64_t block = 0; block < blocks.count; block++)
+    for (int64_t g = 0; g < groups; g++)
+      for (int64_t o = blocks.first(block) * kLanes, end = o + blocks.size(block) * kLanes; o < end; o++)
+        for (int64_t i = g * Group; i < (g + 1) * Group; i++, to++)
+          if (o < out && i < in) *to = from[i * in_step + o * out_step];
+  return result;
+}
+
+std::vector<float> padded(const Tensor& vector) {
+  return make_panels<float, 1>(vector.const_data_ptr<float>(), 1, vector.size(0), 0, vector.stride(0));
+}
+
+// Of a product: calls part(block, begin, end) for all blocks of outputs and parts of the rows, with threads.
+template <typename Part>
+void in_parts(int64_t rows, int64_t work_of_a_row, int64_t blocks, const Part& part) {
+  const int64_t parts = (rows + kRowsAtATime - 1) / kRowsAtATime;
+  const int64_t work = std::min(rows, kRowsAtATime) * work_of_a_row / std::max<int64_t>(1, blocks);
+  at::parallel_for(0, blocks * parts, rows_for_a_thread(work), [&](int64_t begin, int64_t end) {
+    for (int64_t each = begin; each < end; each++) {
+      const int64_t first = each % parts * kRowsAtATime;
+      part(each / parts, first, std::min(first + kRowsAtATime, rows));
+    }
+  });
+}
+
+// A linear map's weights.
+struct Weights {
+  virtual ~Weights() = default;
+  // Inputs (n, in) to outputs (n, out).
+  virtual void product(const float* x, int64_t rows, float* y, bool relu) const = 0;
+};
+
+struct FloatWeights : Weights {
+  int64_t in, out;
+  std::vector<float> panels, biases;
+
+  // Weights (out, in).
+  FloatWeights(const Tensor& weight, const Tensor& bias)
+      : in(weight.size(1)), out(weight.size(0)),
+        panels(make_panels<float, 1>(weight.const_data_ptr<float>(), in, out, weight.stride(1), weight.stride(0))),
+        biases(padded(bias)) {}
+
+  void product(const float* x, int64_t rows, float* y, bool relu) const override {
+    in_parts(rows, in * out, Blocks(out).count, [&](int64_t block, int64_t begin, int64_t end) {
+      multiply(x + begin * in, in, end - begin, in, panels.data(), biases.data(), y + begin * out, out, out, relu, block);
+    });
+  }
+};
+
+#ifdef __AVX512VNNI__
+constexpr int64_t kGroup = 4;  // products that an instruction adds up for each lane
+
+// _mm512_dpbusd_epi32, for which GCC 12 moves sums to memory and back.
+inline void add_products(__m512i& sum, __m512i inputs, __m512i weights) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(inputs), "v"(weights));
+}
+
+// The largest magnitude of a row's inputs; not a number if one of them is none, or infinite.
+float size_of(const float* x, int64_t in) {
+  float size = 0, wrong = 0;
+#pragma omp simd reduction(max : size) reduction(+ : wrong)
+  for (int64_t i = 0; i < in; i++) {
+    size = std::max(size, std::abs(x[i]));
+    wrong += x[i] * 0;
+  }
+  return size + wrong;
+}
+
+// See int8_product of decoding/packed_linear.py.
+struct Int8Weights : Weights {
+  int64_t in, out, groups;
+  float step;
+  int32_t zero;
+  std::vector<int8_t> panels;
+  std::vector<float> scales, biases;
+  std::vector<int32_t> corrections;
+
+  // Weights (out, in) and their scales (out,); the inputs' step size and zero point.
+  Int8Weights(const Tensor& weight, const Tensor& weight_scales, const Tensor& bias, double step, int64_t zero)
+      : in(weight.size(1)), out(weight.size(0)), groups((in + kGroup - 1) / kGroup), step(step), zero(zero),
+        panels(make_panels<int8_t, kGroup>(weight.const_data_ptr<int8_t>(), in, out, weight.stride(1), weight.stride(0))),
+        scales(padded(weight_scales)), biases(padded(bias)), corrections(scales.size(), 0) {
+    for (float& scale : scales) scale *= this->step;
+    for (int64_t o = 0; o < out; o++)
+      for (int64_t i = 0; i < in; i++)
+        corrections[o] += this->zero * weight.const_data_ptr<int8_t>()[o * weight.stride(0) + i * weight.stride(1)];
+  }
+
+  // A row of x in unsigned steps; returns its size.
+  float quantise(const float* x, uint8_t* units) const {
+    const float size = size_of(x, in), factor = size > 0 ? 1 / size : 0, steps = 1 / step;
+#pragma omp simd
+    for (int64_t i = 0; i < in; i++) {
+      const int32_t unit = static_cast<int32_t>(std::nearbyint(x[i] * factor * steps)) + zero;
+      units[i] = std::min(std::max(unit, 0), 255);
+    }
+    return size;
+  }
+
+  template <int Rows, int Count>
+  void tile(const uint8_t* units, const float* sizes, int64_t first, float* y, bool relu) const {
+    __m512i sums[Rows][Count];
+    UNROLLED for (int r = 0; r < Rows; r++)
+      UNROLLED for (int p = 0; p < Count; p++) sums[r][p] = _mm512_setzero_si512();
+    const int8_t* block = panels.data() + first * groups * kLanes * kGroup;
+    for (int64_t g = 0; g < groups; g++, block += Count * kLanes * kGroup) {
+      __m512i weights[Count];
+      UNROLLED for (int p = 0; p < Count; p++) weights[p] = _mm512_loadu_si512(block + p * kLanes * kGroup);
+      UNROLLED for (int r = 0; r < Rows; r++) {
+        int32_t group;
+        std::memcpy(&group, units + (r * groups + g) * kGroup, sizeof group);
+        const __m512i inputs = _mm512_set1_epi32(group);
+        UNROLLED for (int p = 0; p < Count; p++) add_products(sums[r][p], inputs, weights[p]);
+      }
+      fetch<Count>(block);
+    }
+    UNROLLED for (int r = 0; r < Rows; r++)
+      UNROLLED for (int p = 0; p < Count; p++) {
+        const int64_t begin = (first + p) * kLanes;
+        const __m512i sum = _mm512_sub_epi32(sums[r][p], _mm512_loadu_si512(&corrections[begin]));
+        const Lanes value = Lanes(_mm512_cvtepi32_ps(sum)) * load(&scales[begin]) * sizes[r] + load(&biases[begin]);
+        store(relu ? (value < 0 ? Lanes{} : value) : value, y + r * out + begin, out - begin);
+      }
+  }
+
+  void product(const float* x, int64_t rows, float* y, bool relu) const override {
+    std::vector<uint8_t> units(rows * groups * kGroup, 0);
+    std::vector<float> sizes(rows);
+    at::parallel_for(0, rows, rows_for_a_thread(2 * in), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) sizes[r] = quantise(x + r * in, &units[r * groups * kGroup]);
+    });
+    const Blocks blocks(out);
+    in_parts(rows, in * out / kGroup, blocks.count, [&](int64_t block, int64_t begin, int64_t end) {
+      over_tiles(end - begin, blocks.size(block), [&]<int Rows, int Count>(int64_t row) {
+        const int64_t at = begin + row;
+        tile<Rows, Count>(&units[at * groups * kGroup], &sizes[at], blocks.first(block), y + at * out, relu);
+      });
+    });
+  }
+};
+#endif
+
+constexpr bool has_int8() {
+#ifdef __AVX512VNNI__
+  return true;
+#else
+  return false;
+#endif
+}
+
+class LinearMap : public torch::CustomClassHolder {
+ public:
+  // Of weights (out, in) and biases (out,); int8 weights have scales (out,), and their inputs a step size and a zero point.
+  LinearMap(const Tensor& weight, const Tensor& bias, const std::optional<Tensor>& scales, double step, int64_t zero)
+      : in_(weight.size(1)), out_(weight.size(0)) {
+#ifdef __AVX512VNNI__
+    if (scales.has_value()) {
+      weights_ = std::make_unique<Int8Weights>(weight, *scales, bias, step, zero);
+      return;
+    }
+#endif
+    weights_ = std::make_unique<FloatWeights>(weight, bias);
+  }
+
+  // Inputs (…, in) to outputs (…, out).
+  Tensor product(const Tensor& inputs, bool relu) const {
+    TORCH_CHECK(inputs.size(-1) == in_ && inputs.scalar_type() == at::kFloat, "inputs for other weights");
+    std::vector<int64_t> sizes = inputs.sizes().vec();
+    sizes.back() = out_;
+    const Tensor x = inputs.contiguous();
+    Tensor y = at::empty(sizes, x.options());
+    weights_->product(x.const_data_ptr<float>(), y.numel() / out_, y.mutable_data_ptr<float>(), relu);
+    return y;
+  }
+
+ private:
+  int64_t in_, out_;
+  std::unique_ptr<const Weights> weights_;
+};
+
+// A table (sentences, heads, positions, d_h) in which the d_h stand together.
+struct Table {
+  const float* data;
+  int64_t sentence, head, position;
+
+  explicit Table(const Tensor& table)
+      : data(table.const_data_ptr<float>()), sentence(table.stride(0)), head(table.stride(1)), position(table.stride(2)) {
+    TORCH_CHECK(table.dim() == 4 && table.stride(3) == 1, "a table of another layout");
+  }
+
+  const float* at(int64_t s, int64_t h) const { return data + s * sentence + h * head; }
+};
+
+// 0 or -inf, (1 or sentences, 1, 1 or queries, keys); or nothing.
+struct Bias {
+  const float* data = nullptr;
+  int64_t sentence = 0, query = 0;
+
+  Bias(const std::optional<Tensor>& bias, int64_t queries) {
+    if (!bias.has_value()) return;
+    TORCH_CHECK(bias->stride(-1) == 1 || bias->size(-1) == 1, "a bias of another layout");
+    data = bias->const_data_ptr<float>();
+    if (bias->dim() == 4 && bias->size(0) > 1) sentence = bias->stride(0);
+    if (bias->size(-2) > 1) query = bias->stride(-2);
+  }
+
+  const float* of(int64_t s, int64_t q) const { return data == nullptr ? nullptr : data + s * sentence + q * query; }
+};
+
+int64_t whole_vectors(int64_t size) { return panels_of(size) * kLanes; }
+
+// softmax(scores + bias), in place; there is room for whole vectors of scores.
+void softmax(float* scores, const float* bias, int64_t keys) {
+  float largest = -std::numeric_limits<float>::infinity(), total = 0;
+  for (int64_t j = keys; j < whole_vectors(keys); j++) scores[j] = largest;
+  if (bias != nullptr)
+    for (int64_t j = 0; j < keys; j++) scores[j] += bias[j];
+  keys = whole_vectors(keys);
+#pragma omp simd reduction(max : largest)
+  for (int64_t j = 0; j < keys; j++) largest = std::max(largest, scores[j]);
+#pragma omp simd reduction(+ : total)
+  for (int64_t j = 0; j < keys; j++) {
+    scores[j] = exponential(scores[j] - largest);
+    total += scores[j];
+  }
+#pragma omp simd
+  for (int64_t j = 0; j < keys; j++) scores[j] /= total;
+}
+
+// The sum of the lanes.
+float sum_of(const Lanes& lanes) {
+  float sums[kLanes];
+  std::memcpy(sums, &lanes, sizeof sums);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; i++) sums[i] += sums[i + half];
+  return sums[0];
+}
+
+// Products of a query with `Keys` keys, of `vectors` vectors each.
+template <int Keys>
+void dot_products(const float* query, const float* keys, int64_t step, int64_t vectors, float* scores) {
+  Lanes sums[Keys] = {};
+  for (int64_t c = 0; c < vectors; c++) {
+    const Lanes part = load(query + c * kLanes);
+    UNROLLED for (int j = 0; j < Keys; j++) sums[j] += part * load(keys + j * step + c * kLanes);
+  }
+  UNROLLED for (int j = 0; j < Keys; j++) scores[j] = sum_of(sums[j]);
+}
+
+constexpr int64_t kQueries = 64;
+
+// Attention of one head: of a sentence's queries (queries, d_h) to its keys and values, (queries, d_h).
+struct Head {
+  const float *q, *k, *v;
+  float* out;
+  int64_t queries, keys, width, q_step, k_step, v_step, out_step;
+
+  // For few queries; d_h in whole vectors.
+  void attend_few(const Bias& bias, int64_t sentence) const {
+    const int64_t step = whole_vectors(keys);
+    std::vector<float> scores(queries * step);
+    for (int64_t query = 0; query < queries; query++) {
+      const float* own = q + query * q_step;
+      float* to = &scores[query * step];
+      int64_t j = 0;
+      for (; j + 4 <= keys; j += 4) dot_products<4>(own, k + j * k_step, k_step, width / kLanes, to + j);
+      for (; j < keys; j++) dot_products<1>(own, k + j * k_step, k_step, width / kLanes, to + j);
+      softmax(to, bias.of(sentence, query), keys);
+    }
+    const Blocks blocks(width);
+    for (int64_t block = 0; block < blocks.count; block++) {
+      const int64_t begin = blocks.first(block) * kLanes;
+      over_tiles(queries, blocks.size(block), [&]<int Rows, int Count>(int64_t query) {
+        multiply_tile<Rows, Count>(&scores[query * step], step, keys, v + begin, v_step, nullptr,
+                                   out + query * out_step + begin, out_step, width - begin, false);
+      });
+    }
+  }
+
+  // For many: keys and values are put into panels first, and some queries are treated at a time.
+  void attend_many(const Bias& bias, int64_t sentence) const {
+    const std::vector<float> key_panels = make_panels<float, 1>(k, width, keys, 1, k_step);
+    const std::vector<float> value_panels = make_panels<float, 1>(v, keys, width, v_step, 1);
+    const int64_t step = whole_vectors(keys);
+    std::vector<float> scores(kQueries * step);
+    for (int64_t begin = 0; begin < queries; begin += kQueries) {
+      const int64_t count = std::min(kQueries, queries - begin);
+      for (int64_t block = 0; block < Blocks(keys).count; block++)
+        multiply(q + begin * q_step, q_step, count, width, key_panels.data(), nullptr, scores.data(), step, keys, false, block);
+      for (int64_t each = 0; each < count; each++) softmax(&scores[each * step], bias.of(sentence, begin + each), keys);
+      for (int64_t block = 0; block < Blocks(width).count; block++)
+        multiply(scores.data(), step, count, keys, value_panels.data(), nullptr, out + begin * out_step, out_step, width, false,
+                 block);
+    }
+  }
+};
+
+class SoftmaxLayers : public torch::CustomClassHolder {
+ public:
+  // Of all maps, and of all norms weights and biases. See decoding/softmax_layers.py.
+  SoftmaxLayers(std::vector<c10::intrusive_ptr<LinearMap>> maps, std::vector<Tensor> norm_weights,
+                std::vector<Tensor> norm_biases, double eps, int64_t heads, bool norm_first)
+      : maps_(std::move(maps)), norm_weights_(std::move(norm_weights)), norm_biases_(std::move(norm_biases)), eps_(eps),
+        heads_(heads), norm_first_(norm_first) {}
+
+  // See StepLayers.forward.
+  Tensor step(const Tensor& inputs, const Tensor& slots, int64_t end, const std::optional<Tensor>& bias,
+              std::vector<Tensor> kvs, const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
+              const std::optional<Tensor>& source_bias) const {
+    const int64_t rows = inputs.size(0), count = inputs.size(1), width = inputs.size(2);
+    Tensor x = inputs.reshape({rows * count, width}).clone();
+    for (size_t layer = 0; layer < kvs.size(); layer++) {
+      const int64_t block = 3 * layer;
+      const Tensor qkv = product(before(x, block), 2 * block, false);
+      write(qkv, kvs[layer], slots, end, count);
+      const Tensor kv = kvs[layer].narrow(3, 0, end);
+      added(x, block, attend(qkv, rows, kv.select(2, 0), kv.select(2, 1), bias, false));
+      over_source(x, block + 1, ks[layer], vs[layer], source_bias, false);
+      feed_forward(x, block + 2);
+    }
+    return x.view({rows, count, width});
+  }
+
+  // See ParallelLayers.forward.
+  Tensor parallel(const Tensor& inputs, const std::optional<Tensor>& bias, const std::optional<Tensor>& future,
+                  const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
+                  const std::optional<Tensor>& source_bias) const {
+    const int64_t rows = inputs.size(0), count = inputs.size(1), width = inputs.size(2);
+    Tensor x = inputs.reshape({rows * count, width}).clone();
+    for (size_t block = 0, layer = 0; block < norm_weights_.size(); layer++) {
+      over_all(x, block++, rows, bias);
+      if (future.has_value()) over_all(x, block++, rows, future);
+      if (!ks.empty()) over_source(x, block++, ks[layer], vs[layer], source_bias, true);
+      feed_forward(x, block++);
+    }
+    return x.view({rows, count, width});
+  }
+
+ private:
+  std::vector<c10::intrusive_ptr<LinearMap>> maps_;
+  std::vector<Tensor> norm_weights_, norm_biases_;
+  double eps_;
+  int64_t heads_;
+  bool norm_first_;
+
+  Tensor product(const Tensor& x, int64_t index, bool relu) const { return maps_[index]->product(x, relu); }
+
+  void normalized(const Tensor& x, Tensor& out, int64_t norm) const {
+    const int64_t width = x.size(1);
+    const float* from = x.const_data_ptr<float>();
+    float* to = out.mutable_data_ptr<float>();
+    const float *weight = norm_weights_[norm].const_data_ptr<float>(), *bias = norm_biases_[norm].const_data_ptr<float>();
+    at::parallel_for(0, x.size(0), rows_for_a_thread(4 * width), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) normalize(from + r * width, to + r * width, width, weight, bias, eps_);
+    });
+  }
+
+  Tensor before(const Tensor& x, int64_t norm) const {
+    if (!norm_first_) return x;
+    Tensor out = at::empty(x.sizes(), x.options());
+    normalized(x, out, norm);
+    return out;
+  }
+
+  // A block's second map of what it has made, added to its inputs.
+  void added(Tensor& x, int64_t block, const Tensor& inner) const {
+    const Tensor more = product(inner, 2 * block + 1, false);
+    const float* from = more.const_data_ptr<float>();
+    float* to = x.mutable_data_ptr<float>();
+    const int64_t size = x.numel();
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) to[i] += from[i];
+    if (!norm_first_) normalized(x, x, block);
+  }
+
+  void feed_forward(Tensor& x, int64_t block) const {
+    added(x, block, product(before(x, block), 2 * block, true));
+  }
+
+  void over_source(Tensor& x, int64_t block, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
+                   bool many) const {
+    added(x, block, attend(product(before(x, block), 2 * block, false), k.size(0), k, v, bias, many));
+  }
+
+  // Self-attention of inputs (b n, C), `rows` = b.
+  void over_all(Tensor& x, int64_t block, int64_t rows, const std::optional<Tensor>& bias) const {
+    const Tensor qkv = product(before(x, block), 2 * block, false);
+    const Tensor parts = qkv.view({rows, x.size(0) / rows, 3, heads_, -1});
+    added(x, block, attend(qkv, rows, parts.select(2, 1).transpose(1, 2), parts.select(2, 2).transpose(1, 2), bias,
+                           true));
+  }
+
+  // Keys and values of new words, (R n, 3 C), into a buffer (R, H, 2, slots, d_h).
+  void write(const Tensor& qkv, Tensor& buffer, const Tensor& slots, int64_t end, int64_t count) const {
+    const int64_t width = qkv.size(1) / 3, head = width / heads_;
+    const float* from = qkv.const_data_ptr<float>();
+    float* to = buffer.mutable_data_ptr<float>();
+    const int64_t* own = slots.dim() == 2 ? slots.const_data_ptr<int64_t>() : nullptr;
+    TORCH_CHECK(buffer.stride(4) == 1 && slots.is_contiguous(), "a buffer of another layout");
+    for (int64_t word = 0; word < qkv.size(0); word++) {
+      const int64_t row = word / count, slot = own == nullptr ? end - count + word % count : own[word];
+      for (int64_t h = 0; h < heads_; h++)
+        for (int64_t part = 0; part < 2; part++)
+          std::memcpy(to + row * buffer.stride(0) + h * buffer.stride(1) + part * buffer.stride(2) + slot * buffer.stride(3),
+                      from + word * 3 * width + (1 + part) * width + h * head, head * sizeof(float));
+    }
+  }
+
+  // Attention of queries (b n, C), or of the first third of (b n, 3 C), to keys and values (b, H, m, d_h): (b n, C).
+  Tensor attend(const Tensor& queries, int64_t rows, const Tensor& keys, const Tensor& values,
+                const std::optional<Tensor>& mask, bool many) const {
+    const Table k(keys), v(values);
+    const int64_t width = keys.size(3), channels = heads_ * width, step = queries.size(1), count = queries.size(0) / rows;
+    const Bias bias(mask, count);
+    Tensor read = at::empty({queries.size(0), channels}, queries.options());
+    const float* from = queries.const_data_ptr<float>();
+    float* to = read.mutable_data_ptr<float>();
+    const int64_t work = 4 * count * keys.size(2) * width;
+    at::parallel_for(0, rows * heads_, rows_for_a_thread(work), [&](int64_t begin, int64_t end) {
+      for (int64_t each = begin; each < end; each++) {
+        const int64_t row = each / heads_, h = each % heads_;
+        const Head head{from + row * count * step + h * width, k.at(row, h), v.at(row, h),
+                        to + row * count * channels + h * width, count, keys.size(2), width, step, k.position, v.position,
+                        channels};
+        many || width % kLanes ? head.attend_many(bias, row) : head.attend_few(bias, row);
+      }
+    });
+    return read;
+  }
+};
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
+  library.def("has_int8() -> bool", &has_int8);
+  library.class_<LinearMap>("LinearMap")
+      .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())
+      .def("product", &LinearMap::product);
+  library.class_<SoftmaxLayers>("SoftmaxLayers")
+      .def(torch::init<std::vector<c10::intrusive_ptr<LinearMap>>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t,
+                       bool>())
+      .def("step", &SoftmaxLayers::step)
+      .def("parallel", &SoftmaxLayers::parallel);
+}

@@ -1,0 +1,45 @@
+"""What ``decoding/packed_linear.py`` and ``decoding/softmax_layers.py`` compute, in C++ (``kernels.cpp``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amlp_fairseq.ops.compiled import loaded
+
+SOURCE = Path(__file__).with_name("kernels.cpp")
+
+
+def compiled_map(weight: Tensor, bias: Tensor | None, scales: Tensor | None, step: float, zero: int) -> Any:
+    """An object whose method ``product`` (x, relu) is the map of ``packed_linear.pack`` for x (…, in) in float32; None
+    if that has not been compiled (``amlp-fairseq compile``), or not for such weights on this processor.
+
+    Args:
+        weight: W (out, in), float32 or int8.
+        bias: b (out,) float32.
+        scales: of int8 weights, (out,); None for float32.
+        step, zero: step size and zero point of the inputs of int8 weights; of no meaning for float32.
+    """
+    if not loaded(SOURCE) or (scales is not None and not torch.ops.amlp_fairseq.has_int8()):
+        return None
+    bias = torch.zeros(len(weight)) if bias is None else bias
+    return torch.classes.amlp_fairseq.LinearMap(weight, bias, scales, step, zero)
+
+
+def compiled_layers(maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool) -> Any:
+    """An object with the methods ``step`` and ``parallel``, which are ``forward`` of ``StepLayers`` and of
+    ``ParallelLayers``; None for norms of another type than float32.
+
+    Args:
+        maps: what ``compiled_map`` has given.
+        norms, heads, norm_first: see ``SoftmaxLayers``.
+    """
+    weights = [norm.weight.detach() for norm in norms]
+    if any(weight.dtype != torch.float32 for weight in weights):
+        return None
+    biases = [norm.bias.detach() for norm in norms]
+    return torch.classes.amlp_fairseq.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first)
