@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 
 from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.decoding import packed_linear, step_decoder
@@ -19,7 +18,7 @@ LINEAR_MAPS = "linear maps"
 TIMED_FUNCTIONS: dict[str, tuple[Any, str]] = {
     "attention": (SoftmaxAttention, "_attend"),
     "norms": (torch, "layer_norm"),
-    "probabilities": (F, "log_softmax"),
+    "probabilities": (multiword_beam_search, "log_probabilities"),
     "best words": (multiword_beam_search, "combine_words"),
     "rows that move": (step_decoder.Decoding, "reorder"),
 }

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq.data import Dictionary
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from amlp_fairseq.search.drafts import Draft, Drafter, ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rules import Prefixes, score_rules
-from amlp_fairseq.search.search_steps import combine_words, row_permutation
+from amlp_fairseq.search.search_steps import combine_words, log_probabilities, row_permutation
 
 
 class DraftAndVerify(MultiwordBeamSearch):
@@ -160,7 +159,7 @@ class _VerifiedSearch:
         generator, options, (rows, count, vocab) = self.generator, self.options, logits.shape
         if options.temperature != 1:
             logits = logits / options.temperature
-        lprobs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+        lprobs = log_probabilities(logits)
         for index, row in enumerate(self.rows):
             written = torch.tensor([row.words], dtype=torch.long)
             for rule in self.rules:

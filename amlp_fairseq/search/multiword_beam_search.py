@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
@@ -28,6 +27,7 @@ from amlp_fairseq.search.search_steps import (
     compiled,
     deduplicate_ngrams,
     length_penalty,
+    log_probabilities,
     row_permutation,
 )
 
@@ -293,7 +293,7 @@ class _Search:
                 raise ValueError(f"--print-alignment: the cross-attention of {name} has no weights")
             if options.temperature != 1:
                 logits = logits / options.temperature
-            all_lprobs.append(F.log_softmax(logits, dim=-1, dtype=torch.float32))
+            all_lprobs.append(log_probabilities(logits))
             if weights is not None:
                 attention = weights if attention is None else attention + weights
         if len(all_lprobs) == 1:

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from amlp_fairseq.ops import cpu_layers
 from amlp_fairseq.ops.compiled import loaded
 from amlp_fairseq.ops.search_steps import SOURCE
 from amlp_fairseq.ops.top_k import top_k
@@ -40,6 +42,15 @@ Forbidden = Callable[[Tensor, Tensor], Tensor]
 def compiled(device: torch.device, forbids: bool) -> bool:
     """Whether ``combine_words`` is in C++ there; not where some candidates are forbidden."""
     return device.type == "cpu" and not forbids and loaded(SOURCE)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """log-softmax of logits (…, V) in float32; they may be overwritten."""
+    fits = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.is_contiguous()
+    if fits and loaded(cpu_layers.SOURCE):
+        result: Tensor = torch.ops.amlp_fairseq.log_softmax_(logits)
+        return result
+    return F.log_softmax(logits, dim=-1, dtype=torch.float32)
 
 
 def combine_words(

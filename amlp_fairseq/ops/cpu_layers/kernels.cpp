@@ -11,6 +11,7 @@
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -597,10 +598,52 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   }
 };
 
+// log-softmax over the last dimension of logits, in place.
+Tensor log_softmax_(Tensor logits) {
+  TORCH_CHECK(logits.is_contiguous() && logits.scalar_type() == at::kFloat, "logits of another layout or type");
+  constexpr float none = -std::numeric_limits<float>::infinity();
+  constexpr int64_t part = 4096;  // of a row, for a thread
+  const int64_t vocab = logits.size(-1), rows = vocab == 0 ? 0 : logits.numel() / vocab, parts = (vocab + part - 1) / part;
+  float* table = logits.mutable_data_ptr<float>();
+  std::vector<float> largest(rows * parts, none), totals(rows * parts, 0), normalizers(rows);
+  const auto over_parts = [&](const auto& run) {
+    at::parallel_for(0, rows * parts, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t each = begin; each < end; each++) {
+        float* row = table + each / parts * vocab;
+        const int64_t first = each % parts * part;
+        run(each, row + first, std::min(part, vocab - first));
+      }
+    });
+  };
+  over_parts([&](int64_t each, const float* x, int64_t count) {
+    float most = none, total = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < count; i++) most = x[i] > most ? x[i] : most;
+    const float finite = most == none ? 0 : most;
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < count; i++) total += exponential(x[i] - finite);
+    largest[each] = most, totals[each] = total;
+  });
+  for (int64_t row = 0; row < rows; row++) {
+    const auto begin = largest.begin() + row * parts;
+    const float most = *std::max_element(begin, begin + parts);
+    float total = 0;
+    for (int64_t each = row * parts; each < (row + 1) * parts; each++) total += totals[each] * std::exp(largest[each] - most);
+    normalizers[row] = most + std::log(total);
+  }
+  over_parts([&](int64_t each, float* x, int64_t count) {
+    const float normalizer = normalizers[each / parts];
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) x[i] -= normalizer;
+  });
+  return logits;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.def("has_int8() -> bool", &has_int8);
+  library.def("log_softmax_(Tensor(a!) logits) -> Tensor(a!)", &log_softmax_);
   library.class_<LinearMap>("LinearMap")
       .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())
       .def("product", &LinearMap::product);

@@ -12,6 +12,7 @@ from amlp_fairseq.search.search_steps import (
     combine_words,
     deduplicate_ngrams,
     length_penalty,
+    log_probabilities,
     row_permutation,
 )
 
@@ -23,6 +24,37 @@ pytestmark = pytest.mark.usefixtures("operators")
 def table(rows: list[list[float]]) -> torch.Tensor:
     """One hypothesis' probabilities (z, V) as log-probabilities (1, z, V)."""
     return torch.tensor([rows]).log()
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 4096, 10_001])
+def test_log_probabilities(vocab: int) -> None:
+    """Against float64, of small and large logits and some that are -inf; a row depends on that row alone."""
+    torch.manual_seed(vocab)
+    logits = torch.randn(3, 2, vocab) * torch.tensor([0.1, 10.0, 1000.0]).view(3, 1, 1)
+    logits[0, 0, : vocab // 2] = -math.inf
+    expected = logits.double().log_softmax(-1)
+    alone = log_probabilities(logits[1:2].clone())
+    found = log_probabilities(logits.clone())
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-6)
+    assert torch.equal(found[1:2], alone)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_log_probabilities_of_what_is_no_number(wrong: float) -> None:
+    """Such a row has no probabilities, and the others keep theirs."""
+    logits = torch.randn(3, 1, 5000)
+    expected = logits[[0, 2]].log_softmax(-1)
+    logits[1, 0, 4500] = wrong
+    found = log_probabilities(logits)
+    torch.testing.assert_close(found[[0, 2]], expected)
+    assert not found[1].isfinite().any()
+
+
+@pytest.mark.parametrize("kind", ["half", "view"])
+def test_log_probabilities_of_other_logits(kind: str) -> None:
+    logits = torch.randn(2, 6, 50)
+    logits = logits.bfloat16() if kind == "half" else logits[:, -2:]
+    torch.testing.assert_close(log_probabilities(logits), logits.float().log_softmax(-1))
 
 
 def test_combinations_by_hand() -> None:
