@@ -22,13 +22,15 @@ def needed_bytes(
         vocab: V.
         beam: B.
         models: how many are averaged.
-        itemsize: bytes of a logit.
+        itemsize: bytes of a logit; 0 where logits become probabilities in place.
         row_bytes: of a row's states, in all models.
         row_by_row: whether the combinations of one row are held at a time.
     """
     table, candidates = rows * z * vocab, min(2 * beam, vocab)
     combinations = rows * candidates**2 * 4 if z > 1 and not row_by_row else 0
-    return rows * row_bytes + max(table * (4 * models + itemsize), table * 4 + combinations)
+    probabilities = table * 4 * models
+    averaged = 2 * probabilities if models > 1 else 0  # stacked
+    return rows * row_bytes + max(probabilities + table * itemsize, averaged, table * 4 + combinations)
 
 
 def refuse_too_large(needed: int, sentences: int, beam: int, device: torch.device) -> None:

@@ -28,6 +28,7 @@ from amlp_fairseq.search.search_steps import (
     deduplicate_ngrams,
     length_penalty,
     log_probabilities,
+    overwrites_logits,
     row_permutation,
 )
 
@@ -253,6 +254,8 @@ class _Search:
 
     def _needed_bytes(self, models: list[ReadyModel]) -> int:
         rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
+        if overwrites_logits(self.source.device, itemsize):
+            itemsize = 0
         row_bytes = sum(model.row_bytes for model in models)
         vocab = self.generator.vocab
         return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, self.compiled)

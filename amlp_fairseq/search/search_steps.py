@@ -44,10 +44,14 @@ def compiled(device: torch.device, forbids: bool) -> bool:
     return device.type == "cpu" and not forbids and loaded(SOURCE)
 
 
+def overwrites_logits(device: torch.device, itemsize: int) -> bool:
+    """Whether ``log_probabilities`` takes no memory of its own, for logits of so many bytes each."""
+    return device.type == "cpu" and itemsize == 4 and loaded(cpu_layers.SOURCE)
+
+
 def log_probabilities(logits: Tensor) -> Tensor:
     """log-softmax of logits (…, V) in float32; they may be overwritten."""
-    fits = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.is_contiguous()
-    if fits and loaded(cpu_layers.SOURCE):
+    if overwrites_logits(logits.device, logits.itemsize) and logits.is_contiguous():
         result: Tensor = torch.ops.amlp_fairseq.log_softmax_(logits)
         return result
     return F.log_softmax(logits, dim=-1, dtype=torch.float32)

@@ -87,6 +87,17 @@ def test_int8_rows_do_not_depend_on_the_batch(size: int, outputs: int, with_bias
     assert torch.equal(run(x[order].view(16, 4, size)), expected[order].view(16, 4, outputs))
 
 
+@pytest.mark.parametrize(("size", "outputs"), [(33, 5), (512, 1000)])
+def test_compiled_float32_rows_do_not_depend_on_the_batch(size: int, outputs: int, operators: str) -> None:
+    if operators != "C++":
+        pytest.skip("oneDNN may add in another order for another number of rows")
+    torch.manual_seed(3)
+    x, run = torch.randn(64, size), pack(torch.randn(outputs, size), torch.randn(outputs), "float32")
+    expected = run(x)
+    for rows in (1, 2, 3, 8, 31):
+        assert torch.equal(run(x[17 : 17 + rows]), expected[17 : 17 + rows])
+
+
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_int8_rows_of_zeros_give_the_bias_and_those_without_a_number_stay_alone(nonnegative: bool) -> None:
     torch.manual_seed(4)
