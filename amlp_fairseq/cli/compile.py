@@ -3,10 +3,9 @@
     amlp-fairseq compile
 
 Linear maps, layers of softmax attention and the choice of words then take a fraction of the time on a CPU, in float32
-and int8. It
-needs a C++ compiler (the environment variable CXX, or c++) and half a minute, and prints the libraries, which lie in
-~/.cache/amlp_fairseq (or in $XDG_CACHE_HOME). After an update of this package or of torch, and on another processor,
-compile again.
+and int8. It needs a C++ compiler (the environment variable CXX, or c++) and half a minute, and prints the libraries,
+which lie in ~/.cache/amlp_fairseq (or in $XDG_CACHE_HOME). After an update of this package or of torch, and on another
+processor, compile again.
 """
 
 from __future__ import annotations

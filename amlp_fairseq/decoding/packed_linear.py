@@ -74,15 +74,14 @@ def pack(
         nonnegative: whether all x are at least 0, which halves the step size of int8 activations.
     """
     weight, bias = weight.detach(), None if bias is None else bias.detach()
+    if decode_dtype == "int8":
+        return _pack_int8(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
     dtype = weight.dtype if decode_dtype is None else getattr(torch, decode_dtype)
-    number = torch.float32 if decode_dtype == "int8" else dtype
-    weight, bias = weight.to(number), None if bias is None else bias.to(number)
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if weight.device.type == "cpu":
-        compiled = _compiled(weight, bias, decode_dtype == "int8", nonnegative) if number == torch.float32 else None
+        compiled = compiled_map(weight, bias) if dtype == torch.float32 else None
         if compiled is not None:
             return CompiledMap(compiled, relu)
-        if decode_dtype == "int8":
-            return Int8Map(weight, bias, relu, nonnegative)
         if dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available():
             return OneDnnMap(weight, bias, relu)
 
@@ -144,16 +143,6 @@ class CompiledMap:
         return out.to(x.dtype)
 
 
-def _compiled(weight: Tensor, bias: Tensor | None, int8: bool, nonnegative: bool) -> Any:
-    """``compiled_map`` of float32 weights."""
-    if not int8:
-        return compiled_map(weight, bias, None, 0.0, 0)
-    quantised = _quantised(weight)
-    return compiled_map(
-        quantised.int_repr(), bias, quantised.q_per_channel_scales().float(), *_int8_inputs(nonnegative)
-    )
-
-
 class OneDnnMap:
     """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.
 
@@ -188,16 +177,22 @@ def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, bias: Tensor | Non
 class Int8Map:
     """A map with int8 weights, see ``pack`` and ``int8_product``."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> None:
-        self.packed = torch.ops.quantized.linear_prepack(_quantised(weight), None)
-        self.bias, self.relu = bias, relu
-        self.step, self.zero = _int8_inputs(nonnegative)
+    def __init__(self, quantised: Tensor, bias: Tensor | None, relu: bool, step: float, zero: int) -> None:
+        self.packed = torch.ops.quantized.linear_prepack(quantised, None)
+        self.bias, self.relu, self.step, self.zero = bias, relu, step, zero
         self.product = _scripted_int8_product()
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
             return self.product(x, self.packed, self.bias, self.step, self.zero, self.relu)
         return self.product(x.float(), self.packed, self.bias, self.step, self.zero, self.relu).to(x.dtype)
+
+
+def _pack_int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> Map:
+    quantised, (step, zero) = _quantised(weight), _int8_inputs(nonnegative)
+    scales = quantised.q_per_channel_scales().float()
+    compiled = compiled_map(quantised.int_repr(), bias, scales, step, zero)
+    return Int8Map(quantised, bias, relu, step, zero) if compiled is None else CompiledMap(compiled, relu)
 
 
 def _quantised(weight: Tensor) -> Tensor:

@@ -4,7 +4,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 
 #ifdef __AVX512VNNI__
@@ -33,7 +32,7 @@ constexpr int kPanels = 4;      // a tile's outputs, in vectors
 constexpr int64_t kLanes = 8;
 constexpr int kPanels = 2;
 #endif
-constexpr int kRows = 6;        // and its rows: as many sums as registers can hold
+constexpr int kRows = 6;  // and its rows: as many sums as registers can hold
 constexpr int64_t kRowsAtATime = 8 * kRows;  // of a product's block for a thread
 // How far ahead weights are fetched, in bytes.
 constexpr int64_t kAhead = 4096;
@@ -250,9 +249,13 @@ struct Int8Weights : Weights {
         panels(make_panels<int8_t, kGroup>(weight.const_data_ptr<int8_t>(), in, out, weight.stride(1), weight.stride(0))),
         scales(padded(weight_scales)), biases(padded(bias)), corrections(scales.size(), 0) {
     for (float& scale : scales) scale *= this->step;
-    for (int64_t o = 0; o < out; o++)
-      for (int64_t i = 0; i < in; i++)
-        corrections[o] += this->zero * weight.const_data_ptr<int8_t>()[o * weight.stride(0) + i * weight.stride(1)];
+    const int8_t* from = weight.const_data_ptr<int8_t>();
+    const int64_t out_step = weight.stride(0), in_step = weight.stride(1);
+    for (int64_t o = 0; o < out; o++) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < in; i++) sum += from[o * out_step + i * in_step];
+      corrections[o] = this->zero * sum;
+    }
   }
 
   // A row of x in unsigned steps; returns its size.

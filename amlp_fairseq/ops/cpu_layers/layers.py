@@ -14,7 +14,9 @@ from amlp_fairseq.ops.compiled import loaded
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
 
-def compiled_map(weight: Tensor, bias: Tensor | None, scales: Tensor | None, step: float, zero: int) -> Any:
+def compiled_map(
+    weight: Tensor, bias: Tensor | None, scales: Tensor | None = None, step: float = 0.0, zero: int = 0
+) -> Any:
     """An object whose method ``product`` (x, relu) is the map of ``packed_linear.pack`` for x (…, in) in float32; None
     if that has not been compiled (``amlp-fairseq compile``), or not for such weights on this processor.
 
