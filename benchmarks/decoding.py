@@ -9,8 +9,8 @@ the status is 1. Systems:
 
 - transformer: fairseq's Transformer and search, with its cache; ctranslate2: the same weights in CTranslate2; ar: the
   same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
-- ar-drafts: ar greedily with drafts of an ibdecoder-sa-student; so many of its own words are verified in a call as in
-  one of the trained models of examples/models (systems.py)
+- ar-drafts: ar greedily with drafts of an ibdecoder-sa-student with the same encoder; so many of its own words are
+  verified in a call as in one of the trained models of examples/models (systems.py)
 - ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2)
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
 - aan, dynamicconv: ours, from left to right

@@ -218,11 +218,8 @@ WORDS_PER_CALL = 4.5
 
 
 class Drafts(Ours):
-    """An autoregressive model whose words an ibdecoder-sa-student drafts, greedily.
-
-    Random models do not agree. The drafting one decodes for its time, and what is verified are the model's own words,
-    of which so many are wrong that a call writes WORDS_PER_CALL words.
-    """
+    """An autoregressive model whose words an ibdecoder-sa-student drafts, greedily; both have the same encoder, as if
+    the second had been trained with --freeze-encoder."""
 
     EXACT_BEAMS: ClassVar[tuple[int, ...]] = (1,)
 
@@ -232,12 +229,12 @@ class Drafts(Ours):
         config = TranslationInterleavedConfig(num_directions=2, words_per_direction=2)
         task = TranslationInterleavedTask(config, self.task.source_dictionary, words)
         drafting = for_inference(IBDecoderModel.build_model(args, task), self.device)
+        drafting.encoder.load_state_dict(self.model.encoder.state_dict())
         self.greedy = our_generator(self.model, self.task, 1, self.precision, False)
         self.drafting = our_generator(drafting, task, 1, self.precision, False)
-        self.drafter = ModelDrafter(task, drafting, self.drafting)
-        self.right: list[list[int]] = []
+        self.drafter = _RightWords(task, drafting, self.drafting)
         options = replace(self.greedy.options, beam_size=1)
-        return DraftAndVerify([self.model], words, self.task.order, options, self, 8)
+        return DraftAndVerify([self.model], words, self.task.order, options, self.drafter, 8)
 
     def numbers(self, args: Namespace) -> list[int]:
         return [1]
@@ -249,20 +246,25 @@ class Drafts(Ours):
         run = super().call(batch, 1)
 
         def drafted() -> Any:
-            self.right = right
+            self.drafter.right = right
             self.drafting.options = replace(self.drafting.options, **limits)
             return run()
 
         return drafted
 
-    def begin(self, net_input: dict[str, torch.Tensor], sentences: torch.Tensor) -> list["_RightWords"]:
-        self.drafter.begin(net_input, sentences)
-        return [_RightWords(self.right[row], self.task.target_dictionary.unk()) for row in sentences.tolist()]
+
+class _RightWords(ModelDrafter):
+    """Random models do not agree. This one decodes for its time, and what is drafted are the right words, each at its
+    place, of which so many are wrong that a call of the verifier writes WORDS_PER_CALL words."""
+
+    right: list[list[int]]
+
+    def begin(self, net_input: dict[str, torch.Tensor], sentences: torch.Tensor) -> list["_WordsInPlace"]:
+        super().begin(net_input, sentences)
+        return [_WordsInPlace(self.right[row], self.task.target_dictionary.unk()) for row in sentences.tolist()]
 
 
-class _RightWords:
-    """A draft of right words, each at its place, some of them replaced by a wrong one."""
-
+class _WordsInPlace:
     def __init__(self, right: list[int], wrong: int) -> None:
         self.draft = [wrong if (i + 1) % WORDS_PER_CALL < 1 else word for i, word in enumerate(right)]
 

@@ -68,9 +68,9 @@ class ReadyModel:
         return self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
 
     def share_encoder(self, other: ReadyModel) -> None:
-        """Let the encoder run once for both if it is the same in both: then its last output is kept."""
+        """Let the encoder run once for both if it is the same in both."""
         if _same_encoder(self.model.encoder, other.model.encoder):
-            self.encoder = other.encoder = _LastOutput(other.encoder)
+            self.encoder = other.encoder = _SharedEncoder(other.encoder)
 
     def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
@@ -111,19 +111,20 @@ def _encoder_options(encoder: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(options).items() if name in names or name.startswith("encoder_")}
 
 
-class _LastOutput:
-    """An encoder whose output for the last sources is kept."""
+class _SharedEncoder:
+    """An encoder of two models, which ask one after the other: the output is kept for the second."""
 
     def __init__(self, encoder: Any) -> None:
         self.encoder = encoder
-        self.sources: Tensor | None = None
-        self.output: Any = None
+        self.kept: tuple[Tensor, Any] | None = None
 
     def forward_torchscript(self, net_input: dict[str, Tensor]) -> Any:
-        sources = net_input["src_tokens"]
-        if self.sources is None or not torch.equal(self.sources, sources):
-            self.sources, self.output = sources, self.encoder.forward_torchscript(net_input)
-        return self.output
+        sources, kept, self.kept = net_input["src_tokens"], self.kept, None
+        if kept is not None and torch.equal(kept[0], sources):
+            return kept[1]
+        output = self.encoder.forward_torchscript(net_input)
+        self.kept = sources, output
+        return output
 
 
 class _ModelsOwnDecoding:

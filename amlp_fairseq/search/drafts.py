@@ -162,7 +162,7 @@ class ModelDrafter:
             (ready,) = self.generator.ready_models([self.model])
             ready.share_encoder(verifier)
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> list[SentenceDraft]:
+    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> Sequence[Draft]:
         sources, pad = net_input["src_tokens"][sentences], self.task.source_dictionary.pad()
         tokens = [source[source != pad].cpu() for source in sources]
         dataset = self.task.build_dataset_for_inference(tokens, [len(each) for each in tokens])

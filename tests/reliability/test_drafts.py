@@ -70,8 +70,9 @@ def test_the_encoder_runs_once_if_it_is_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         verifier.encoder.encoder, "forward_torchscript", lambda net_input: calls.append(1) or run(net_input)
     )
-    assert model.translate(TEXTS[3:4] + TEXTS[:1]) != expected
-    assert len(calls) == 1
+    for times in (1, 2):  # the same sources once more are encoded once more
+        assert model.translate(TEXTS[3:4] + TEXTS[:1]) != expected
+        assert len(calls) == times
 
 
 def test_watch_shows_drafts_and_what_became_of_them(capsys: pytest.CaptureFixture[str]) -> None:
