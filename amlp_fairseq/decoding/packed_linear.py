@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.ops.cpu_layers import compiled_map
@@ -125,11 +124,6 @@ def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative
     if pack_projections is not None:
         pack_projections(functools.partial(pack, decode_dtype=decode_dtype))
     return result
-
-
-def drops_out(module: nn.Module) -> bool:
-    """Whether a part of it has dropout while it decodes (``--retain-dropout``)."""
-    return any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in module.modules())
 
 
 class CompiledMap:

@@ -13,7 +13,7 @@ from amlp_fairseq.attention.softmax import SoftmaxAttention, padding_bias
 from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
-from amlp_fairseq.decoding.softmax_layers import parallel_layers, script_encoder
+from amlp_fairseq.decoding.softmax_layers import join_encoder_layers, parallel_layers
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 
 
@@ -30,12 +30,12 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     """
     model, decode_dtype = in_decode_dtype(model, decode_dtype)
     result = with_packed_linears(model, decode_dtype)
-    script_encoder(result.encoder, decode_dtype)
+    join_encoder_layers(result.encoder, decode_dtype)
     if cuda_graphs:
         check_device(model, CapturedPass.supports(model.decoder), "decoders of cmlmc_transformer")
         result.decoder.forward = CapturedPass(result.decoder)
         return result
-    if script_decoder(result.decoder, decode_dtype):
+    if join_decoder_layers(result.decoder, decode_dtype):
         return result
     for layer in result.decoder.layers:
         if isinstance(layer.encoder_attn, MultiHeadAttention):
@@ -43,7 +43,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     return result
 
 
-def script_decoder(decoder: Any, decode_dtype: str | None) -> bool:
+def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
     """Put ``ParallelLayers`` in the place of a decoder's layers, and say so, if they are
     ``NATDecoderLayer`` with softmax attention and ReLU.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
@@ -22,7 +23,6 @@ from amlp_fairseq.decoding.packed_linear import (
     Int8Map,
     OneDnnMap,
     Packed,
-    drops_out,
     int8_product,
     one_dnn_product,
     pack,
@@ -52,11 +52,11 @@ def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
     """A copy of an encoder with packed linear maps, and with ``ParallelLayers`` in the place of its layers where they
     are fairseq's with softmax attention and ReLU."""
     encoder = with_packed_linears(encoder, decode_dtype)
-    script_encoder(encoder, decode_dtype)
+    join_encoder_layers(encoder, decode_dtype)
     return encoder
 
 
-def script_encoder(encoder: Any, decode_dtype: str | None) -> None:
+def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:
     """What ``ready_encoder`` does with a copy that has packed linear maps; it is changed."""
     layers = [*getattr(encoder, "layers", ())]
     if any(type(layer) is not TransformerEncoderLayerBase for layer in layers) or not layers:
@@ -99,6 +99,11 @@ class _EncoderLayers(nn.Module):
         bias = None if encoder_padding_mask is None else padding_bias(encoder_padding_mask, x)
         out: Tensor = self.layers(x.transpose(0, 1), bias, None, [], [], None).transpose(0, 1)
         return out
+
+
+def drops_out(module: nn.Module) -> bool:
+    """Whether a part of it has dropout while it decodes (``--retain-dropout``)."""
+    return any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in module.modules())
 
 
 def _at_once(

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
-from amlp_fairseq.decoding.packed_linear import Map, drops_out, pack, with_packed_linears
+from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
-from amlp_fairseq.decoding.softmax_layers import decoder_layers
+from amlp_fairseq.decoding.softmax_layers import decoder_layers, drops_out
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
 

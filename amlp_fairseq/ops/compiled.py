@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
@@ -37,15 +36,16 @@ def compile_source(source: Path) -> Path:
     if _loads(library):
         return library
     include, lib = torch_folder / "include", torch_folder / "lib"
-    compiler = os.environ.get("CXX", "c++")
+    compiler, made = os.environ.get("CXX", "c++"), library.with_suffix(f".{os.getpid()}")
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            made = Path(folder) / library.name
-            includes = [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
+        includes = [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
+        try:
             _run([compiler, *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES])
             torch.ops.load_library(made)
             made.replace(library)  # whole, or not at all
+        finally:
+            made.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"{library}: {error}") from error
     return library

@@ -147,7 +147,7 @@ def test_non_autoregressive_decoder(
     model = toy.cmlmc(**options)
     monkeypatch.setattr(softmax_layers, "FEW", 8)
     ready = ready_nat(model, decode_dtype)
-    monkeypatch.setattr(ready_nat_module, "script_decoder", lambda *arguments: False)
+    monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
     packed = ready_nat(model, decode_dtype)
     assert (len(ready.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (1, 2, 2)
     words = toy.dictionary(12)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +123,21 @@ def test_the_command_says_in_one_line_why_not(
     ):
         cli.main()
     assert capsys.readouterr().err == f"compiling {SOURCE}\n"
+
+
+def test_nothing_is_left_of_a_command_that_was_interrupted(tmp_path: Path) -> None:
+    compiler, begun = tmp_path / "compiler", tmp_path / "begun"
+    compiler.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 100\n")
+    compiler.chmod(0o755)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CXX": str(compiler)}
+    command = [sys.executable, "-m", "amlp_fairseq", "compile"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True) as process:
+        while not begun.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+    assert process.returncode == -signal.SIGINT
+    assert not [*(tmp_path / "amlp_fairseq").iterdir()]
 
 
 def test_the_command_prints_the_library(capsys: pytest.CaptureFixture[str]) -> None:
