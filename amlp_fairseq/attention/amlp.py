@@ -20,6 +20,7 @@ from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
 from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions
+from amlp_fairseq.attention.softmax import attend, padding_bias
 from amlp_fairseq.attention.state import State
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
@@ -268,8 +269,8 @@ class AMLPPQuery(AMLP):
 
     def _pool(self, queries: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
-        mask = None if padding_mask is None else ~padding_mask[:, None, None]
-        return F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=self.pool_scaling)
+        bias = None if padding_mask is None else padding_bias(padding_mask, k)
+        return attend(queries, k, v, bias, self.pool_scaling)
 
     def _corrections(self, q: Tensor, padding_mask: Tensor | None) -> Tensor:
         """1 - β^i for the i-th word, (1 or B, 1, n, 1)."""
