@@ -21,6 +21,7 @@ from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.decoding.softmax_layers import decoder_layers, drops_out
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
+from amlp_fairseq.ops.cpu_layers import compiled_embedding
 
 #: Slots that the buffers have at first; they are doubled when they are full.
 SLOTS = 64
@@ -43,6 +44,8 @@ class StepDecoder:
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
         self.layers_at_once = decoder_layers(self.layers)
+        self.table = self.decoder.embed_tokens.weight.detach()
+        self.embedding_at_once = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
         self.state_layout = StateLayout(
             [layer.self_attention for layer in self.layers], self.decoder.embed_tokens.weight
         )
@@ -62,7 +65,7 @@ class StepDecoder:
         """Make what depends on the slots alone: their position encodings (slots, C) and the bias of each step."""
         weight, z = self.decoder.embed_tokens.weight, self.words_per_step
         self.slots = torch.arange(slots, device=weight.device)
-        self.encodings = self.decoder.encode_positions(self.slots).to(weight)
+        self.encodings = self.decoder.encode_positions(self.slots).to(weight).contiguous()
         allowed = self.decoder.attention_mask(self.slots, self.slots)
         #: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
         self.bias = weight.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
@@ -90,7 +93,7 @@ class StepDecoder:
             need_attention: whether to return attention.
         """
         decoder, attention = self.decoder, None
-        x = decoder.embed_words(words, context.slots) + F.embedding(context.slots, self.encodings)
+        x = self.embed(words, context.slots)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         if self.layers_at_once is not None and not need_attention and isinstance(context.end, int):
@@ -108,6 +111,14 @@ class StepDecoder:
         for layer, state, memory in zip(self.layers, states, memories, strict=True):
             x, attention = layer(x, state, memory, context, need_attention and layer is self.layers[-1])
         return self.output(x), attention
+
+    def embed(self, words: Tensor, slots: Tensor) -> Tensor:
+        """The inputs (R, z, C) of words (R, z) at slots (z,) or (R, z)."""
+        decoder, at_once = self.decoder, self.embedding_at_once
+        if at_once is None:
+            return decoder.embed_words(words, slots) + F.embedding(slots, self.encodings)
+        x: Tensor = at_once(words, slots, self.table, decoder.embed_scale, self.encodings, decoder.starts)
+        return x
 
     def output(self, x: Tensor) -> Tensor:
         """Logits (R, z, V) of the last layer's outputs (R, z, C)."""

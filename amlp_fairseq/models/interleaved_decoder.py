@@ -71,7 +71,7 @@ class InterleavedDecoder(PluginDecoder):
                 f"--decoder-attention-mask {mask} is for softmax and local attention; "
                 f"--decoder-self-attention-type {cfg.options.decoder_self_attention_type} always has the mask of Eq. 4"
             )
-        self.order = order
+        self.order, self.starts = order, order.words_per_step
         self.mask = mask
         self.embed_positions = None
         self.embed_word_positions = SignedSinusoidalPositionalEmbedding(cfg.decoder.embed_dim)
@@ -87,10 +87,6 @@ class InterleavedDecoder(PluginDecoder):
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         words = self.embed_words(tokens[:, tokens.size(1) - len(positions) :], positions)
         return words + self.encode_positions(positions).to(words)
-
-    def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
-        start_symbols = (positions < self.order.words_per_step).unsqueeze(-1)
-        return super().embed_words(words, positions).masked_fill(start_symbols, 0.0)
 
     def encode_positions(self, positions: Tensor) -> Tensor:
         x = self.embed_word_positions(word_positions(positions, self.position_directions))

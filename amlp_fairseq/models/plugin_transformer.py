@@ -180,7 +180,12 @@ class PluginDecoder(TransformerDecoderBase):
         embed_tokens: input embedding.
         no_encoder_attn: for language models.
         words_per_step: z; inputs are consumed in whole steps.
+
+    Attributes:
+        starts: the first positions, whose words add nothing to the inputs.
     """
+
+    starts = 0
 
     def __init__(
         self,
@@ -268,7 +273,8 @@ class PluginDecoder(TransformerDecoderBase):
     def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
         """What the words (B, T') themselves add to the inputs at ``positions`` (T',) or (B, T'), (B, T', C)."""
         x = self.embed_scale * self.embed_tokens(words)
-        return x if self.project_in_dim is None else self.project_in_dim(x)
+        x = x if self.project_in_dim is None else self.project_in_dim(x)
+        return x.masked_fill((positions < self.starts).unsqueeze(-1), 0.0) if self.starts else x
 
     def encode_positions(self, positions: Tensor) -> Tensor:
         """What the positions (T',) add to the inputs, whatever the words, (T', C)."""

@@ -601,6 +601,31 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   }
 };
 
+// The inputs (R, n, C) of a decoder: scale times the rows of a table (V, C) for words (R, n), 0 in slots before `starts`,
+// and the encodings (.., C) of the slots (n) or (R, n).
+Tensor embed(const Tensor& words, const Tensor& slots, const Tensor& table, double scale, const Tensor& encodings,
+             int64_t starts) {
+  TORCH_CHECK(table.is_contiguous() && encodings.is_contiguous(), "tables of another layout");
+  TORCH_CHECK(words.dim() == 2 && slots.size(-1) == words.size(1), "slots of another shape");
+  const Tensor word = words.contiguous(), slot = slots.contiguous();
+  const int64_t count = words.numel(), own = slots.numel(), width = table.size(1);
+  Tensor out = at::empty({words.size(0), words.size(1), width}, table.options());
+  const int64_t *const each = word.const_data_ptr<int64_t>(), *const place = slot.const_data_ptr<int64_t>();
+  const float *const weights = table.const_data_ptr<float>(), *const added = encodings.const_data_ptr<float>();
+  float* to = out.mutable_data_ptr<float>();
+  const float factor = scale;
+  for (int64_t i = 0; i < count; i++, to += width) {
+    const int64_t at = place[i % own];
+    TORCH_CHECK(each[i] >= 0 && each[i] < table.size(0) && at >= 0 && at < encodings.size(0), "no such word or slot");
+    const float *x = weights + each[i] * width, *encoding = added + at * width;
+    if (at < starts)
+      std::copy(encoding, encoding + width, to);
+    else
+      for (int64_t c = 0; c < width; c++) to[c] = factor * x[c] + encoding[c];
+  }
+  return out;
+}
+
 // log-softmax over the last dimension of logits, in place.
 Tensor log_softmax_(Tensor logits) {
   TORCH_CHECK(logits.is_contiguous() && logits.scalar_type() == at::kFloat, "logits of another layout or type");
@@ -646,6 +671,8 @@ Tensor log_softmax_(Tensor logits) {
 
 TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.def("has_int8() -> bool", &has_int8);
+  library.def("embed(Tensor words, Tensor slots, Tensor table, float scale, Tensor encodings, int starts) -> Tensor",
+              &embed);
   library.def("log_softmax_(Tensor(a!) logits) -> Tensor(a!)", &log_softmax_);
   library.class_<LinearMap>("LinearMap")
       .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())

@@ -32,6 +32,13 @@ def compiled_map(
     return torch.classes.amlp_fairseq.LinearMap(weight, bias, scales, step, zero)
 
 
+def compiled_embedding(table: Tensor) -> Any:
+    """``StepDecoder.embed`` as a function of words, slots, ``table``, scale, encodings and starts; None if that has not
+    been compiled, or for a table of another type than float32."""
+    usable = table.dtype == torch.float32 and table.is_cpu and loaded(SOURCE)
+    return torch.ops.amlp_fairseq.embed if usable else None
+
+
 def compiled_layers(maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool) -> Any:
     """An object with the methods ``step`` and ``parallel``, which are ``forward`` of ``StepLayers`` and of
     ``ParallelLayers``; None for norms of another type than float32.

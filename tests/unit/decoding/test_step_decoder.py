@@ -77,6 +77,28 @@ def sources(task: Any, count: int, seed: int = 0) -> dict[str, Any]:
     return toy.batch(toy.random_sources(count, 12, seed), task.src_dict)["net_input"]
 
 
+@pytest.mark.usefixtures("operators")
+@pytest.mark.parametrize("name", ["ibdecoder 1-1", "ibdecoder 2-2", "plugin_transformer"])
+def test_inputs_are_words_and_positions_without_start_symbols(name: str) -> None:
+    (directions, words_per_direction), build = MODELS[name]
+    z = directions * words_per_direction
+    decoder = StepDecoder(
+        build(toy.task(num_directions=directions, words_per_direction=words_per_direction)).decoder, None
+    )
+    words = torch.tensor([[4, 6, 8, 5], [7, 4, 4, 9], [5, 6, 7, 8]])[:, 4 - z :]
+    table, starts = decoder.decoder.embed_tokens.weight.double(), 0 if name == "plugin_transformer" else z
+    assert starts == 0 or table[EOS].abs().max() > 0
+    for slots in (decoder.slots[:z], decoder.slots[z : 2 * z], torch.tensor([[0], [z], [3 * z]]) + decoder.slots[:z]):
+        embedded = decoder.decoder.embed_scale * table[words] * (slots >= starts).unsqueeze(-1)
+        expected = embedded + decoder.encodings.double()[slots]
+        torch.testing.assert_close(
+            decoder.embed(words, slots).double(), expected.expand(3, z, -1), atol=1e-6, rtol=1e-6
+        )
+    for beyond in (-1, len(table)):
+        with pytest.raises((IndexError, RuntimeError)):
+            decoder.embed(torch.full_like(words, beyond), decoder.slots[z : 2 * z])
+
+
 @of_every_model
 @torch.no_grad()
 def test_steps_are_the_full_forward_whatever_rows_go_on(name: str) -> None:
