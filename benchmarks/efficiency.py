@@ -19,7 +19,8 @@ greedily). Systems (line_systems.py), all with the same weights and text:
 - Time: wall clock of the process, from its start to its end, with loading. "Less a one-line run" is that without the
   time of a process, in the same rounds, that translates the first line alone.
 - Memory: the largest resident set of the process. Size: what it loads, on disk.
-- BLEU and chrF, with --reference: sacreBLEU's, of the run that was timed.
+- BLEU and chrF, with --reference: sacreBLEU's, of the run that was timed. --seed NAME=DIR …: models that differ from
+  NAME in the seed of their training give BLEU alone, with the first of --systems: the spread in tables and picture.
 - All configurations take turns, in random order; medians over --repeats. A run is disturbed (quiet.py) if repeats
   differ much, if it had to wait for a CPU, or if something else used its CPUs.
 - --out is written anew after each round. A configuration that fails is named and left out.
@@ -231,8 +232,31 @@ def round_of(chosen: list[Job], lines: list[str], folder: Path, seed: int) -> li
     return failed
 
 
-def row_of(job: Job, references: list[str] | None) -> Row:
-    """The numbers of a job that has run."""
+def bleu_of_seeds(args: argparse.Namespace, scratch: Path) -> tuple[dict[tuple[str, ...], list[float]], list[Row]]:
+    """By system, model, precision and decoding, BLEU of the models of --seed; and what failed."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    failed: list[Row] = []
+    for number, model in enumerate(args.seed):
+        batch, folder = args.batch_tokens[:1], scratch / str(number)
+        only = {"model": [model], "systems": args.systems[:1], "latency_cores": [], "batch_tokens": batch}
+        chosen, skipped = jobs(argparse.Namespace(**{**vars(args), **only}), folder)
+        failed += [{"job": f"seed {row['model']}", "reason": row["reason"]} for row in skipped]
+        for job in chosen:
+            try:
+                outputs = run(job, args.texts, folder)[1]
+            except Failed as error:
+                failed.append({"job": f"seed {job}", "reason": str(error)})
+                continue
+            found.setdefault(way(job.facts), []).append(BLEU().corpus_score(outputs, [args.references]).score)
+    return found, failed
+
+
+def way(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("system", "model", "precision", "decoding"))
+
+
+def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], list[float]]) -> Row:
+    """The numbers of a job that has run; ``seeds`` as of ``bleu_of_seeds``."""
     lines, seconds = len(job.outputs), statistics.median(report["seconds"] for report in job.runs)
     rest = statistics.median(report["seconds"] - first for report, first in zip(job.runs, job.one_line, strict=True))
     timings = [quiet.Timing(report["seconds"], report["cpu_seconds"], report["others"]) for report in job.runs]
@@ -261,6 +285,7 @@ def row_of(job: Job, references: list[str] | None) -> Row:
         bleu, chrf = BLEU(), CHRF()
         row["bleu"] = bleu.corpus_score(job.outputs, [references]).score
         row["chrf"] = chrf.corpus_score(job.outputs, [references]).score
+        row["bleu_of_seeds"] = [row["bleu"], *seeds.get(way(row), ())]
         row |= {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
     return row
 
@@ -269,9 +294,8 @@ def fastest(rows: list[Row]) -> list[Row]:
     """Of each configuration the row with the batch and the number of workers that is fastest."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("system", "model", "precision", "decoding"))
         if row["mode"] == THROUGHPUT:
-            found[key] = max(row, found.get(key, row), key=lambda each: each["lines_per_second"])
+            found[way(row)] = max(row, found.get(way(row), row), key=lambda each: each["lines_per_second"])
     return list(found.values())
 
 
@@ -283,9 +307,10 @@ def tables(result: dict[str, Any]) -> str:
 
     def line(row: Row, *values: str) -> list[str]:
         facts = [row["system"], row["model"], row["precision"], row["decoding"], str(row["cores"]), *values]
-        rest = cells(row, "peak_mib", "size_mib") + [
-            f"{row[name]:.2f}" if name in row else "" for name in ("bleu", "chrf")
-        ]
+        quality = [f"{row[name]:.2f}" if name in row else "" for name in ("bleu", "chrf")]
+        if len(seeds := row.get("bleu_of_seeds", ())) > 1:
+            quality[0] += f" ({min(seeds):.2f}-{max(seeds):.2f}, {len(seeds)} seeds)"
+        rest = [*cells(row, "peak_mib", "size_mib"), *quality]
         return [*facts, *rest, "; ".join(row["disturbed"]) or "no"]
 
     def spread(row: Row) -> str:
@@ -340,6 +365,7 @@ def parsed() -> argparse.Namespace:
     add("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     add("--reference", type=Path, metavar="FILE", help="its translations, for BLEU and chrF")
     add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR[:DRAFT_DIR]", help="model folders")
+    add("--seed", type=named, nargs="+", default=[], metavar="NAME=DIR", help="a --model NAME of another seed")
     add("--systems", nargs="+", choices=SYSTEMS, default=USUAL, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     add("--beams", type=positive, nargs="+", default=[4, 1], metavar="N")
@@ -364,9 +390,14 @@ def parsed() -> argparse.Namespace:
     for name, path in (("--source", args.source), ("--reference", args.reference)):
         if path is not None and not path.is_file():
             parser.error(f"{name} {path} is not a file")
-    for name, folder in [(name, folder) for name, *folders in args.model for folder in folders if folder]:
-        if not (folder / "config.json").is_file():
-            parser.error(f"--model {name}: {folder} is not the folder of a model (amlp-fairseq package makes one)")
+    for name in {name for name, *_ in args.seed} - {name for name, *_ in args.model}:
+        parser.error(f"--seed {name}: there is no --model of this name")
+    if args.seed and args.reference is None:
+        parser.error("--seed needs --reference FILE")
+    for option, models in (("--model", args.model), ("--seed", args.seed)):
+        for name, folder in [(name, folder) for name, *folders in models for folder in folders if folder]:
+            if not (folder / "config.json").is_file():
+                parser.error(f"{option} {name}: {folder} is not the folder of a model (amlp-fairseq package makes one)")
     if args.plot is not None and (args.reference is None or args.plot.suffix != ".svg"):
         parser.error(f"--plot {args.plot}: it is an .svg, and needs --reference FILE")
     if (most := len(os.sched_getaffinity(0))) < max(args.latency_cores, default=0):
@@ -400,12 +431,12 @@ def main() -> None:
             "lines": len(args.texts),
             "words": sum(len(line.split()) for line in args.texts),
             "skipped": skipped,
-            "failed": [],
         }
+        seeds, result["failed"] = bleu_of_seeds(args, scratch / "seeds")
         for number in range(args.repeats):
             print(f"round {number + 1} of {args.repeats}: {len(chosen)} configurations", file=sys.stderr)
             result["failed"] += round_of(chosen, args.texts, scratch, seed=number)
-            result["rows"] = [row_of(job, args.references) for job in chosen]
+            result["rows"] = [row_of(job, args.references, seeds) for job in chosen]
             result["complete"] = number + 1 == args.repeats
             write(args.out, result)
     text = tables(result)

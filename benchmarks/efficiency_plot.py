@@ -18,7 +18,7 @@ text { fill: var(--soft); } .title { fill: var(--ink); font-weight: 600; font-si
 .grid { stroke: var(--line); } .axis { stroke: var(--soft); }
 g { --own: var(--soft); } .amlp-fairseq { --own: var(--amlp-fairseq); } .ctranslate2 { --own: var(--ctranslate2); }
 polyline { fill: none; stroke: var(--own); opacity: .35; } circle { stroke: var(--own); stroke-width: 1.5; }
-.float32 { fill: var(--page); } .int8, .bfloat16 { fill: var(--own); }
+.seeds { stroke: var(--own); stroke-width: 2px; } .float32 { fill: var(--page); } .int8, .bfloat16 { fill: var(--own); }
 text.own { fill: var(--own); font-weight: 600; paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
 """
 Row = dict[str, Any]
@@ -61,7 +61,7 @@ def draw(result: dict[str, Any], latency: list[Row], throughput: list[Row], path
 def _panel(found: list[tuple[float, Row]], cost: str) -> Element:
     """A line through the ways in which a program decodes with a model, named once, at its best."""
     x = Log([value for value, _ in found], LEFT, WIDTH - 14)
-    y = Linear([row["bleu"] for _, row in found], HEIGHT - BOTTOM, TOP)
+    y = Linear([bleu for _, row in found for bleu in row["bleu_of_seeds"]], HEIGHT - BOTTOM, TOP)
     svg = canvas(WIDTH, HEIGHT, f"BLEU against {cost}, {len(found)} points")
     draw_axes(svg, x, y, cost, "BLEU", WIDTH, HEIGHT)
     series: dict[tuple[str, str], list[tuple[float, Row]]] = {}
@@ -73,6 +73,8 @@ def _panel(found: list[tuple[float, Row]], cost: str) -> Element:
         places = [(x(value), y(row["bleu"])) for value, row in ways]
         node(group, "polyline", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in places))
         for (value, row), (a, b) in zip(ways, places, strict=True):
+            if len(seeds := row["bleu_of_seeds"]) > 1:
+                node(group, "line", x1=a, x2=a, y1=y(min(seeds)), y2=y(max(seeds)), class_="seeds")
             dot = node(group, "circle", cx=a, cy=b, r=4, class_=row["precision"])
             name = f"{system} {model} {row['precision']} {row['decoding']}"
             node(dot, "title", f"{name}: {number(row['bleu'])} BLEU, {number(value)} {cost}")
@@ -91,4 +93,7 @@ def _legend(figure: Element, result: dict[str, Any]) -> None:
         node(group, "circle", cx=left + 5, cy=HEIGHT + 48, r=4, class_="int8")
         node(group, "text", system, x=left + 14, y=HEIGHT + 52, class_="own")
         left += 40 + 8 * len(system)
-    node(figure, "text", "filled: int8; empty: float32; a line: one model with beam 4 and 1", x=left, y=HEIGHT + 52)
+    keys = "filled: int8; empty: float32; a line: one model with beam 4 and 1"
+    if any(len(row.get("bleu_of_seeds", ())) > 1 for row in result["rows"]):
+        keys += "; a bar: models of several seeds"
+    node(figure, "text", keys, x=left, y=HEIGHT + 52)

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import commands
 import pytest
+from sacrebleu.metrics import BLEU
 
 from amlp_fairseq import Translator
 from benchmarks import efficiency as SCRIPT
@@ -131,6 +132,34 @@ def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.Ca
     assert all((facts["cpus"], facts["threads"]) == (cpus, str(len(cpus))) for facts in together)
 
 
+class Shorter(Upper):
+    """Of a model of another seed, it forgets the last letter."""
+
+    def translation(self, line: str) -> str | None:
+        text = super().translation(line)
+        return text[:-1] if text and self.folder.name == "other" else text
+
+
+def test_models_of_other_seeds(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SCRIPT, "SYSTEMS", {"shorter": Shorter, "upper": Upper, "broken": Broken})
+    (tmp_path / "other").symlink_to(MODELS / "ar")
+    seeds = ["--seed", f"ar={tmp_path / 'other'}", f"ar={tmp_path / 'ar'}", "--reference", tmp_path / "reference"]
+    rows = program("--systems", "shorter", "upper", "--repeats", 1, *seeds, "--plot", tmp_path / "plot.svg")["rows"]
+    expected = BLEU().corpus_score([line.upper()[:-1] for line in LINES], [[line.upper() for line in LINES]]).score
+    assert expected < 99
+    right = {"shorter": [100, expected, 100], "upper": [100]}
+    assert [row["bleu_of_seeds"] for row in rows] == [pytest.approx(right[row["system"]]) for row in rows]
+    assert capsys.readouterr().out.count(f"100.00 ({expected:.2f}-100.00, 3 seeds)") == 2
+    bars = [element for element in ElementTree.parse(tmp_path / "plot.svg").iter() if element.get("class") == "seeds"]
+    assert len(bars) == 2
+    assert all(float(bar.attrib["y1"]) > float(bar.attrib["y2"]) for bar in bars)
+
+    failed = program("--systems", "broken", "upper", "--repeats", 1, *seeds)["failed"]
+    assert [each["job"].startswith("seed ") for each in failed] == [True, True, False, False]
+
+
 def test_a_program_that_fails_is_named_and_the_others_are_kept(
     program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,6 +256,9 @@ def test_what_a_transformer_only_system_lacks(tmp_path: Path) -> None:
         (["--reference", __file__], "lines, --source has 4"),
         (["--plot", "plot.png"], "--plot plot.png: it is an .svg"),
         (["--latency-cores", "9999"], "--latency-cores 9999: this process may use"),
+        (["--seed", "other=ar"], "--seed other: there is no --model of this name"),
+        (["--seed", "ar=none"], "--seed needs --reference FILE"),
+        (["--seed", "ar=none", "--reference", __file__], "--seed ar: none is not the folder of a model"),
         (["--repeats", "0"], "'0': a number from 1 is needed"),
         (["--out", "none/numbers.json"], "--out none/numbers.json: there is no folder none"),
     ],
