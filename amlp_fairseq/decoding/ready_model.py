@@ -68,7 +68,8 @@ class ReadyModel:
         return self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
 
     def share_encoder(self, other: ReadyModel) -> None:
-        """Let the encoder run once for both if it is the same in both."""
+        """Let the other's encoder run once for both if this one's is the same, but for rounding to bfloat16, as of a
+        training with --bf16 that froze it."""
         if _same_encoder(self.model.encoder, other.model.encoder):
             self.encoder = other.encoder = _SharedEncoder(other.encoder)
 
@@ -101,8 +102,12 @@ def _same_encoder(one: nn.Module, other: nn.Module) -> bool:
         type(one) is type(other)
         and _encoder_options(one) == _encoder_options(other)
         and weights.keys() == others.keys()
-        and all(torch.equal(weight, others[name]) for name, weight in weights.items())
+        and all(_near(weight, others[name]) for name, weight in weights.items())
     )
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one.float(), other.float(), rtol=2**-8, atol=1e-7)
 
 
 def _encoder_options(encoder: Any) -> dict[str, Any]:
