@@ -93,7 +93,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, d
     """
     if dropout == 0 and q.requires_grad and k.is_cpu and k.dtype == torch.bfloat16 and k.size(2) <= 512:
         if bias is not None:  # finite, for queries behind left padding, which see nothing
-            bias = bias.clamp(min=torch.finfo(bias.dtype).min)
+            bias = bias.clamp(min=torch.finfo(k.dtype).min)
         return attend_few(q * scale, k, v, bias)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
 
