@@ -12,6 +12,7 @@ side.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -37,6 +38,13 @@ class Key(NamedTuple):
     options: str = ""
 
 
+def options_of(line: dict[str, Any]) -> str:
+    """The user's own options of a training, in alphabetical order, the seed not in the name of the row's folder."""
+    folder = line["system"] + "-distilled" * line["distilled"]
+    options = line.get("training_options", "").replace(f"/{folder}-{line['seed']}/", f"/{folder}/")
+    return " ".join(sorted(re.split(r" (?=--)", options)))
+
+
 class Results:
     """The results on one corpus at one scale.
 
@@ -60,8 +68,7 @@ class Results:
         last: dict[tuple[Key, int], dict[str, Any]] = {}
         newest: dict[Key, str | None] = {}
         for line in lines:
-            options = line.get("training_options", "")
-            key = Key(line["system"], line["distilled"], line["decoding"], line["split"], options)
+            key = Key(line["system"], line["distilled"], line["decoding"], line["split"], options_of(line))
             last[key, line["seed"]] = line
             newest[key] = line.get("data_sha256")
         self.lines = list(last.values())

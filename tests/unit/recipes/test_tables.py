@@ -49,6 +49,25 @@ def test_seeds_are_averaged_and_the_last_result_counts() -> None:
     assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4] == "26.00 ± 2.00 (3)"
 
 
+def test_seeds_are_averaged_whatever_the_order_of_the_options_and_the_name_of_the_folder() -> None:
+    options = (
+        "--bf16 --lr 2 --finetune-from-model work/{}-1/begun.pt",
+        "--finetune-from-model work/{}-2/begun.pt --lr 2 --bf16",
+    )
+    lines = [
+        line("ibdecoder", 25.0 + seed, seed=seed, training_options=each.format("ibdecoder"))
+        for seed, each in enumerate(options, 1)
+    ]
+    row = cells(Results(lines).overview(), "ibdecoder --bf16 --finetune-from-model work/ibdecoder/begun.pt --lr 2")
+    assert row[4] == "26.50 ± 0.71 (2)"
+    for other in (
+        options[0].format("transformer").replace("-1", "-2"),
+        options[1].format("ibdecoder").replace("--lr 2", "--lr 3"),
+    ):
+        apart = [lines[0], line("ibdecoder", 25.0, seed=2, training_options=other)]
+        assert "±" not in Results(apart).overview()
+
+
 def test_results_on_other_data_are_not_averaged() -> None:
     """The newest one says which data; a result without a checksum is of those with its name."""
     checksums = ({"data_sha256": "old"}, {}, {"data_sha256": "new"}, {"data_sha256": "new"})
