@@ -69,6 +69,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     # The operators in C++ are not seen by the recorder, and there are none on CUDA.
     monkeypatch.setattr(packed_linear, "compiled_map", lambda *arguments: None)
+    monkeypatch.setattr(step_decoder, "compiled_embedding", lambda table: None)
     monkeypatch.setattr(cuda_graphs, "capture", counted)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     for module in (step_decoder, captured_decoding):
