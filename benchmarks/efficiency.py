@@ -252,6 +252,7 @@ def bleu_of_seeds(args: argparse.Namespace, scratch: Path) -> tuple[dict[tuple[s
 
 
 def way(row: Row) -> tuple[str, ...]:
+    """What translations depend on."""
     return tuple(row[name] for name in ("system", "model", "precision", "decoding"))
 
 
@@ -292,10 +293,11 @@ def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], 
 
 def fastest(rows: list[Row]) -> list[Row]:
     """Of each configuration the row with the batch and the number of workers that is fastest."""
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[str, ...], Row] = {}
     for row in rows:
+        key = way(row)
         if row["mode"] == THROUGHPUT:
-            found[way(row)] = max(row, found.get(way(row), row), key=lambda each: each["lines_per_second"])
+            found[key] = max(row, found.get(key, row), key=lambda each: each["lines_per_second"])
     return list(found.values())
 
 

@@ -75,13 +75,10 @@ class SoftmaxAttention(MultiHeadAttention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(Q Kᵀ / √d_h + bias) V: (B, H, n, d_h) for q of this shape and k and v (B, H, m, d_h)."""
-        queries = q.size(2)
-        if not self.packed:
-            dropout = self.dropout_module.p if self.training or self.dropout_module.apply_during_inference else 0.0
-            return attend(q, k, v, bias, self.scaling, dropout)
-        if queries == 1 or queries > FEW or q.is_cuda:
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scaling)
-        return attend_few(q, k, v, bias)
+        if self.packed and 1 < q.size(2) <= FEW and not q.is_cuda:
+            return attend_few(q, k, v, bias)
+        drops_out = not self.packed and (self.training or self.dropout_module.apply_during_inference)
+        return attend(q, k, v, bias, self.scaling, self.dropout_module.p if drops_out else 0.0)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float = 0.0) -> Tensor:

@@ -36,6 +36,8 @@ class StepDecoder:
 
     Attributes:
         layers_at_once: ``StepLayers.forward``, see ``softmax_layers.py``; None if its layers are others.
+        table: the input embedding (V, C).
+        embedding_at_once: ``embed`` in C++, see ``ops/cpu_layers``; None where there is none.
         slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
 
@@ -46,9 +48,7 @@ class StepDecoder:
         self.layers_at_once = decoder_layers(self.layers)
         self.table = self.decoder.embed_tokens.weight.detach()
         self.embedding_at_once = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
-        self.state_layout = StateLayout(
-            [layer.self_attention for layer in self.layers], self.decoder.embed_tokens.weight
-        )
+        self.state_layout = StateLayout([layer.self_attention for layer in self.layers], self.table)
         self.make_tables(SLOTS)
 
     @staticmethod
@@ -63,12 +63,12 @@ class StepDecoder:
 
     def make_tables(self, slots: int) -> None:
         """Make what depends on the slots alone: their position encodings (slots, C) and the bias of each step."""
-        weight, z = self.decoder.embed_tokens.weight, self.words_per_step
-        self.slots = torch.arange(slots, device=weight.device)
-        self.encodings = self.decoder.encode_positions(self.slots).to(weight).contiguous()
+        table, z = self.table, self.words_per_step
+        self.slots = torch.arange(slots, device=table.device)
+        self.encodings = self.decoder.encode_positions(self.slots).to(table).contiguous()
         allowed = self.decoder.attention_mask(self.slots, self.slots)
         #: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
-        self.bias = weight.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+        self.bias = table.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
         #: For each step its part of ``bias``, (z, slots up to its end); None if it may attend to all of them.
         self.biases = [
             None if allowed[end - z : end, :end].all() else self.bias[end - z : end, :end]
