@@ -315,18 +315,14 @@ class _Search:
                 self.scores, step.scores, step.ends, step.words, step.word_scores
             )
             if all_continue:
-                self.scores = scores
-                if self.beam > 1:
-                    self._reorder(rows)
-                self._append(words, word_scores)
+                self._go_on(scores, rows if self.beam > 1 else None, words, word_scores)
                 return
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z
         # Here or below is the only host-device sync per step, unless one of the best candidates ends.
         if beam * k == 1 and ((totals > -math.inf) & ~ended).all():  # greedy search: each row goes on with its word
-            self.scores = totals
-            self._append(step.words.squeeze(1), step.word_scores.squeeze(1))
+            self._go_on(totals, None, step.words.squeeze(1), step.word_scores.squeeze(1))
             return
         scores, best = totals.topk(beam, dim=1)
         kept = torch.arange(len(best), device=best.device)
@@ -341,14 +337,23 @@ class _Search:
         if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
             order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
             scores, best = scores.gather(1, order), best.gather(1, order)
-        self.scores = scores
         chosen = (best + kept.unsqueeze(1) * (beam * k)).flatten()
-        if beam > 1 or len(chosen) < len(self.tokens):
-            self._reorder(chosen // k)
-        self._append(*(table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores)))
+        rows = chosen // k if beam > 1 or len(chosen) < len(self.tokens) else None
+        words, word_scores = (table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores))
+        self._go_on(scores, rows, words, word_scores)
 
-    def _append(self, words: Tensor, word_scores: Tensor) -> None:
-        """Add the step's words (b·B, z) and their log-probabilities."""
+    def _go_on(self, scores: Tensor, rows: Tensor | None, words: Tensor, word_scores: Tensor) -> None:
+        """Continue hypotheses.
+
+        Args:
+            scores: their scores, (b, B).
+            rows: which row each continues, (b·B,); None if every row continues itself.
+            words: the step's words, (b·B, z).
+            word_scores: their log-probabilities.
+        """
+        self.scores = scores
+        if rows is not None:
+            self._reorder(rows)
         self.tokens = torch.cat([self.tokens, words], dim=1)
         self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
 
