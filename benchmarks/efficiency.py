@@ -295,8 +295,8 @@ def fastest(rows: list[Row]) -> list[Row]:
     """Of each configuration the row with the batch and the number of workers that is fastest."""
     found: dict[tuple[str, ...], Row] = {}
     for row in rows:
-        key = way(row)
         if row["mode"] == THROUGHPUT:
+            key = way(row)
             found[key] = max(row, found.get(key, row), key=lambda each: each["lines_per_second"])
     return list(found.values())
 

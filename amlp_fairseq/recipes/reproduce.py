@@ -20,7 +20,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
@@ -28,6 +27,7 @@ from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.beginning import write_fitted
 from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted, tables
 from amlp_fairseq.recipes.corpus import text_settings
+from amlp_fairseq.recipes.experiment import Experiment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
@@ -37,18 +37,6 @@ from amlp_fairseq.usage import command_parser, positive
 
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
-
-
-class Experiment(NamedTuple):
-    """A row with the data that it is trained on and its seed."""
-
-    row: str
-    distilled: bool
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.row}{'-distilled' * self.distilled}-{self.seed}"
 
 
 class Reproduction:
@@ -98,8 +86,7 @@ class Reproduction:
         found: dict[Experiment, set[str]] = {}
         for line in read_results(self.results):
             if line["split"] == "test" and same_data(line, checksum, name):
-                experiment = Experiment(line["system"], line["distilled"], line["seed"])
-                found.setdefault(experiment, set()).add(line["decoding"])
+                found.setdefault(Experiment.of(line), set()).add(line["decoding"])
         return {
             experiment
             for experiment, decodings in found.items()

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from amlp_fairseq.recipes.config import CONFIGS, PAPER, load, names
+from amlp_fairseq.recipes.experiment import Experiment
 from amlp_fairseq.recipes.metrics import DEFAULT, METRICS, metric_of
 from amlp_fairseq.recipes.results import markdown, read_results, same_data
 from amlp_fairseq.usage import command_parser
@@ -40,8 +41,8 @@ class Key(NamedTuple):
 
 def options_of(line: dict[str, Any]) -> str:
     """The user's own options of a training, in alphabetical order, the seed not in the name of the row's folder."""
-    folder = line["system"] + "-distilled" * line["distilled"]
-    options = line.get("training_options", "").replace(f"/{folder}-{line['seed']}/", f"/{folder}/")
+    experiment = Experiment.of(line)
+    options = line.get("training_options", "").replace(f"/{experiment.name}/", f"/{experiment.configuration}/")
     return " ".join(sorted(re.split(r" (?=--)", options)))
 
 
