@@ -6,9 +6,10 @@ CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (for one of fa
 DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. For each way of decoding
 a line of JSON is appended to the results file and printed, on a terminal as a row of a table; outputs stay in
 CHECKPOINTS, those named .hyp in the order of the set.
-If the configuration has several length penalties (``tune-lenpen``), longest outputs (``tune-max-len``) or numbers of
-checkpoints to average, those with the highest BLEU on the validation set are taken, of summaries the highest ROUGE-L:
-the ``metric`` of the corpus. Sentences are decoded one at a time, so that times are latencies; with
+If the configuration has several length penalties for its beam searches (``tune-lenpen``), longest outputs
+(``tune-max-len``) or numbers of checkpoints to average, those with the highest BLEU on the validation set are taken, of
+summaries the highest ROUGE-L: the ``metric`` of the corpus. The recipe in CHECKPOINTS then has them, for ``amlp-fairseq
+package``; an option that is given is not tuned. Sentences are decoded one at a time, so that times are latencies; with
 options like ``--batch-size 32`` no times are stored. Of language models the perplexity per word is taken, by
 fairseq-eval-lm, whose options are the ones that may be given.
 """
@@ -25,6 +26,7 @@ from typing import Any
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
+from amlp_fairseq.recipes.config import save as write
 from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
@@ -52,6 +54,7 @@ class Evaluation:
 
     def __init__(self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str]) -> None:
         self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
+        self.given = {word.split("=")[0] for word in rest}
         self.averaged: tuple[str, int] | None = None
         self.source, self.target = (recipe.task.get(f"{side}-lang", "") for side in ("source", "target"))
         self.metric = METRICS[recipe.metric]
@@ -110,7 +113,7 @@ class Evaluation:
         scores = self.scored(subset, printed)
         hypotheses = hypotheses_of(printed, scores["sentences"])
         output.with_suffix(".hyp").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
-        if {word.split("=")[0] for word in self.rest} & {"--batch-size", "--max-sentences", "--max-tokens"}:
+        if self.given & {"--batch-size", "--max-sentences", "--max-tokens"}:
             scores.pop("milliseconds_per_sentence", None)  # not a latency
         return scores
 
@@ -119,8 +122,9 @@ class Evaluation:
 
     def tuned(self, name: str, options: dict[str, Any]) -> tuple[tuple[str, int], dict[str, Any]]:
         """The average and the options of a way of decoding; of several the best on the validation set."""
-        given: dict[str, list[Any]] = {"lenpen": self.recipe.tune_lenpen, "max-len-b": self.recipe.tune_max_len}
-        tuned = {option: values for option, values in given.items() if values}
+        penalties = self.recipe.tune_lenpen if options.get("beam", 1) > 1 else []  # one hypothesis wins with any
+        several: dict[str, list[Any]] = {"lenpen": penalties, "max-len-b": self.recipe.tune_max_len}
+        tuned = {option: values for option, values in several.items() if values and f"--{option}" not in self.given}
         choices = [dict(zip(tuned, values, strict=True)) for values in product(*tuned.values())]
         candidates = list(product(self.recipe.averages, choices))
         if len(candidates) == 1:
@@ -137,10 +141,11 @@ class Evaluation:
         return average, options | choice
 
     def results(self, subset: str) -> list[dict[str, Any]]:
-        """A result for each way of decoding."""
+        """A result for each way of decoding; the recipe then has the options that were the best."""
         found = []
         for name, options in self.recipe.generate.items():
             average, values = self.tuned(name, options)
+            self.recipe.generate[name] = values
             averaged = self.average(*average)
             output = self.folder / f"generated.{subset}.{name}.txt".replace(" ", "-")
             scores = self.measured(subset, values, output)
@@ -203,6 +208,8 @@ def main() -> None:
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
     results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
+    if not args.row:
+        write(recipe, args.checkpoints / RECIPE)
     model = describe(args.checkpoints / "checkpoint_last.pt")
     lines = [result | model for result in results]
     try:

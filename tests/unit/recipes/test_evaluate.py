@@ -84,6 +84,8 @@ def test_results_are_those_of_the_commands_by_hand(trained: Path, tmp_path: Path
     assert tuned.keys() == {"-5.0", "1.0"}
     assert float(tuned["1.0"]) > float(tuned["-5.0"]) + 1
     assert result["options"] == "--beam 2 --print-step --lenpen 1.0 --cpu"
+    commands.run("amlp_fairseq.cli.main", "package", trained / "checkpoints", "--out", tmp_path / "model")
+    assert json.loads((tmp_path / "model/config.json").read_text(encoding="utf-8"))["decoding"]["lenpen"] == 1.0
 
     by_hand = commands.run(
         *(
@@ -131,6 +133,21 @@ def test_number_of_checkpoints_is_tuned_with_the_length_penalty(trained: Path, t
     average, *states = [torch.load(trained / name, weights_only=True)["model"] for name in names]
     weight = "decoder.layers.1.fc1.weight"
     torch.testing.assert_close(average[weight], torch.stack([state[weight] for state in states]).mean(0))
+
+
+def test_only_beam_searches_whose_length_penalty_is_not_given_are_tuned(trained: Path, tmp_path: Path) -> None:
+    config = {"base": "row", "generate": {"greedy": {"beam": 1}}}
+    (trained / "greedy.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    words = ("--results", tmp_path / "results.jsonl", "--batch-size", "5")
+    tried = re.findall(
+        r"^(.*), last-epochs 2, lenpen .* on the valid", evaluate(trained, *words, config="greedy.yaml"), re.M
+    )
+    assert tried == ["beam 2", "beam 2"]
+    assert "on the validation set" not in evaluate(trained, *words, "--lenpen", "0.5", config="greedy.yaml")
+    lines = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["options"].split(" --cpu")[0] for line in lines] == [
+        *("--beam 2 --print-step --lenpen 1.0", "--beam 1", "--beam 2 --print-step", "--beam 1")
+    ]
 
 
 def test_fewer_checkpoints_than_wanted(trained: Path, tmp_path: Path) -> None:
