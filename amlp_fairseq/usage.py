@@ -18,6 +18,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
+def flags_of(words: Iterable[str]) -> list[str]:
+    """The flags among the words of a command line, without values: ``--beam`` of ``--beam=4``."""
+    return [word.split("=")[0] for word in words if word.startswith("--")]
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with the nearest name, and status 2."""
 
@@ -38,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return f"{flag} is unknown" + (f"; did you mean {near}?" if near else "")
 
     def _unrecognized(self, words: list[str]) -> str:
-        flags = [word.split("=")[0] for word in words if word.startswith("--")]
+        flags = flags_of(words)
         return self.unknown(flags[0]) if flags else f"{words[0]!r} is one argument too many"
 
     def _swallowed(self) -> str:

@@ -30,7 +30,7 @@ from amlp_fairseq.compat.internals import (
     gen_parser_from_dataclass,
 )
 from amlp_fairseq.compat.registration import is_ours
-from amlp_fairseq.usage import Parser, nearest
+from amlp_fairseq.usage import Parser, flags_of, nearest
 
 #: The programs of fairseq that load the plugin by --user-dir.
 PROGRAMS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess")
@@ -261,7 +261,7 @@ def parse_with_fairseqs(parser: Parser, words: list[str] | None = None) -> tuple
     """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
     that neither can have ends it as the parser's errors do."""
     args, rest = parser.parse_known_args(words)
-    flags = [word.split("=")[0] for word in rest if word.startswith("--")]
+    flags = flags_of(rest)
     if "--user-dir" not in flags:  # which brings others
         for flag in flags:
             if flag.removeprefix("--") not in known_flags():

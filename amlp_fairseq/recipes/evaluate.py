@@ -26,7 +26,7 @@ from typing import Any
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
-from amlp_fairseq.recipes.config import save as write
+from amlp_fairseq.recipes.config import save as save_recipe
 from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
@@ -38,7 +38,7 @@ from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.train import RECIPE
 from amlp_fairseq.recipes.watching import watching
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.usage import command_parser, flags_of
 
 
 class Evaluation:
@@ -54,7 +54,7 @@ class Evaluation:
 
     def __init__(self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str]) -> None:
         self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
-        self.given = {word.split("=")[0] for word in rest}
+        self.given = {*flags_of(rest)}
         self.averaged: tuple[str, int] | None = None
         self.source, self.target = (recipe.task.get(f"{side}-lang", "") for side in ("source", "target"))
         self.metric = METRICS[recipe.metric]
@@ -209,7 +209,7 @@ def main() -> None:
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
     results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
     if not args.row:
-        write(recipe, args.checkpoints / RECIPE)
+        save_recipe(recipe, args.checkpoints / RECIPE)
     model = describe(args.checkpoints / "checkpoint_last.pt")
     lines = [result | model for result in results]
     try:

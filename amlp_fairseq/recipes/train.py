@@ -29,7 +29,7 @@ from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.usage import command_parser, flags_of
 
 RECIPE = "recipe.yaml"
 
@@ -115,7 +115,7 @@ def changes(rest: list[str]) -> str:
 
 
 def main() -> None:
-    if not any(word.split("=")[0] == "--row" for word in sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
+    if "--row" not in flags_of(sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
         run(["--user-dir", str(PLUGIN), *sys.argv[1:]])
         return
     parser = command_parser("train", __doc__)
