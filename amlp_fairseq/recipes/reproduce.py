@@ -4,16 +4,17 @@
                            [options of fairseq-train]
 
 Rows are those of configs/rows that name the table. Distilled rows learn from the translations that the row
-``transformer`` makes of the training set (amlp-fairseq distill); with --from-teacher, they also begin with what fits of
-its parameters. Results go to WORK/results.jsonl, their tables to a .md file next to it (amlp-fairseq tables). Rows that
-have results on the same data are not run again; a stopped training continues. Options of fairseq-train are for all
-trainings: ``--bf16`` is faster on CPUs that multiply in it. On a CPU, jobs should have one thread each:
-OMP_NUM_THREADS=1. With several jobs, sentences are decoded in batches and no latencies are stored, because the jobs
-slow each other down.
+``transformer`` makes of the training set (amlp-fairseq distill), with several --teacher-seeds an ensemble of it; with
+--from-teacher, they also begin with what fits of the first teacher's parameters. Results go to WORK/results.jsonl,
+their tables to a .md file next to it (amlp-fairseq tables). Rows that have results on the same data are not run again;
+a stopped training continues. Options of fairseq-train are for all trainings: ``--bf16`` is faster on CPUs that multiply
+in it. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in
+batches and no latencies are stored, because the jobs slow each other down.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -39,6 +40,12 @@ TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
 
 
+def teachers_of(data: Path) -> list[str]:
+    """The folders of the teachers that have made distilled data."""
+    manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
+    return [Path(teacher["path"]).parent.name for teacher in manifest["teacher"]]
+
+
 class Reproduction:
     """All experiments on one corpus at one scale.
 
@@ -51,7 +58,8 @@ class Reproduction:
         options: options for all of fairseq's programs, such as ``--cpu``.
         decoding: options for evaluating alone.
         training: options for training alone.
-        from_teacher: whether models begin with what fits of the teacher's parameters where they learn from it.
+        from_teacher: whether models begin with what fits of the first teacher's parameters where they learn from it.
+        teacher_seeds: those of the teachers whose ensemble writes the distilled data.
     """
 
     def __init__(
@@ -65,10 +73,11 @@ class Reproduction:
         decoding: Sequence[str],
         training: Sequence[str] = (),
         from_teacher: bool = False,
+        teacher_seeds: Sequence[int] = (1,),
     ) -> None:
         self.corpus, self.scale, self.work, self.results = corpus, scale, work, results
         self.rest, self.options, self.decoding = rest, options, decoding
-        self.training, self.from_teacher = training, from_teacher
+        self.training, self.from_teacher, self.teacher_seeds = training, from_teacher, teacher_seeds
 
     def rows(self, table: str) -> list[str]:
         """The rows of a paper's tables."""
@@ -111,32 +120,42 @@ class Reproduction:
             raise failed(f"amlp-fairseq {quoted(words)}", status, printed, path)
 
     def data(self, distilled: bool) -> Path:
-        """The folder of the data, which is made if it is missing."""
+        """The folder of the data, which is made if it is missing.
+
+        Raises:
+            ValueError: if the distilled data are there, but of other teachers.
+        """
         raw, out = self.work / "data/data-bin", self.work / "distilled"
         if not raw.exists():
             size = load(TEACHER, self.corpus, self.scale).vocab_size
             words = ["--vocab-size", size] if size else []
             self.command("prepare", self.corpus, self.work / "data", *words, *self.rest)
         if distilled and not out.exists():
-            if not self.teacher.exists():
-                self.run(Experiment(TEACHER, distilled=False, seed=1))
-            self.command("distill", self.teacher, raw, out, *self.options)
+            for experiment, checkpoint in self.teachers.items():
+                if not checkpoint.exists():
+                    self.run(experiment)
+            self.command("distill", ":".join(map(str, self.teachers.values())), raw, out, *self.options)
+        elif distilled and (made_by := teachers_of(out)) != [experiment.name for experiment in self.teachers]:
+            seeds = " ".join(map(str, self.teacher_seeds))
+            raise ValueError(f"--teacher-seeds {seeds}: {out} is by {', '.join(made_by)}; give another --work")
         return out if distilled else raw
 
     @property
-    def teacher(self) -> Path:
-        """The checkpoint whose translations are the distilled data."""
-        return self.work / Experiment(TEACHER, distilled=False, seed=1).name / "average.pt"
+    def teachers(self) -> dict[Experiment, Path]:
+        """Those whose translations are the distilled data, with their checkpoints."""
+        experiments = [Experiment(TEACHER, distilled=False, seed=seed) for seed in self.teacher_seeds]
+        return {experiment: self.work / experiment.name / "average.pt" for experiment in experiments}
 
     def beginning(self, recipe: Recipe, folder: Path, words: Sequence[str]) -> Path:
-        """A checkpoint with those parameters of the teacher that the model of a training with the arguments ``words``
-        has, too."""
+        """A checkpoint with those parameters of the first teacher that the model of a training with the arguments
+        ``words`` has, too."""
+        teacher = next(iter(self.teachers.values()))
         if is_ours(ARCH_MODEL_REGISTRY[recipe.train["arch"]]):
-            return self.teacher
+            return teacher
         path = folder / "beginning.pt"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_fitted(words, self.teacher, path)
+            write_fitted(words, teacher, path)
         return path
 
     def run(self, experiment: Experiment) -> None:
@@ -169,7 +188,15 @@ def main() -> None:
     parser.add_argument(
         "--from-teacher",
         action="store_true",
-        help="on distilled data, begin with what fits of the teacher's parameters (--finetune-from-model)",
+        help="on distilled data, begin with what fits of the first teacher's parameters (--finetune-from-model)",
+    )
+    parser.add_argument(
+        "--teacher-seeds",
+        nargs="+",
+        type=int,
+        default=[1],
+        metavar="SEED",
+        help="of the transformers that distilled rows learn from (default: 1)",
     )
     args, training = parse_with_fairseqs(parser)
     work = args.work or Path("work", args.scale)
@@ -184,6 +211,7 @@ def main() -> None:
         ["--batch-size", "50"] if args.jobs > 1 else [],
         training,
         args.from_teacher,
+        args.teacher_seeds,
     )
     rows = reproduction.rows(args.table)
     if not rows:

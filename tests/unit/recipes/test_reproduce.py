@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,16 @@ from amlp_fairseq.recipes.results import append_results, data_sha256
 
 #: Corpora at the scales that are for them.
 SCALES = [("embedded", "embedded"), ("multi30k", "multi30k"), ("multi30k", "multi30k_base")]
+
+
+def make_data(work: Path, name: str, words: Sequence[object]) -> None:
+    """What ``prepare`` or ``distill`` would leave, as far as ``reproduce`` looks at it."""
+    if name == "prepare":
+        (work / "data/data-bin").mkdir(parents=True)
+    elif name == "distill":
+        (work / "distilled").mkdir(parents=True)
+        teachers = [{"path": path} for path in str(words[0]).split(":")]
+        (work / "distilled/manifest.json").write_text(json.dumps({"teacher": teachers}), encoding="utf-8")
 
 
 class Recorded(reproduce.Reproduction):
@@ -25,11 +36,8 @@ class Recorded(reproduce.Reproduction):
 
     def command(self, name: str, *words: object, log: str = "") -> None:
         self.calls.append([name, *(str(word).replace(f"{self.work}/", "") for word in words)])
-        if name == "prepare":
-            (self.work / "data/data-bin").mkdir(parents=True)
-        elif name == "distill":
-            (self.work / "distilled").mkdir()
-        elif name == "train":
+        make_data(self.work, name, words)
+        if name == "train":
             folder = self.work / str(words[words.index("--save-dir") + 1])
             folder.mkdir(exist_ok=True)
             (folder / "average.pt").touch()
@@ -69,6 +77,29 @@ def test_distilled_data_come_from_the_transformer(tmp_path: Path) -> None:
     ]
 
 
+def test_several_teachers(tmp_path: Path) -> None:
+    """Those that are missing are trained; models begin with the first."""
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    reproduction.teacher_seeds, reproduction.from_teacher = (2, 3), True
+    (tmp_path / "transformer-2").mkdir()
+    (tmp_path / "transformer-2/average.pt").touch()
+    reproduction.run(reproduce.Experiment("ibdecoder", distilled=True, seed=1))
+    trained = [call for call in reproduction.calls if call[0] == "train"]
+    assert [call[call.index("--save-dir") + 1] for call in trained] == ["transformer-3", "ibdecoder-distilled-1"]
+    assert trained[1][-2:] == ["--finetune-from-model", "transformer-2/average.pt"]
+    assert [call[1:] for call in reproduction.calls if call[0] == "distill"] == [
+        ["transformer-2/average.pt:transformer-3/average.pt", "data/data-bin", "distilled", "--cpu"]
+    ]
+
+
+def test_distilled_data_of_other_teachers_are_refused(tmp_path: Path) -> None:
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    reproduction.data(distilled=True)
+    reproduction.teacher_seeds = (2, 3)
+    with pytest.raises(ValueError, match=r"--teacher-seeds 2 3: .*distilled is by transformer-1; give another --work"):
+        reproduction.data(distilled=True)
+
+
 @pytest.mark.parametrize(
     ("row", "distilled", "begins"),
     [
@@ -101,7 +132,7 @@ def test_students_of_a_teacher(
         assert words[0] == str(tmp_path / "distilled")
         assert words[words.index("--arch") + 1] == "transformer_wmt_en_de"
         assert words[-4:] == ["--seed", "1", "--cpu", "--bf16"]
-        assert (teacher, out) == (reproduction.teacher, tmp_path / begins)
+        assert (teacher, out) == (tmp_path / "transformer-1/average.pt", tmp_path / begins)
     else:
         assert not written
 
@@ -182,8 +213,7 @@ def test_all_rows_on_both_kinds_of_data(
 
     def command(self: reproduce.Reproduction, name: str, *words: object, log: str = "") -> None:
         calls.append(" ".join(map(str, (name, *words))))
-        if name in ("prepare", "distill"):
-            (self.work / {"prepare": "data/data-bin", "distill": "distilled"}[name]).mkdir(parents=True)
+        make_data(self.work, name, words)
         if len(calls) == 12:  # the last
             raise ChildProcessError("it broke")
 
@@ -218,8 +248,7 @@ def test_one_kind_of_targets(target: str, folder: str, tmp_path: Path, monkeypat
 
     def command(self: reproduce.Reproduction, name: str, *words: object, log: str = "") -> None:
         calls.append([name, *map(str, words)])
-        if name in ("prepare", "distill"):
-            (self.work / {"prepare": "data/data-bin", "distill": "distilled"}[name]).mkdir(parents=True)
+        make_data(self.work, name, words)
 
     monkeypatch.setattr(reproduce.Reproduction, "command", command)
     monkeypatch.setattr(reproduce, "report", lambda path: "")
