@@ -18,6 +18,7 @@ text { fill: var(--soft); } .title { fill: var(--ink); font-weight: 600; font-si
 .grid { stroke: var(--line); } .axis { stroke: var(--soft); }
 g { --own: var(--soft); } .amlp-fairseq { --own: var(--amlp-fairseq); } .ctranslate2 { --own: var(--ctranslate2); }
 polyline { fill: none; stroke: var(--own); opacity: .35; } circle { stroke: var(--own); stroke-width: 1.5; }
+.leader { stroke: var(--own); opacity: .6; }
 .seeds { stroke: var(--own); stroke-width: 2px; } .float32 { fill: var(--page); } .int8, .bfloat16 { fill: var(--own); }
 text.own { fill: var(--own); font-weight: 600; paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
 """

@@ -15,6 +15,10 @@ OFFSETS = (
     *((9, 4), (-9, 4), (-9, -8), (9, -8), (0, -10), (0, 20), (9, 16), (-9, 16)),
     *((9, -20), (-9, -20), (9, 28), (-9, 28), (-9, -32), (-9, 40)),
 )
+#: Further away, where a line leads from a bold label to its point; the nearest first.
+FAR = sorted(
+    ((right, down) for right in range(-160, 161, 20) for down in range(-160, 161, 20)), key=lambda at: math.hypot(*at)
+)
 #: With more points than these only the frontier's have labels: the others' could not be told apart.
 MOST_LABELS = 40
 
@@ -199,14 +203,18 @@ def draw_label(
     svg: Element, name: str, at: tuple[float, float], taken: list[Box], room: Box, bold: bool, class_: str
 ) -> None:
     """Write the name of a point within ``room`` where it hides nothing of ``taken``, to which it is added, if there is
-    such a place."""
+    such a place; a bold one may be further away, with a line to the point."""
     wide = _width(name, bold)
-    for right, down in OFFSETS:
+    for near, (right, down) in [(True, at) for at in OFFSETS] + [(False, at) for at in FAR if bold]:
         left = at[0] + right - (wide if right < 0 else wide / 2 if right == 0 else 0)
         box = (left - 2, at[1] + down - FONT + 1, left + wide + 2, at[1] + down + 3)
         inside = box[0] >= room[0] and box[1] >= room[1] and box[2] <= room[2] and box[3] <= room[3]
         if inside and not any(_overlap(box, other) for other in taken):
             taken.append(box)
+            if not near:
+                low, high = box[1] + 2, box[3] - 2
+                end = {"x2": min(max(at[0], box[0]), box[2]), "y2": min(max(at[1], low), high)}
+                node(svg, "line", x1=at[0], y1=at[1], class_="leader", **end)
             anchor = "end" if right < 0 else "middle" if right == 0 else "start"
             place = {"x": at[0] + right, "y": at[1] + down, "text_anchor": anchor}
             node(svg, "text", name, class_=class_, **place)
