@@ -23,6 +23,7 @@ from amlp_fairseq.compat import (  # noqa: E402
     repeated_ngrams,
     safe_checkpoints,
     training_folder,
+    training_sets,
     whole_copies,
 )
 
@@ -44,6 +45,7 @@ def install() -> None:
         finetuning,
         guarded_tasks,  # also looks at the dictionaries of what finetuning loads
         training_folder,
+        training_sets,
         ensembles,
         repeated_ngrams,
         mel_filters,

@@ -269,6 +269,7 @@ REPLACED = {
     "fairseq.distributed.utils call_main": "test_processes.py, below",
     "fairseq.distributed_utils call_main": "test_processes.py, below",
     "fairseq.file_io PathManager.copy": "test_whole_copies.py, below",
+    "fairseq.data.concat_dataset ConcatDataset.__init__": "test_training_sets.py",
     "fairseq.data.fasta_dataset FastaDataset._build_index": "test_untrusted_input.py",
     "fairseq.data.indexed_dataset make_dataset": "test_untrusted_input.py, below",
     "fairseq.file_utils tarfile": "test_untrusted_input.py",
