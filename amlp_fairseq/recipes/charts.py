@@ -205,13 +205,13 @@ def draw_label(
     """Write the name of a point within ``room`` where it hides nothing of ``taken``, to which it is added, if there is
     such a place; a bold one may be further away, with a line to the point."""
     wide = _width(name, bold)
-    for near, (right, down) in [(True, at) for at in OFFSETS] + [(False, at) for at in FAR if bold]:
+    for right, down in (*OFFSETS, *(FAR if bold else ())):
         left = at[0] + right - (wide if right < 0 else wide / 2 if right == 0 else 0)
         box = (left - 2, at[1] + down - FONT + 1, left + wide + 2, at[1] + down + 3)
         inside = box[0] >= room[0] and box[1] >= room[1] and box[2] <= room[2] and box[3] <= room[3]
         if inside and not any(_overlap(box, other) for other in taken):
             taken.append(box)
-            if not near:
+            if (right, down) not in OFFSETS:
                 low, high = box[1] + 2, box[3] - 2
                 end = {"x2": min(max(at[0], box[0]), box[2]), "y2": min(max(at[1], low), high)}
                 node(svg, "line", x1=at[0], y1=at[1], class_="leader", **end)

@@ -364,6 +364,12 @@ def distill(
     print(f"distill: {out}: {json.dumps(counts)}", file=sys.stderr)
 
 
+def teachers_of(data: Path) -> list[str]:
+    """The folders of the teachers that have made distilled data."""
+    manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
+    return [Path(teacher["path"]).parent.name for teacher in manifest["teacher"]]
+
+
 def ratio(text: str) -> float:
     try:
         number = float(text)

@@ -14,7 +14,6 @@ batches and no latencies are stored, because the jobs slow each other down.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.beginning import write_fitted
 from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted, tables
 from amlp_fairseq.recipes.corpus import text_settings
+from amlp_fairseq.recipes.distill import teachers_of
 from amlp_fairseq.recipes.experiment import Experiment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
@@ -38,12 +38,6 @@ from amlp_fairseq.usage import command_parser, positive
 
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
-
-
-def teachers_of(data: Path) -> list[str]:
-    """The folders of the teachers that have made distilled data."""
-    manifest = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
-    return [Path(teacher["path"]).parent.name for teacher in manifest["teacher"]]
 
 
 class Reproduction:

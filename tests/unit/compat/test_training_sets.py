@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq.data import Dictionary, indexed_dataset
+import toy
+from fairseq.data import indexed_dataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
@@ -17,9 +18,7 @@ SETS = {"train": [[4, 5, 2], [6, 2]], "train1": [[7, 2]], "train2": [[5, 4, 6, 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    dictionary = Dictionary()
-    for word in "abcd":
-        dictionary.add_symbol(word)
+    dictionary = toy.dictionary(4)
     for language in ("en", "de"):
         dictionary.save(str(tmp_path / f"dict.{language}.txt"))
         for name, sentences in SETS.items():
