@@ -1,11 +1,16 @@
 """Copy a data folder, with a teacher's translations of the training sources as training targets.
 
     amlp-fairseq distill TEACHER DATA OUT [--shards N] [--jobs J] [--max-ratio R] [options of fairseq-generate]
+                         [--reverse REVERSE [--samples N]]
 
 TEACHER is a checkpoint, or several joined by ':' (an ensemble); DATA a folder made by fairseq-preprocess; OUT a new one
 with the same dictionaries, validation and test data and other files, byte by byte. All other options are for decoding
 with the teacher: its --task if that is not 'translation', --cpu, --fp16, --lenpen, …; the defaults are --beam 5 and
 --max-tokens 8000.
+
+With REVERSE, a checkpoint that translates DATA's targets into the language of its sources (amlp-fairseq train DATA
+--source-lang TARGET --target-lang SOURCE …), OUT has more training sets, train1, train2, …: their sources are drawn
+from REVERSE (--sampling --sampling-topp 0.9 --beam 1 --seed 1, 2, …), their targets TEACHER's translations of those.
 
 Pairs are left out if one side is empty, or has more than R times the tokens of the other plus 5; R is 3 where it is not
 given, and summaries are not left out for being shorter than what they are of. OUT/manifest.json has
@@ -22,36 +27,27 @@ import argparse
 import fcntl
 import json
 import logging
-import os
 import shutil
-import subprocess
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import IO, Any
 
 import torch
-from fairseq import options as fairseq_options
-from fairseq import tasks, utils
-from fairseq.data import Dictionary
-from tqdm import tqdm
+from fairseq import utils
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils, indexed_dataset
+from amlp_fairseq.compat.internals import indexed_dataset
 from amlp_fairseq.recipes.config import corpus_metric, names
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.failures import failed
-from amlp_fairseq.recipes.watching import watching
+from amlp_fairseq.recipes.shards import OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.usage import command_parser, positive
 
-OPTIONS = ["--gen-subset", "train", "--beam", "5", "--max-tokens", "8000", "--required-batch-size-multiple", "1"]
+#: How sources are drawn from the reverse model; each set of them has its number as seed.
+SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
 #: Options that would change which sentences are decoded, or what the S- and H- lines say.
 REFUSED = frozenset(
     "--path --user-dir --gen-subset --source-lang -s --target-lang -t --nbest --quiet --results-path --post-process "
@@ -64,108 +60,6 @@ NOT_KEPT = ("train", "preprocess.log", "manifest.json")
 SLACK = 5
 #: ``--max-ratio`` of translations.
 RATIO = 3.0
-
-
-class DistillError(ValueError):
-    """Why the distillation cannot go on, as a message for the user."""
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Training data that a teacher is to translate.
-
-    Attributes:
-        folder: made by fairseq-preprocess.
-        pair: the languages, joined by '-'.
-        dictionaries: source and target.
-        sources: the binarised sentences.
-        batches: numbers of the sentences of each batch, in the order in which fairseq-generate decodes them.
-        cpu: whether ``--cpu`` was given.
-    """
-
-    folder: Path
-    pair: str
-    dictionaries: tuple[Dictionary, Dictionary]
-    sources: Any
-    batches: list[list[int]]
-    cpu: bool
-
-    @classmethod
-    def load(cls, folder: Path, options: list[str]) -> "Corpus":
-        """The corpus of a folder, batched by fairseq-generate's options.
-
-        Raises:
-            DistillError: if there is not exactly one training set, or the options leave sentences out.
-        """
-        pair = find_pair(folder)
-        parser = fairseq_options.get_generation_parser()
-        words = [str(folder), *languages(pair), "--path", "", *options]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # hydra warns of fairseq
-            cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
-        task = tasks.setup_task(cfg.task)
-        task.load_dataset("train")
-        iterator = task.get_batch_iterator(
-            task.dataset("train"),
-            max_tokens=cfg.dataset.max_tokens,
-            max_sentences=cfg.dataset.batch_size,
-            required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
-            seed=cfg.common.seed,
-        )
-        dictionaries = task.source_dictionary, task.target_dictionary
-        sources = data_utils.load_indexed_dataset(str(folder / f"train.{pair}.{pair.split('-')[0]}"), dictionaries[0])
-        batches = [[int(number) for number in batch] for batch in iterator.frozen_batches]
-        if sorted(number for batch in batches for number in batch) != list(range(len(sources))):
-            raise DistillError(f"with {' '.join(options)} not every sentence of {folder} is decoded once")
-        return cls(folder, pair, dictionaries, sources, batches, cfg.common.cpu)
-
-    def source(self, number: int) -> str:
-        """A source sentence the way fairseq-generate prints it."""
-        dictionary = self.dictionaries[0]
-        return dictionary.string([token for token in self.sources[number].tolist() if token != dictionary.pad()])
-
-    def read(self, generated: Path, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """The hypotheses of an output of fairseq-generate: tokens by number of the sentence.
-
-        Raises:
-            DistillError: if it does not have each of these sentences once, with its source as it is in the corpus.
-        """
-        index = self.dictionaries[1].index
-        sources: dict[int, str] = {}
-        hypotheses: dict[int, list[int]] = {}
-        with open(generated, encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                kind, _, rest = line.rstrip("\n").partition("-")
-                if kind not in ("S", "H"):
-                    continue
-                field, *_, text = rest.split("\t")
-                number = int(field)
-                found: dict[int, Any] = sources if kind == "S" else hypotheses
-                if number in found:
-                    raise DistillError(f"{generated} has sentence {number} twice")
-                found[number] = text if kind == "S" else [index(word) for word in text.split(" ") if word]
-        if odd := sorted(set(numbers) ^ (sources.keys() & hypotheses.keys())):
-            raise DistillError(f"{generated} should not have, or has not, {len(odd)} sentences: {odd[:10]}")
-        for number, text in sources.items():
-            if text != self.source(number):
-                raise DistillError(f"sentence {number} is {self.source(number)!r}, but in {generated} {text!r}")
-        return hypotheses
-
-
-def find_pair(folder: Path) -> str:
-    """The language pair of a folder's training data."""
-    names = sorted(path.name.split(".") for path in folder.glob("train*.*-*.*.idx"))
-    found = sorted({".".join(name[:2]) for name in names})
-    if not found:
-        raise DistillError(f"DATA {folder} has no training data of fairseq-preprocess")
-    if len(found) > 1:
-        raise DistillError(f"DATA {folder} has several training sets, one is needed: {', '.join(found)}")
-    return names[0][1]
-
-
-def languages(pair: str) -> list[str]:
-    source, target = pair.split("-")
-    return ["--source-lang", source, "--target-lang", target]
 
 
 def sha256_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -198,61 +92,6 @@ def check_settings(path: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def job_environments(jobs: int, cpu: bool) -> list[dict[str, str]]:
-    """Environment variables for each of the jobs: where there are several GPUs, a job sees one of them."""
-    base = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    count = 0 if cpu else torch.cuda.device_count()
-    if count < 2:
-        return [base] * jobs
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-    return [{**base, "CUDA_VISIBLE_DEVICES": devices[job % count]} for job in range(jobs)]
-
-
-def decode(
-    corpus: Corpus, command: list[str], shards: int, jobs: int, unfinished: Path, lock: IO[str]
-) -> dict[int, list[int]]:
-    """Decode the shards that are not there yet; returns all hypotheses."""
-    outputs = [unfinished / f"shard-{shard}.txt" for shard in range(shards)]
-    numbers = [[number for batch in corpus.batches[shard::shards] for number in batch] for shard in range(shards)]
-    environments: SimpleQueue[dict[str, str]] = SimpleQueue()
-    for variables in job_environments(jobs, corpus.cpu):
-        environments.put(variables)
-
-    def decode_shard(shard: int) -> None:
-        part, log = outputs[shard].with_suffix(".txt.part"), outputs[shard].with_suffix(".log")
-        # fairseq-generate takes --num-shards and --shard-id, but decodes everything all the same: it reads these.
-        words = [*command, "--distributed-world-size", str(shards), "--distributed-rank", str(shard)]
-        variables = environments.get()
-        with open(part, "wb") as stdout, open(log, "wb") as stderr:
-            process = subprocess.run(words, stdout=stdout, stderr=stderr, env=variables, pass_fds=[lock.fileno()])
-        environments.put(variables)
-        if process.returncode != 0:
-            printed = log.read_text(encoding="utf-8", errors="replace")
-            raise failed(" ".join(words), process.returncode, printed, log)
-        corpus.read(part, numbers[shard])
-        part.rename(outputs[shard])
-        with tqdm.external_write_mode(file=sys.stderr):
-            print(f"distill: shard {shard} of {shards} is decoded", file=sys.stderr)
-
-    todo = [shard for shard, output in enumerate(outputs) if not output.exists()]
-    print(f"distill: {len(todo)} of {shards} shards to decode: {' '.join(command)}", file=sys.stderr)
-    parts = [outputs[shard].with_suffix(".txt.part") for shard in todo]
-    for part in parts:
-        part.unlink(missing_ok=True)
-    sentences = sum(len(numbers[shard]) for shard in todo)
-    with watching("distill", parts, sentences), ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(decode_shard, shard) for shard in todo]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-    hypotheses: dict[int, list[int]] = {}
-    for output, expected in zip(outputs, numbers, strict=True):
-        hypotheses |= corpus.read(output, expected)
-    return hypotheses
-
-
 def default_ratio(data: Path) -> float | None:
     """``--max-ratio`` where it is not given: none for corpora of summaries."""
     path = data / "text.json"
@@ -269,10 +108,11 @@ def verdict(source: int, target: int, max_ratio: float | None) -> str:
 
 
 def write_pairs(
-    corpus: Corpus, hypotheses: dict[int, list[int]], max_ratio: float | None, folder: Path
+    corpus: Corpus, hypotheses: dict[int, list[int]], max_ratio: float | None, prefix: Path
 ) -> dict[str, int]:
-    """Write binarised training data of the pairs that are kept, in the corpus' order; returns the counts."""
-    prefixes = [folder / f"train.{corpus.pair}.{language}" for language in corpus.pair.split("-")]
+    """Write binarised data of the pairs that are kept, in the corpus' order, to files whose names begin with a prefix;
+    returns the counts."""
+    prefixes = [prefix.with_name(f"{prefix.name}.{corpus.pair}.{language}") for language in corpus.languages]
     builders = [
         indexed_dataset.make_builder(indexed_dataset.data_file_path(str(prefix)), "mmap", len(dictionary))
         for prefix, dictionary in zip(prefixes, corpus.dictionaries, strict=True)
@@ -298,70 +138,129 @@ def files_of(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def distill(
-    teacher: str, data: Path, out: Path, shards: int | None, jobs: int, max_ratio: float | None, given: list[str]
-) -> None:
-    """Run the whole distillation; see the module's docstring.
+def existing(name: str, paths: str) -> list[Path]:
+    """Checkpoints that the user gives, joined by ':'.
+
+    Raises:
+        DistillError: if one does not exist.
+    """
+    checkpoints = [Path(path) for path in utils.split_paths(paths)]
+    for path in checkpoints:
+        if not path.is_file():
+            raise DistillError(f"{name} {path} does not exist")
+    return checkpoints
+
+
+class Distillation:
+    """Training data that a teacher writes.
+
+    Args:
+        teacher: a checkpoint, or several joined by ':'.
+        data: the folder whose training set is translated.
+        out: the folder to make.
+        shards: None for one for 2000 sentences, at most 16.
+        jobs: shards at a time.
+        max_ratio: see the module's docstring.
+        given: options of fairseq-generate.
+        reverse: likewise, of the other direction, or None.
+        samples: how many more sets of sources are drawn from it.
 
     Raises:
         DistillError: saying what is wrong.
     """
-    if refused := sorted({word.split("=")[0] for word in given} & REFUSED):
-        raise DistillError(f"{', '.join(refused)} cannot be given: the script sets it, or needs fairseq's default")
-    checkpoints = [Path(path) for path in utils.split_paths(teacher)]
-    for path in checkpoints:
-        if not path.is_file():
-            raise DistillError(f"TEACHER {path} does not exist")
-    if out.exists():
-        raise DistillError(f"OUT {out} exists")
-    options = [*OPTIONS, *given]
-    corpus = Corpus.load(data, options)
-    if shards is None:
-        shards = max(1, min(16, len(corpus.sources) // 2000, len(corpus.batches)))
-    if shards > len(corpus.batches):
-        raise DistillError(f"--shards {shards}: choose at most {len(corpus.batches)}, the number of batches")
 
-    kept_as_is = [name for name in files_of(data) if not Path(name).name.startswith(NOT_KEPT)]
-    training = [path.name for path in data.glob(f"train.{corpus.pair}.*")]
-    facts = environment()
-    settings: dict[str, Any] = {
-        "teacher": [sha256(path) for path in checkpoints],
-        "data": sha256_of_files(data, [*kept_as_is, *training]),
-        "options": options,
-        "shards": shards,
-        "versions": {name: facts[name] for name in facts if name.startswith(("python", "torch", "fairseq", "amlp"))},
-    }
-    unfinished = out.with_name(out.name + ".unfinished")
-    command = [sys.executable, "-m", "amlp_fairseq", "generate", str(data)]
-    command += ["--path", teacher, *languages(corpus.pair), *options, "--no-progress-bar"]
-    with locked(unfinished) as lock:
-        check_settings(unfinished / "settings.json", settings)
-        hypotheses = decode(corpus, command, shards, jobs, unfinished, lock)
-        result = unfinished / "result"
-        shutil.rmtree(result, ignore_errors=True)
-        result.mkdir()
-        counts = write_pairs(corpus, hypotheses, max_ratio, result)
-        for name in kept_as_is:
-            (result / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(data / name, result / name)
-        manifest = {
-            "teacher": [
-                {"path": str(path), "sha256": digest}
-                for path, digest in zip(checkpoints, settings["teacher"], strict=True)
-            ],
-            "data": {"path": str(data), "sha256": settings["data"]},
-            "options": options,
-            "max_ratio": max_ratio,
-            "slack": SLACK,
-            "counts": counts,
-            "versions": settings["versions"],
-            "commit": facts["commit"],
-            "sha256": sha256_of_files(result, files_of(result)),
+    def __init__(
+        self,
+        teacher: str,
+        data: Path,
+        out: Path,
+        shards: int | None,
+        jobs: int,
+        max_ratio: float | None,
+        given: list[str],
+        reverse: str | None = None,
+        samples: int = 0,
+    ) -> None:
+        if refused := sorted({word.split("=")[0] for word in given} & REFUSED):
+            raise DistillError(f"{', '.join(refused)} cannot be given: the script sets it, or needs fairseq's default")
+        self.teacher, self.reverse, self.data, self.out = teacher, reverse, data, out
+        self.models = {"teacher": existing("TEACHER", teacher)}
+        if reverse is not None:
+            self.models["reverse"] = existing("--reverse", reverse)
+        if out.exists():
+            raise DistillError(f"OUT {out} exists")
+        self.options = [*OPTIONS, *given]
+        self.corpus = Corpus.load(data, self.options)
+        if shards is None:
+            shards = max(1, min(16, len(self.corpus.sources) // 2000, len(self.corpus.batches)))
+        if shards > len(self.corpus.batches):
+            raise DistillError(f"--shards {shards}: choose at most {len(self.corpus.batches)}, the number of batches")
+        self.shards, self.jobs, self.max_ratio, self.samples = shards, jobs, max_ratio, samples
+        self.unfinished = out.with_name(out.name + ".unfinished")
+
+    def run(self) -> None:
+        """Make the folder, or go on with what is there of it."""
+        kept_as_is = [name for name in files_of(self.data) if not Path(name).name.startswith(NOT_KEPT)]
+        training = [path.name for path in self.data.glob(f"train.{self.corpus.pair}.*")]
+        facts = environment()
+        versions = {name: facts[name] for name in facts if name.startswith(("python", "torch", "fairseq", "amlp"))}
+        settings: dict[str, Any] = {
+            **{name: [sha256(path) for path in paths] for name, paths in self.models.items()},
+            "data": sha256_of_files(self.data, [*kept_as_is, *training]),
+            "options": self.options,
+            "shards": self.shards,
+            "samples": self.samples,
+            "versions": versions,
         }
-        (result / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        result.rename(out)
-        shutil.rmtree(unfinished)
-    print(f"distill: {out}: {json.dumps(counts)}", file=sys.stderr)
+        with locked(self.unfinished) as lock:
+            check_settings(self.unfinished / "settings.json", settings)
+            result = self.unfinished / "result"
+            shutil.rmtree(result, ignore_errors=True)
+            result.mkdir()
+            counts = self.translate(self.corpus, self.teacher, self.unfinished, lock, result / "train")
+            sampled = [self.translate_sample(number, lock, result) for number in range(1, self.samples + 1)]
+            for name in kept_as_is:
+                (result / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(self.data / name, result / name)
+            manifest = {
+                **{name: self.checkpoints(name, settings[name]) for name in self.models},
+                "data": {"path": str(self.data), "sha256": settings["data"]},
+                "options": self.options,
+                **({"sampling": SAMPLING, "samples": sampled} if sampled else {}),
+                "max_ratio": self.max_ratio,
+                "slack": SLACK,
+                "counts": counts,
+                "versions": versions,
+                "commit": facts["commit"],
+                "sha256": sha256_of_files(result, files_of(result)),
+            }
+            (result / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            result.rename(self.out)
+            shutil.rmtree(self.unfinished)
+        for each in (counts, *sampled):
+            print(f"distill: {self.out}: {json.dumps(each)}", file=sys.stderr)
+
+    def checkpoints(self, model: str, digests: list[str]) -> list[dict[str, str]]:
+        """What the manifest says of a model."""
+        return [{"path": str(path), "sha256": digest} for path, digest in zip(self.models[model], digests, strict=True)]
+
+    def translate(self, corpus: Corpus, model: str, folder: Path, lock: IO[str], prefix: Path) -> dict[str, int]:
+        """Write pairs of a corpus' sources and a model's translations; returns the counts."""
+        folder.mkdir(exist_ok=True)
+        return write_pairs(corpus, decode(corpus, model, self.shards, self.jobs, folder, lock), self.max_ratio, prefix)
+
+    def translate_sample(self, number: int, lock: IO[str], result: Path) -> dict[str, int]:
+        """Write the pairs of sources that the reverse model draws for DATA's targets and the teacher's translations of
+        them; returns the counts."""
+        assert self.reverse is not None
+        sources, targets = (self.unfinished / f"{side}{number}" for side in ("sources", "targets"))
+        backwards = Corpus.load(self.data, [*self.options, *SAMPLING, str(number)], reverse=True)
+        self.translate(backwards, self.reverse, sources, lock, sources / "train")
+        for path in self.data.glob("dict.*.txt"):
+            shutil.copyfile(path, sources / path.name)
+        return self.translate(
+            Corpus.load(sources, self.options), self.teacher, targets, lock, result / f"train{number}"
+        )
 
 
 def teachers_of(data: Path) -> list[str]:
@@ -389,9 +288,16 @@ def main() -> None:
     parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")
     parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="shards at a time (default: 1)")
     parser.add_argument("--max-ratio", type=ratio, metavar="R", help=f"default: {RATIO:g}, none for summaries")
+    parser.add_argument("--reverse", metavar="REVERSE", help="checkpoint of the other direction, or several")
+    parser.add_argument("--samples", type=positive, metavar="N", help="sets of sources from REVERSE (default: 2)")
     args, given = parse_with_fairseqs(parser)
+    if args.samples and not args.reverse:
+        parser.error("--samples goes with --reverse")
+    samples = (args.samples or 2) if args.reverse else 0
     max_ratio = default_ratio(args.data) if args.max_ratio is None else args.max_ratio
-    distill(args.teacher, args.data, args.out, args.shards, args.jobs, max_ratio, given)
+    Distillation(
+        args.teacher, args.data, args.out, args.shards, args.jobs, max_ratio, given, args.reverse, samples
+    ).run()
 
 
 if __name__ == "__main__":

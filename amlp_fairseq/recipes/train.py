@@ -7,8 +7,9 @@
 DATA is a folder of ``amlp-fairseq prepare``, or of fairseq-preprocess with --corpus. Options of fairseq-train win over
 the configuration's: ``--fp16``, ``--bf16``, ``--max-tokens`` to fit the memory, … ``--update-freq`` is set so that an
 update sees as many tokens as in the paper. A rate that falls to zero does so over as many updates as ``--max-update``
-gives. ``--eval-bleu`` validates also at scales that do not. A run that was stopped continues. Without --row it is
-fairseq-train with --user-dir set.
+gives. ``--eval-bleu`` validates also at scales that do not. ``--source-lang TARGET --target-lang SOURCE`` trains the
+other direction, which ``evaluate`` then knows. A run that was stopped continues. Without --row it is fairseq-train with
+--user-dir set.
 """
 
 from __future__ import annotations
@@ -106,6 +107,15 @@ def has_ended(words: list[str], save_dir: Path) -> bool:
     return int(state["optimizer_history"][-1]["num_updates"]) >= updates
 
 
+def chosen_languages(rest: list[str]) -> dict[str, str]:
+    """``source-lang`` and ``target-lang`` where the user gives them."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("-s", "--source-lang")
+    own.add_argument("-t", "--target-lang")
+    given, _ = own.parse_known_args(rest)
+    return {name.replace("_", "-"): language for name, language in vars(given).items() if language}
+
+
 def changes(rest: list[str]) -> str:
     """The user's own options, except the seed and the device."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -130,7 +140,7 @@ def main() -> None:
     recipe = chosen_recipe(args.row, args.scale, text)
     save_dir = args.save_dir or Path("checkpoints", text["name"], recipe.scale, recipe.row)
     words = command(recipe, args.data, save_dir, rest, os.environ)
-    recipe = replace(recipe, changes=changes(rest))
+    recipe = replace(recipe, task=recipe.task | chosen_languages(rest), changes=changes(rest))
     if args.print:
         content = {name: value for name, value in vars(recipe).items() if name != "published"}
         print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "\n" + quoted(["fairseq-train", *words]))

@@ -16,9 +16,10 @@ from typing import Any
 
 import commands
 import pytest
-from fairseq.data import data_utils
+import torch
+from fairseq.data import Dictionary, data_utils
 
-from amlp_fairseq.recipes import distill
+from amlp_fairseq.recipes import distill, shards
 
 pytestmark = pytest.mark.xdist_group("distill")  # one process trains the teacher
 
@@ -68,8 +69,8 @@ def distilled(teacher: Path) -> Path:
     return teacher / "out"
 
 
-def sentences(folder: Path, language: str) -> list[list[int]]:
-    return [row.tolist() for row in data_utils.load_indexed_dataset(str(folder / f"train.src-tgt.{language}"))]
+def sentences(folder: Path, language: str, name: str = "train") -> list[list[int]]:
+    return [row.tolist() for row in data_utils.load_indexed_dataset(str(folder / f"{name}.src-tgt.{language}"))]
 
 
 def files(folder: Path) -> dict[str, Any]:
@@ -79,14 +80,19 @@ def files(folder: Path) -> dict[str, Any]:
     return contents
 
 
-def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -> None:
-    expected = commands.run(
-        *("fairseq_cli.generate", teacher / "data", "--gen-subset", "train", "--path", teacher / "checkpoint_last.pt"),
-        *("--beam", "5", *OPTIONS, "--required-batch-size-multiple", "1", "--user-dir", commands.PLUGIN),
+def translations(data: Path, teacher: Path, *options: object) -> dict[int, list[int]]:
+    """Those of stock fairseq-generate: tokens by number of the sentence."""
+    printed = commands.run(
+        *("fairseq_cli.generate", data, "--gen-subset", "train", "--path", teacher / "checkpoint_last.pt", *OPTIONS),
+        *("--required-batch-size-multiple", "1", "--user-dir", commands.PLUGIN, *options),
     )
-    entries = (teacher / "data/dict.tgt.txt").read_text(encoding="utf-8").splitlines()
+    entries = (data / "dict.tgt.txt").read_text(encoding="utf-8").splitlines()
     index = {"<unk>": 3} | {entry.split()[0]: number for number, entry in enumerate(entries, start=4)}
-    hypotheses = {i: [index[word] for word in words.split()] for i, (_, words) in commands.lines(expected, "H").items()}
+    return {i: [index[word] for word in words.split()] for i, (_, words) in commands.lines(printed, "H").items()}
+
+
+def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -> None:
+    hypotheses = translations(teacher / "data", teacher, "--beam", "5")
     sources = sentences(teacher / "data", "src")
     assert hypotheses.keys() == set(range(60))
     kept = [i for i, source in enumerate(sources) if len(source) > 1 and len(source) - 1 <= len(hypotheses[i]) + 5]
@@ -99,6 +105,44 @@ def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -
     assert len(set(targets)) > 3
     manifest = json.loads((distilled / "manifest.json").read_text())
     assert manifest["counts"] == {"sentences": 60, "empty": 1, "ratio": 59 - len(kept), "kept": len(kept)}
+
+
+def test_more_sources_from_a_reverse_model(teacher: Path, distilled: Path, tmp_path: Path) -> None:
+    """The teacher of copying is its own reverse."""
+    checkpoint, out = teacher / "checkpoint_last.pt", tmp_path / "out"
+    commands.run(
+        *("amlp_fairseq.recipes.distill", checkpoint, teacher / "data", out, "--max-ratio", "1", *OPTIONS),
+        *("--reverse", checkpoint, "--samples", "2"),
+    )
+    for language in ("src", "tgt"):
+        assert sentences(out, language) == sentences(distilled, language)
+    backwards = ["--source-lang", "tgt", "--target-lang", "src", "--sampling", "--sampling-topp", "0.9", "--beam", "1"]
+    targets = sentences(teacher / "data", "tgt")
+    dictionary = Dictionary.load(str(teacher / "data/dict.src.txt"))
+    drawn = []
+    for number in (1, 2):
+        sampled = translations(teacher / "data", teacher, *backwards, "--seed", number)
+        kept = [i for i in range(60) if sampled[i] and 1 < len(targets[i]) <= len(sampled[i]) + 6]
+        text, data = tmp_path / f"sampled{number}", tmp_path / f"data{number}"
+        text.mkdir()
+        lines = "".join(dictionary.string(torch.tensor(sampled[i])) + "\n" for i in kept)
+        for language in ("src", "tgt"):  # the targets are only there to be translated anew
+            (text / f"train.{language}").write_text(lines, encoding="utf-8")
+        commands.run(
+            *("fairseq_cli.preprocess", "-s", "src", "-t", "tgt", "--destdir", data, "--trainpref", text / "train"),
+            *("--srcdict", teacher / "data/dict.src.txt", "--tgtdict", teacher / "data/dict.tgt.txt"),
+        )
+        translated = translations(data, teacher, "--beam", "5")
+        pairs = [([*sampled[i], 2], [*translated[place], 2]) for place, i in enumerate(kept)]
+        pairs = [(source, target) for source, target in pairs if 1 < len(source) <= len(target) + 5]
+        assert 20 < len(pairs) < 60
+        assert sentences(out, "src", f"train{number}") == [source for source, _ in pairs]
+        assert sentences(out, "tgt", f"train{number}") == [target for _, target in pairs]
+        drawn.append(pairs)
+    assert drawn[0] != drawn[1]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert [counts["kept"] for counts in manifest["samples"]] == [len(pairs) for pairs in drawn]
+    assert manifest["reverse"] == manifest["teacher"]
 
 
 def test_the_rest_is_copied(teacher: Path, distilled: Path) -> None:
@@ -185,6 +229,8 @@ def test_killed_and_resumed_gives_the_same_bytes(
         ("checkpoint_last.pt data new --max-ratio 0.5", "--max-ratio: '0.5': choose a number of at least 1"),
         ("checkpoint_last.pt data new --remove-bpe=x --nbest 2", "--nbest, --remove-bpe cannot be given"),
         ("checkpoint_last.pt data new --task nonsense", "nonsense"),
+        ("checkpoint_last.pt data new --reverse nothing.pt", "--reverse nothing.pt does not exist"),
+        ("checkpoint_last.pt data new --samples 2", "--samples goes with --reverse"),
         ("checkpoint_last.pt data new --required-batch-size-multiple 8", "not every sentence of data is decoded once"),
     ],
 )
@@ -199,8 +245,8 @@ def test_bad_arguments_are_named(
 def test_several_training_sets_are_refused(tmp_path: Path) -> None:
     for name in ("train", "train1"):
         (tmp_path / f"{name}.src-tgt.src.idx").touch()
-    with pytest.raises(distill.DistillError, match=r"several training sets, .*: train\.src-tgt, train1\.src-tgt"):
-        distill.find_pair(tmp_path)
+    with pytest.raises(shards.DistillError, match=r"several training sets, .*: train\.src-tgt, train1\.src-tgt"):
+        shards.find_pair(tmp_path)
 
 
 def test_a_teacher_that_fails_leaves_no_data(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,16 +269,16 @@ def test_a_teacher_that_fails_leaves_no_data(teacher: Path, tmp_path: Path, caps
     ],
 )
 def test_lost_and_shifted_sentences_are_found(tmp_path: Path, change: tuple[str, str], message: str) -> None:
-    dictionary = distill.Dictionary()
+    dictionary = Dictionary()
     for word in ("w0", "w1", "w2", "w3"):
         dictionary.add_symbol(word)
-    sources = [distill.torch.tensor([4 + i, 2]) for i in range(3)]
-    corpus = distill.Corpus(tmp_path, "src-tgt", (dictionary, dictionary), sources, [[0, 1, 2]], True)
+    sources = [torch.tensor([4 + i, 2]) for i in range(3)]
+    corpus = shards.Corpus(tmp_path, "src-tgt", ("src", "tgt"), (dictionary, dictionary), sources, [[0, 1, 2]], [])
     generated = "S-2\tw2\nH-2\t-0.1\tw3 <unk>\nS-0\tw0\nH-0\t-0.2\tw1\nS-1\tw1\nH-1\t-0.3\t\n"
     (tmp_path / "shard").write_text(generated)
     assert corpus.read(tmp_path / "shard", range(3)) == {0: [5], 1: [], 2: [7, 3]}
     (tmp_path / "shard").write_text(generated.replace(*change))
-    with pytest.raises(distill.DistillError, match=message):
+    with pytest.raises(shards.DistillError, match=message):
         corpus.read(tmp_path / "shard", range(3))
 
 
@@ -246,5 +292,5 @@ def test_pairs_that_are_left_out() -> None:
 def test_each_job_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    devices = [[job["CUDA_VISIBLE_DEVICES"] for job in distill.job_environments(3, cpu)] for cpu in (False, True)]
+    devices = [[job["CUDA_VISIBLE_DEVICES"] for job in shards.job_environments(3, cpu)] for cpu in (False, True)]
     assert devices == [["3", "5", "3"], ["3,5"] * 3]

@@ -198,6 +198,8 @@ def test_print_shows_configuration_and_command(
         ("wmt14_en_de", ["de", "en"], ("de", "en")),  # amlp-fairseq prepare wmt14_en_de --reverse
         ("", ["xx", "yy"], ("xx", "yy")),
         ("wmt14_en_de --corpus wmt14_de_en", ["en", "de"], ("de", "en")),
+        ("wmt14_en_de --source-lang de --target-lang en", ["en", "de"], ("de", "en")),
+        ("wmt14_en_de -s de -t en", ["en", "de"], ("de", "en")),
     ],
 )
 def test_the_direction_is_that_of_the_data(
@@ -208,15 +210,17 @@ def test_the_direction_is_that_of_the_data(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Unless the user names another corpus."""
+    """Unless the user names another corpus or gives the languages."""
     corpus, _, more = named.partition(" ")
     described = {"name": corpus or "own", "corpus": corpus, "languages": languages}
     (tmp_path / "text.json").write_text(json.dumps(described), encoding="utf-8")
     words = ["--row", "ibdecoder", "--scale", "embedded", "--print", *more.split()]
     commands.call(train, monkeypatch, tmp_path, *words)
-    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    args = options.parse_args_and_arch(options.get_training_parser(), command[1:])
+    shown, command = capsys.readouterr().out.rsplit("\n\n", 1)
+    args = options.parse_args_and_arch(options.get_training_parser(), shlex.split(command)[1:])
     assert (args.source_lang, args.target_lang) == direction
+    task = yaml.safe_load(shown)["task"]  # from where evaluate has them
+    assert (task["source-lang"], task["target-lang"]) == direction
 
 
 @pytest.mark.parametrize(
