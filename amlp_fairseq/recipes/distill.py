@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from fairseq import utils
+from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import indexed_dataset
@@ -151,6 +151,22 @@ def existing(name: str, paths: str) -> list[Path]:
     return checkpoints
 
 
+def check_direction(paths: list[Path], source: str, target: str) -> None:
+    """Refuse models that say that they do not translate from one language into the other.
+
+    Raises:
+        DistillError: naming the first.
+    """
+    for path in paths:
+        task = checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"].task
+        direction = (task.source_lang, task.target_lang)
+        if None not in direction and direction != (source, target):
+            raise DistillError(
+                f"--reverse {path} translates {' to '.join(direction)}; what is needed is {source} to {target}: "
+                f"amlp-fairseq train DATA --source-lang {source} --target-lang {target}"
+            )
+
+
 class Distillation:
     """Training data that a teacher writes.
 
@@ -191,6 +207,7 @@ class Distillation:
             raise DistillError(f"OUT {out} exists")
         self.options = [*OPTIONS, *given]
         self.corpus = Corpus.load(data, self.options)
+        check_direction(self.models.get("reverse", []), *reversed(self.corpus.languages))
         if shards is None:
             shards = max(1, min(16, len(self.corpus.sources) // 2000, len(self.corpus.batches)))
         if shards > len(self.corpus.batches):

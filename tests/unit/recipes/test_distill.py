@@ -56,7 +56,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands.run(
         *("fairseq_cli.train", folder / "data", "--user-dir", commands.PLUGIN, *commands.TRAINING, "--lr", "0.005"),
         *("--arch", "transformer_tiny", "--max-tokens", "200", "--max-update", "90", "--no-epoch-checkpoints"),
-        *("--save-dir", folder, "--required-batch-size-multiple", "1"),
+        *("--save-dir", folder, "--required-batch-size-multiple", "1", "--source-lang", "src", "--target-lang", "tgt"),
     )
     return folder
 
@@ -108,11 +108,14 @@ def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -
 
 
 def test_more_sources_from_a_reverse_model(teacher: Path, distilled: Path, tmp_path: Path) -> None:
-    """The teacher of copying is its own reverse."""
-    checkpoint, out = teacher / "checkpoint_last.pt", tmp_path / "out"
+    """The teacher of copying is its own reverse, if it says so."""
+    checkpoint, reverse, out = teacher / "checkpoint_last.pt", tmp_path / "reverse.pt", tmp_path / "out"
+    state = torch.load(checkpoint, weights_only=False)
+    state["cfg"]["task"] |= {"source_lang": "tgt", "target_lang": "src"}
+    torch.save(state, reverse)
     commands.run(
         *("amlp_fairseq.recipes.distill", checkpoint, teacher / "data", out, "--max-ratio", "1", *OPTIONS),
-        *("--reverse", checkpoint, "--samples", "2"),
+        *("--reverse", reverse, "--samples", "2"),
     )
     for language in ("src", "tgt"):
         assert sentences(out, language) == sentences(distilled, language)
@@ -142,7 +145,7 @@ def test_more_sources_from_a_reverse_model(teacher: Path, distilled: Path, tmp_p
     assert drawn[0] != drawn[1]
     manifest = json.loads((out / "manifest.json").read_text())
     assert [counts["kept"] for counts in manifest["samples"]] == [len(pairs) for pairs in drawn]
-    assert manifest["reverse"] == manifest["teacher"]
+    assert [Path(model["path"]).name for model in manifest["reverse"]] == ["reverse.pt"]
 
 
 def test_the_rest_is_copied(teacher: Path, distilled: Path) -> None:
@@ -230,6 +233,10 @@ def test_killed_and_resumed_gives_the_same_bytes(
         ("checkpoint_last.pt data new --remove-bpe=x --nbest 2", "--nbest, --remove-bpe cannot be given"),
         ("checkpoint_last.pt data new --task nonsense", "nonsense"),
         ("checkpoint_last.pt data new --reverse nothing.pt", "--reverse nothing.pt does not exist"),
+        (
+            "checkpoint_last.pt data new --reverse checkpoint_last.pt",
+            "checkpoint_last.pt translates src to tgt; what is needed is tgt to src",
+        ),
         ("checkpoint_last.pt data new --samples 2", "--samples goes with --reverse"),
         ("checkpoint_last.pt data new --required-batch-size-multiple 8", "not every sentence of data is decoded once"),
     ],
