@@ -254,8 +254,8 @@ class Distillation:
             (result / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             result.rename(self.out)
             shutil.rmtree(self.unfinished)
-        for each in (counts, *sampled):
-            print(f"distill: {self.out}: {json.dumps(each)}", file=sys.stderr)
+        for number, each in enumerate((counts, *sampled)):
+            print(f"distill: {self.out}/train{number or ''}: {json.dumps(each)}", file=sys.stderr)
 
     def checkpoints(self, model: str, digests: list[str]) -> list[dict[str, str]]:
         """What the manifest says of a model."""
