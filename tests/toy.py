@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 
 from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
@@ -27,6 +29,14 @@ def dictionary(words: int) -> Dictionary:
     for i in range(words):
         result.add_symbol(f"w{i}")
     return result
+
+
+def binarise(prefix: Path, sentences: Sequence[Sequence[int]], impl: str = "mmap", entries: int = 100) -> None:
+    """Sentences as fairseq-preprocess writes them for a dictionary of so many entries, to be read as ``impl``."""
+    builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap" if impl == "mmap" else "cached", vocab_size=entries)
+    for sentence in sentences:
+        builder.add_item(torch.as_tensor(sentence))
+    builder.finalize(f"{prefix}.idx")
 
 
 def task(words: int = 12, **options: Any) -> TranslationInterleavedTask:

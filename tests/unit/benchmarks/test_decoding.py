@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import toy
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
@@ -410,11 +410,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for language, lines in texts.items():
         shop.source.save(str(data / f"dict.{language}.txt"))
         (data / "raw" / f"test.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        prefix = data / f"test.en-de.{language}"
-        builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(shop.source))
-        for line in lines:
-            builder.add_item(shop.source.encode_line(line, add_if_not_exist=False).int())
-        builder.finalize(f"{prefix}.idx")
+        sentences = [shop.source.encode_line(line, add_if_not_exist=False) for line in lines]
+        toy.binarise(data / f"test.en-de.{language}", sentences)
     settings = {"languages": ["en", "de"], "post_process": None, "tokenizer": None}
     (data / "text.json").write_text(json.dumps(settings), encoding="utf-8")
     found = {"data": data}

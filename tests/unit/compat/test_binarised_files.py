@@ -7,26 +7,12 @@ from pathlib import Path
 
 import commands
 import pytest
-import torch
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+import toy
+from fairseq.data import data_utils
 
 from amlp_fairseq.compat import binarised_files  # noqa: F401
 
 IMPLEMENTATIONS = ("mmap", "cached", "lazy")
-
-
-def dictionary(words: int) -> Dictionary:
-    made = Dictionary()
-    for number in range(words):
-        made.add_symbol(f"w{number}")
-    return made
-
-
-def binarise(prefix: Path, impl: str, sentences: list[list[int]], entries: int = 100) -> None:
-    builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap" if impl == "mmap" else "cached", vocab_size=entries)
-    for sentence in sentences:
-        builder.add_item(torch.tensor(sentence))
-    builder.finalize(f"{prefix}.idx")
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
@@ -34,10 +20,10 @@ def binarise(prefix: Path, impl: str, sentences: list[list[int]], entries: int =
 @pytest.mark.parametrize("sentences", [[[5, 6, 2], [9, 2]], [[0, 1, 3, 9]], [[2]], []], ids=str)
 def test_words_of_the_dictionary_are_read(impl: str, entries: int, sentences: list[list[int]], tmp_path: Path) -> None:
     """Those with the smallest and the largest number too."""
-    binarise(tmp_path / "train", impl, sentences, entries)
+    toy.binarise(tmp_path / "train", sentences, impl, entries)
     if not sentences and impl == "mmap":  # fairseq cannot map an empty file
         return
-    read = data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary(6), impl)
+    read = data_utils.load_indexed_dataset(str(tmp_path / "train"), toy.dictionary(6), impl)
     if impl == "cached":
         read.prefetch(range(len(sentences)))
     assert [read[i].tolist() for i in range(len(read))] == sentences
@@ -46,11 +32,11 @@ def test_words_of_the_dictionary_are_read(impl: str, entries: int, sentences: li
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("entries", [100, 100_000], ids=["16 bits", "32 bits"])
 def test_words_beyond_the_dictionary_are_named(impl: str, entries: int, tmp_path: Path) -> None:
-    binarise(tmp_path / "train", impl, [[5, 6, 2], [9, 10, 2]], entries)
+    toy.binarise(tmp_path / "train", [[5, 6, 2], [9, 10, 2]], impl, entries)
     message = re.escape(f"{tmp_path}/train.bin has a word with number 10, its dictionary has 10 entries")
     with pytest.raises(ValueError, match=f"^{message}"):
-        data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary(6), impl)
-    assert len(data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary(7), impl)) == 2
+        data_utils.load_indexed_dataset(str(tmp_path / "train"), toy.dictionary(6), impl)
+    assert len(data_utils.load_indexed_dataset(str(tmp_path / "train"), toy.dictionary(7), impl)) == 2
     assert len(data_utils.load_indexed_dataset(str(tmp_path / "train"), None, impl)) == 2
 
 
@@ -59,11 +45,11 @@ def test_words_beyond_the_dictionary_are_named(impl: str, entries: int, tmp_path
     [("mmap", b"\xff\xff\xff\xff", 2**32 - 1), ("cached", b"\x00\x00\x00\x00", -1)],
 )
 def test_numbers_that_no_dictionary_has(impl: str, damaged: bytes, number: int, tmp_path: Path) -> None:
-    binarise(tmp_path / "train", impl, [[5, 6, 2], [9, 10, 2]], 100_000)
+    toy.binarise(tmp_path / "train", [[5, 6, 2], [9, 10, 2]], impl, 100_000)
     data = tmp_path / "train.bin"
     data.write_bytes(data.read_bytes()[:8] + damaged + data.read_bytes()[12:])
     with pytest.raises(ValueError, match=f"word with number {number}, its dictionary has 100000 entries"):
-        data_utils.load_indexed_dataset(str(tmp_path / "train"), dictionary(99_996), impl)
+        data_utils.load_indexed_dataset(str(tmp_path / "train"), toy.dictionary(99_996), impl)
 
 
 def test_data_of_a_larger_dictionary(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 import toy
-from fairseq.data import indexed_dataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
@@ -22,11 +20,7 @@ def folder(tmp_path: Path) -> Path:
     for language in ("en", "de"):
         dictionary.save(str(tmp_path / f"dict.{language}.txt"))
         for name, sentences in SETS.items():
-            prefix = tmp_path / f"{name}.en-de.{language}"
-            builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", vocab_size=8)
-            for sentence in sentences:
-                builder.add_item(torch.tensor(sentence))
-            builder.finalize(f"{prefix}.idx")
+            toy.binarise(tmp_path / f"{name}.en-de.{language}", sentences)
     return tmp_path
 
 

@@ -25,7 +25,7 @@ import torch
 import toy
 import yaml
 from fairseq import checkpoint_utils, file_utils
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.data import Dictionary, data_utils
 from fairseq.data.audio.data_cfg import S2TDataConfig
 from fairseq.data.fasta_dataset import FastaDataset
 from numpy._core import multiarray
@@ -171,13 +171,6 @@ def test_damaged_dictionaries_are_refused(content: str | bytes, message: str, tm
 # Binarised text
 
 
-def binarise(prefix: Path, impl: str) -> None:
-    builder = indexed_dataset.make_builder(f"{prefix}.bin", impl, vocab_size=100)
-    for sentence in ([5, 6, 2], [7, 2], [8, 9, 10, 2]):
-        builder.add_item(torch.tensor(sentence))
-    builder.finalize(f"{prefix}.idx")
-
-
 def edited(at: int, value: bytes) -> Callable[[bytes], bytes]:
     return lambda whole: whole[:at] + value + whole[at + len(value) :]
 
@@ -218,7 +211,7 @@ OF_CACHED = {
 )
 def test_damaged_binarised_files_are_named(impl: str, damage: Any, tmp_path: Path) -> None:
     prefix = tmp_path / "train.a-b.a"
-    binarise(prefix, impl)
+    toy.binarise(prefix, [[5, 6, 2], [7, 2], [8, 9, 10, 2]], impl)
     dataset = data_utils.load_indexed_dataset(str(prefix))
     assert [len(dataset[i]) for i in range(3)] == [3, 2, 4] if impl == "mmap" else len(dataset) == 3
     suffix, change = damage[1]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fairseq.data import Dictionary, indexed_dataset
+import toy
+from fairseq.data import Dictionary
 
 from amlp_fairseq.recipes import evaluate, parameters, reproduce
 from amlp_fairseq.recipes.config import load
@@ -28,10 +29,7 @@ def data(tmp_path: Path) -> Path:
     for unit in "a b bc d f".split():
         dictionary.add_symbol(unit)
     dictionary.save(str(tmp_path / "dict.txt"))
-    builder = indexed_dataset.make_builder(str(tmp_path / "test.bin"), "mmap", len(dictionary))
-    for units in TEXT.values():
-        builder.add_item(dictionary.encode_line(units, add_if_not_exist=False))
-    builder.finalize(str(tmp_path / "test.idx"))
+    toy.binarise(tmp_path / "test", [dictionary.encode_line(units, add_if_not_exist=False) for units in TEXT.values()])
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/test.en").write_text("".join(f"{line}\n" for line in TEXT), encoding="utf-8")
     return tmp_path
