@@ -28,6 +28,7 @@ from fairseq import checkpoint_utils
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
+from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
 from amlp_fairseq.usage import command_parser, flags_of
@@ -153,12 +154,14 @@ def main() -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run fairseq-train in this process, which keeps the memory that it frees: on a CPU that is 1.4 times as fast."""
+    """Run fairseq-train in this process, which keeps the memory that it frees: on a CPU that is 1.4 times as fast.
+    Dropout samples faster there, too."""
     from fairseq_cli import train
 
     keep_freed_memory()
     sys.argv[1:] = words
-    train.cli_main()
+    with faster_bernoulli():
+        train.cli_main()
 
 
 if __name__ == "__main__":
