@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from fairseq.sequence_scorer import SequenceScorer
 
 from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.models.interleaved_decoder import IBDecoderConfig, IBDecoderModel
@@ -65,6 +66,13 @@ def stock_transformer(toy_task: Any, seed: int = 0, sharpness: float = 3.0) -> T
     return sharpen(TransformerModelBase.build_model(cfg, toy_task), sharpness)
 
 
+def left_to_right(toy_task: Any, model: Any, config: type, seed: int = 1, **options: Any) -> Any:
+    """A random autoregressive model of the plugin in eval mode."""
+    torch.manual_seed(seed)
+    cfg = config(max_source_positions=64, max_target_positions=64, **SIZES, **options)
+    return sharpen(model.build_model(cfg, toy_task), 3.0)
+
+
 def cmlmc(seed: int = 1, **options: Any) -> CMLMCTransformerModel:
     """A random CMLMC model whose sentences have 3, 4, 5, … words."""
     torch.manual_seed(seed)
@@ -90,6 +98,19 @@ def batch(sources: list[list[int]], d: Dictionary, left_pad: bool = True) -> dic
         start = width - len(row) if left_pad else 0
         tokens[i, start : start + len(row)] = row
     return {"net_input": {"src_tokens": tokens, "src_lengths": torch.tensor([len(row) for row in rows])}}
+
+
+def scored_by_fairseq(
+    d: Dictionary, model: Any, sources: Sequence[list[int]], hypotheses: Sequence[list[int]]
+) -> list[dict[str, Any]]:
+    """fairseq's scores of hypotheses without end symbols, one for each source."""
+    width = max(len(words) for words in hypotheses) + 1
+    rows = [[*words, d.eos(), *[d.pad()] * (width - len(words) - 1)] for words in hypotheses]
+    inputs = [[d.eos(), *words, *[d.pad()] * (width - len(words) - 1)] for words in hypotheses]
+    sample = batch([*sources], d)
+    sample["net_input"]["prev_output_tokens"] = torch.tensor(inputs)
+    sample["target"] = torch.tensor(rows)
+    return [found[0] for found in SequenceScorer(d).generate([model], sample)]
 
 
 def random_sources(count: int, words: int, seed: int = 0, longest: int = 9) -> list[list[int]]:

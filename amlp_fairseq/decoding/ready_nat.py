@@ -38,7 +38,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     if join_decoder_layers(result.decoder, decode_dtype):
         return result
     for layer in result.decoder.layers:
-        if isinstance(layer.encoder_attn, MultiHeadAttention):
+        if isinstance(layer, NATDecoderLayer) and isinstance(layer.encoder_attn, MultiHeadAttention):
             layer.encoder_attn = _OneSource(layer.encoder_attn)
     return result
 

@@ -152,10 +152,14 @@ class Decoding:
         self.states = StackedStates(decoder.state_layout, self.rows, SLOTS, source)
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
-        """See ``StepDecoder.decode``."""
-        decoder, start = self.decoder, self.length
-        self.make_room(words.size(1))
-        slots, bias = decoder.slots.narrow(0, start, words.size(1)), decoder.biases[start // words.size(1)]
+        """See ``StepDecoder.decode``; also for the words of several steps at once, (R, k·z)."""
+        decoder, start, count = self.decoder, self.length, words.size(1)
+        self.make_room(count)
+        slots = decoder.slots.narrow(0, start, count)
+        if count == decoder.words_per_step:
+            bias = decoder.biases[start // count]
+        else:
+            bias = decoder.bias[start : self.length, : self.length]
         context = StepContext(slots, self.length, self.beam, bias)
         return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
 

@@ -32,7 +32,7 @@ def bernoulli_(tensor: Tensor, p: float = 0.5, *, generator: torch.Generator | N
     if not 0 <= p <= 1:
         raise ValueError(f"p {p}: choose a probability, from 0 to 1")
     seed = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
-    words = np.random.SFC64(seed).random_raw(-(-tensor.numel() // 4))
+    words = np.random.SFC64(int(seed)).random_raw(-(-tensor.numel() // 4))
     drawn = words.view(np.uint16)[: tensor.numel()]
     return tensor.copy_(torch.from_numpy(drawn < round(p * VALUES)).view(tensor.shape))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.search.rescoring import Rescorer
 
 
 class IterativeRefinement:
@@ -32,6 +33,7 @@ class IterativeRefinement:
         adaptive: whether a sentence stops as soon as no later iteration can change it.
         retain_history: whether to keep the input and output of every iteration.
         rerank: whether the last model is an autoregressive one that chooses among the candidates.
+        chooser: an autoregressive model that chooses among them.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
         cuda_graphs: capture decoder calls as CUDA graphs, except those of the reranker and of models that can still be
             trained.
@@ -49,6 +51,7 @@ class IterativeRefinement:
         adaptive: bool = True,
         retain_history: bool = False,
         rerank: bool = False,
+        chooser: Any = None,
         decode_dtype: str | None = None,
         cuda_graphs: bool = False,
     ) -> None:
@@ -56,14 +59,17 @@ class IterativeRefinement:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
         if beam_size < 1:
             raise ValueError(f"--iter-decode-with-beam {beam_size} must be at least 1")
-        if rerank and beam_size < 2:
-            raise ValueError("--iter-decode-with-external-reranker needs candidates: --iter-decode-with-beam 2 or more")
+        asked = {"--iter-decode-with-external-reranker": rerank, "--rescore-path": chooser is not None}
+        given = [option for option in asked if asked[option]]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} cannot be given together")
+        if given and beam_size < 2:
+            raise ValueError(f"{given[0]} needs candidates: --iter-decode-with-beam 2 or more")
+        self.chooser, self.rescorer = chooser, Rescorer(tgt_dict, decode_dtype)
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.max_iter, self.beam_size = max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
-        self.ready_models = ReadyCache(
-            lambda model: ready_nat(model, decode_dtype, cuda_graphs and _refines(model) and is_final([model]))
-        )
+        self.ready_models = ReadyCache(lambda model: ready_nat(model, decode_dtype, cuda_graphs and is_final([model])))
 
     @torch.no_grad()
     def generate(
@@ -78,10 +84,11 @@ class IterativeRefinement:
 
         Returns:
             for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
-            log-probability of the words; with ``rerank`` the reranker's, of words and end symbol),
-            ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``: with
-            ``retain_history`` what the model read and wrote, as dicts of ``tokens`` with the end symbol, and for what
-            it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
+            log-probability of the words; that of words and end symbol where an autoregressive model has chosen),
+            ``positional_scores``, ``steps`` (decoder calls, that of the model that chooses included), ``alignment`` and
+            ``attention`` (empty), ``history``: with ``retain_history`` what the model read and wrote, as dicts of
+            ``tokens`` with the end symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did
+            not keep them.
 
         Raises:
             ValueError: for prefixes, constraints, models that change a sentence's length, and a missing reranker.
@@ -103,16 +110,17 @@ class IterativeRefinement:
                 )
         if len(writers) > 1 and not writers[0].allow_ensemble:
             raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
-        ready = self.ready_models(models)
+        ready = self.ready_models(writers)
         if hasattr(ready[0], "enable_ensemble"):
-            ready[0].enable_ensemble(ready[: len(writers)])
+            ready[0].enable_ensemble(ready)
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
-        finished = self._refine(ready[0], src_tokens, src_lengths)
-        if self.rerank:
-            _rescore(ready[-1], finished, src_tokens, self)
-        k = self.beam_size
-        return [[max(finished[i : i + k], key=_quality)] for i in range(0, len(finished), k)]
+        finished, k = self._refine(ready[0], src_tokens, src_lengths), self.beam_size
+        candidates = [finished[i : i + k] for i in range(0, len(finished), k)]
+        chooser = models[-1] if self.rerank else self.chooser
+        if chooser is not None:
+            self.rescorer.rescore(chooser, src_tokens, candidates, torch.div)
+        return [[max(each, key=_quality)] for each in candidates]
 
     def _refine(self, model: Any, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
         """Hypotheses of all candidates: those of the first sentence, those of the second, …"""
@@ -208,23 +216,3 @@ def _refines(model: Any) -> bool:
 def _quality(hypothesis: dict[str, Any]) -> float:
     """The key by which candidates are compared: the score; an empty one is chosen only if all are empty."""
     return float(hypothesis["score"]) if len(hypothesis["tokens"]) > 1 else -float("inf")
-
-
-def _rescore(reranker: Any, hypotheses: list[dict[str, Any]], src_tokens: Tensor, symbols: IterativeRefinement) -> None:
-    """Replace the scores by an autoregressive model's mean log-probabilities of words and end symbol, in place.
-
-    Autoregressive models are trained on sources without a start symbol: it becomes padding.
-    """
-    src_tokens = src_tokens.masked_fill(src_tokens.eq(symbols.bos), symbols.pad)
-    encoder_out = reranker.encoder(src_tokens, src_lengths=src_tokens.ne(symbols.pad).sum(dim=1))
-    rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(symbols.beam_size)
-    encoder_out = reranker.encoder.reorder_encoder_out(encoder_out, rows)
-    targets = torch.nn.utils.rnn.pad_sequence(
-        [hypothesis["tokens"] for hypothesis in hypotheses], batch_first=True, padding_value=symbols.pad
-    )
-    inputs = targets.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.long, device=targets.device), symbols.eos)
-    log_probs = reranker.get_normalized_probs(reranker.decoder(inputs, encoder_out=encoder_out), log_probs=True)
-    scores = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2)
-    for hypothesis, row in zip(hypotheses, scores, strict=True):
-        hypothesis["positional_scores"] = row[: len(hypothesis["tokens"])]
-        hypothesis["score"] = hypothesis["positional_scores"].float().mean()

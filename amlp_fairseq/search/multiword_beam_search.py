@@ -20,6 +20,7 @@ from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.rescoring import Rescorer
 from amlp_fairseq.search.rules import Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
     Combinations,
@@ -45,10 +46,19 @@ class MultiwordBeamSearch:
         tgt_dict: target dictionary.
         order: h, c and the order of generation.
         options: all but ``decode_dtype`` and ``cuda_graphs`` may be replaced between batches.
+        chooser: an autoregressive model whose scores decide which of the finished hypotheses is the best.
     """
 
-    def __init__(self, models: list[Any], tgt_dict: Dictionary, order: GenerationOrder, options: SearchOptions) -> None:
-        self.models = models
+    def __init__(
+        self,
+        models: list[Any],
+        tgt_dict: Dictionary,
+        order: GenerationOrder,
+        options: SearchOptions,
+        chooser: Any = None,
+    ) -> None:
+        self.models, self.chooser = models, chooser
+        self.rescorer = Rescorer(tgt_dict, options.decode_dtype)
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.vocab = len(tgt_dict)
         self.symbols_to_strip_from_output = {self.eos}
@@ -79,7 +89,7 @@ class MultiwordBeamSearch:
         Returns:
             for each sentence at most B hypotheses, best first, as dicts: ``tokens`` (n,) in reading order with the end
             symbol, ``score``, ``positional_scores`` (n,), ``attention`` (S, n) or None, ``alignment``, and ``steps``,
-            the number of decoder calls.
+            the number of decoder calls, that of a model that chooses included.
 
         Raises:
             ValueError: for prefixes, constraints and unknown arguments, if ``min_len`` exceeds a sentence's limit, and
@@ -106,6 +116,9 @@ class MultiwordBeamSearch:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if is_final(self.models) else torch.no_grad():
                 self.search(sample["net_input"], sentences, hypotheses)
+                if self.chooser is not None:
+                    several = [hypotheses[row] for row in sentences.tolist()]
+                    self.rescorer.rescore(self.chooser, source[sentences], several, self.normalized)
         for row, found in enumerate(hypotheses):
             if not found:
                 raise RuntimeError(

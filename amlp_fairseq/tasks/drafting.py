@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq import checkpoint_utils, utils
-
 from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.search.drafts import Drafter, MemoryDrafter, ModelDrafter, SourceDrafter
+from amlp_fairseq.tasks.helpers import load_helper
 
 #: What ``--draft`` may be.
 DRAFTS = ("source",)
@@ -44,14 +43,5 @@ def _fastest(model: Any) -> GenerationConfig:
 
 
 def _model_drafter(cfg: Any, verifier: Any) -> ModelDrafter:
-    overrides = {"data": cfg.data, "decode_dtype": cfg.decode_dtype}
-    try:
-        (model,), saved, drafting = checkpoint_utils.load_model_ensemble_and_task(
-            utils.split_paths(cfg.draft_path), arg_overrides=overrides
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--draft-path {cfg.draft_path}: {error}") from None
-    parameter = next(verifier.parameters())
-    model.prepare_for_inference_(saved)
-    model.to(device=parameter.device, dtype=parameter.dtype)
+    drafting, model = load_helper("--draft-path", cfg.draft_path, cfg, verifier)
     return ModelDrafter(drafting, model, drafting.build_generator([model], _fastest(model)))

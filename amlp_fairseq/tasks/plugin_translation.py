@@ -27,6 +27,13 @@ class DecodingConfig(FairseqDataclass):
         default=False,
         metadata={"help": "replay decoder calls as CUDA graphs"},
     )
+    rescore_path: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "checkpoint or model folder of an autoregressive model, which chooses among the hypotheses of the "
+            "beam, or candidates, in one call"
+        },
+    )
 
 
 class PluginTranslationTask(GuardedTranslationTask):

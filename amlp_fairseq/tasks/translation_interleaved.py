@@ -17,6 +17,7 @@ from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import GENERATION_ARGUMENTS, LENGTH_PENALTIES, WORDS_BEHIND_END, SearchOptions
 from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter, given_drafts
+from amlp_fairseq.tasks.helpers import load_chooser
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -159,8 +160,11 @@ class TranslationInterleavedTask(PluginTranslationTask):
         """
         self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         options = SearchOptions.from_generation_args(args, self.cfg)
+        if self.cfg.rescore_path is not None and options.beam_size < 2:
+            raise ValueError("--rescore-path needs hypotheses to choose among: --beam 2 or more")
         drafter = build_drafter(self, models)
         if drafter is not None:
             words = self.cfg.draft_words
             return DraftAndVerify(models, self.target_dictionary, self.order, options, drafter, words)
-        return MultiwordBeamSearch(models, self.target_dictionary, self.order, options)
+        chooser = load_chooser(self, models)
+        return MultiwordBeamSearch(models, self.target_dictionary, self.order, options, chooser)

@@ -31,12 +31,7 @@ def ibdecoder(**options: Any) -> Model:
 
 
 def left_to_right(model: type, config: type, **options: Any) -> Model:
-    def build(task: Any) -> Any:
-        torch.manual_seed(1)
-        lengths = {"max_source_positions": 64, "max_target_positions": 64}
-        return toy.sharpen(model.build_model(config(**lengths, **toy.SIZES, **options), task), 3.0)
-
-    return build
+    return lambda task: toy.left_to_right(task, model, config, **options)
 
 
 KERNELS = {"encoder_kernel_size_list": [3], "decoder_kernel_size_list": [3, 7]}

@@ -13,7 +13,6 @@ import torch
 import toy
 from fairseq.iterative_refinement_generator import DecoderOut
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
@@ -554,17 +553,6 @@ def test_a_stock_nat_ends_its_hypotheses() -> None:
         assert len(hypothesis["positional_scores"]) == len(hypothesis["tokens"])
 
 
-def scored_by_fairseq(reranker: Any, sources: list[list[int]], hypotheses: list[list[int]]) -> list[dict[str, Any]]:
-    """fairseq's scores of words, with sources that have no start symbol."""
-    width = max(len(words) for words in hypotheses) + 1
-    rows = [[*words, EOS, *[PAD] * (width - len(words) - 1)] for words in hypotheses]
-    inputs = [[EOS, *words, *[PAD] * (width - len(words) - 1)] for words in hypotheses]
-    sample = toy.batch(sources, DICTIONARY)
-    sample["net_input"]["prev_output_tokens"] = torch.tensor(inputs)
-    sample["target"] = torch.tensor(rows)
-    return [found[0] for found in SequenceScorer(DICTIONARY).generate([reranker], sample)]
-
-
 @pytest.mark.parametrize("left_pad", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize("count", [1, 2], ids=["", "ensemble"])
 def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool) -> None:
@@ -574,7 +562,7 @@ def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool
     for source in SOURCES:
         n = predicted_length(networks, source)
         candidates = [mask_predict(networks, source, max(n + offset, 1), 4)[-1][1:] for offset in (-1, 0, 1)]
-        scored = scored_by_fairseq(reranker, [source] * 3, [words for words, _ in candidates])
+        scored = toy.scored_by_fairseq(DICTIONARY, reranker, [source] * 3, [words for words, _ in candidates])
         expected.append(max(scored, key=lambda hypothesis: float(hypothesis["score"])))
         likeliest.append(max(candidates, key=lambda candidate: sum(candidate[1]) / len(candidate[1]))[0])
     found = generator(max_iter=3, beam_size=3, adaptive=False, rerank=True).generate(
@@ -599,7 +587,7 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
     )
     sources = [[8, 9, 10, 11, 4], [5], [7, 6]]
     found = generator(max_iter=0, beam_size=2, rerank=True).generate([model, reranker], batch(sources))
-    scored = scored_by_fairseq(reranker, [source for source in sources for _ in range(2)], hypotheses)
+    scored = toy.scored_by_fairseq(DICTIONARY, reranker, [source for source in sources for _ in range(2)], hypotheses)
     for i, (hypothesis,) in enumerate(found):
         pair = scored[2 * i : 2 * i + 2] if i != 1 else scored[2:3]  # not the empty one
         reference = max(pair, key=lambda candidate: float(candidate["score"]))
@@ -614,6 +602,11 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         ({"max_iter": -1}, "--iter-decode-max-iter -1 must be at least 0"),
         ({"beam_size": 0}, "--iter-decode-with-beam 0 must be at least 1"),
         ({"rerank": True}, "--iter-decode-with-external-reranker needs candidates: --iter-decode-with-beam 2"),
+        ({"chooser": object()}, "--rescore-path needs candidates: --iter-decode-with-beam 2"),
+        (
+            {"rerank": True, "chooser": object(), "beam_size": 2},
+            "--iter-decode-with-external-reranker and --rescore-path cannot be given together",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -1,0 +1,96 @@
+"""An autoregressive model chooses among the hypotheses of one that writes words without seeing their neighbours (noisy
+parallel decoding: Gu et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from amlp_fairseq.decoding.ready_cache import ReadyCache
+from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.decoding.step_decoder import StepDecoder
+from amlp_fairseq.search.search_steps import log_probabilities
+
+#: The most words, padding included, whose probabilities are in memory at a time; those of one sentence always are.
+MOST_WORDS = 2048
+
+
+class Rescorer:
+    """Scores hypotheses in one decoder call.
+
+    Args:
+        tgt_dict: target dictionary.
+        decode_dtype: the weights' type, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+    """
+
+    def __init__(self, tgt_dict: Dictionary, decode_dtype: str | None = None) -> None:
+        self.bos, self.pad, self.eos = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos()
+        self.decode_dtype = decode_dtype
+        self.ready_models = ReadyCache(self.make_ready)
+
+    def make_ready(self, model: Any) -> Any:
+        if StepDecoder.supports(model.decoder):
+            return ReadyModel(model, self.decode_dtype)
+        return ready_nat(model, self.decode_dtype)  # fairseq's decoders, packed
+
+    def rescore(
+        self,
+        model: Any,
+        src_tokens: Tensor,
+        hypotheses: list[list[dict[str, Any]]],
+        normalized: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        """Replace the scores of hypotheses by those of an autoregressive model, and count its call in ``steps``.
+
+        Args:
+            model: the autoregressive model.
+            src_tokens: sources with words, (b, S). Start symbols become padding: the model was trained without them.
+            hypotheses: one or more for each source, with ``tokens`` that end with the end symbol.
+            normalized: gives the score of sums of log-probabilities (n,) of so many words (n,), end symbols included.
+        """
+        (ready,) = self.ready_models([model])
+        src_tokens = src_tokens.masked_fill(src_tokens.eq(self.bos), self.pad)
+        longest = max(len(each["tokens"]) for found in hypotheses for each in found)
+        at_once = max(MOST_WORDS // (longest * max(map(len, hypotheses))), 1)
+        for first in range(0, len(hypotheses), at_once):
+            part = slice(first, first + at_once)
+            self._rescore(ready, src_tokens[part], hypotheses[part], normalized)
+
+    def _rescore(
+        self,
+        model: Any,
+        src_tokens: Tensor,
+        hypotheses: list[list[dict[str, Any]]],
+        normalized: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        beam = max(map(len, hypotheses))
+        every = [each for found in hypotheses for each in found]
+        rows = [found[min(index, len(found) - 1)]["tokens"] for found in hypotheses for index in range(beam)]
+        targets = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
+        inputs = targets.roll(1, dims=1)
+        inputs[:, 0] = self.eos
+        lprobs = log_probabilities(self._logits(model, src_tokens, inputs, beam))
+        scores = lprobs.gather(2, targets.unsqueeze(2)).squeeze(2)
+        kept = [row * beam + index for row, found in enumerate(hypotheses) for index in range(len(found))]
+        lengths = targets.ne(self.pad).sum(dim=1)
+        sums = normalized(scores.masked_fill(targets.eq(self.pad), 0).sum(dim=1), lengths)
+        for hypothesis, row in zip(every, kept, strict=True):
+            hypothesis["positional_scores"] = scores[row, : len(hypothesis["tokens"])]
+            hypothesis["score"] = sums[row]
+            hypothesis["steps"] += 1
+
+    def _logits(self, model: Any, src_tokens: Tensor, inputs: Tensor, beam: int) -> Tensor:
+        """Of all words (b·B, T), (b·B, T, V), for sources (b, S)."""
+        src_lengths = src_tokens.ne(self.pad).sum(dim=1)
+        if isinstance(model, ReadyModel):
+            logits, _ = model.begin(src_tokens, src_lengths, beam).step(inputs)
+            return logits
+        encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)
+        rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(beam)
+        logits, _ = model.decoder(inputs, encoder_out=model.encoder.reorder_encoder_out(encoder_out, rows))
+        return logits

@@ -1,0 +1,96 @@
+"""An autoregressive model that chooses among hypotheses, against fairseq's scorer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import toy
+
+from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
+from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, PluginTransformerModel
+from amlp_fairseq.search import rescoring
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.search.options import SearchOptions
+
+pytestmark = pytest.mark.usefixtures("operators")
+
+ONE_WORD = toy.task(num_directions=1)
+KERNELS = {"decoder_kernel_size_list": [3, 3]}
+
+
+CHOOSERS = {
+    "fairseq's Transformer": lambda: toy.stock_transformer(ONE_WORD, seed=5),
+    "plugin_transformer": lambda: toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig),
+    "average attention": lambda: toy.left_to_right(ONE_WORD, AANTransformerModel, AANTransformerConfig),
+    "dynamic convolution": lambda: toy.model(ONE_WORD, 5, decoder_self_attention_type="dynamic_conv", **KERNELS),
+    "autoregressive": lambda: toy.model(ONE_WORD, 5),
+}
+
+
+def searched(task: Any, sources: list[list[int]], chooser: Any, **options: Any) -> list[list[dict[str, Any]]]:
+    chosen = SearchOptions(**{"beam_size": 4, "max_len_b": 12, **options})
+    search = MultiwordBeamSearch([toy.model(task, 1)], task.tgt_dict, task.order, chosen, chooser)
+    return search.generate(search.models, toy.batch(sources, task.src_dict))
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+@pytest.mark.parametrize(("h", "c"), [(2, 1), (2, 2)])
+@pytest.mark.parametrize("most_words", [1, 2048], ids=["by sentence", "at once"])
+def test_scores_are_those_of_fairseqs_scorer(
+    name: str, h: int, c: int, most_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescoring, "MOST_WORDS", most_words)
+    chooser, task = CHOOSERS[name](), toy.task(num_directions=h, words_per_direction=c)
+    sources = toy.random_sources(4, 12, seed=3)
+    own, found = searched(task, sources, None), searched(task, sources, chooser)
+    differ = 0
+    for source, before, after in zip(sources, own, found, strict=True):
+        words = [hypothesis["tokens"].tolist()[:-1] for hypothesis in before]
+        scored = toy.scored_by_fairseq(task.tgt_dict, chooser, [source] * len(words), words)
+        best = sorted(scored, key=lambda hypothesis: -float(hypothesis["score"]))
+        assert [each["tokens"].tolist() for each in after] == [each["tokens"].tolist() for each in best]
+        for mine, other in zip(after, best, strict=True):
+            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
+            torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+        assert sorted(each["steps"] for each in after) == sorted(each["steps"] + 1 for each in before)
+        differ += after[0]["tokens"].tolist() != before[0]["tokens"].tolist()
+    assert differ  # it did change choices
+
+
+def test_the_length_penalty_is_the_searchs() -> None:
+    task, chooser = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
+    sources = toy.random_sources(4, 12, seed=3)
+    for found in searched(task, sources, chooser, len_penalty=0.3):
+        for each in found:
+            total = float(each["positional_scores"].sum())
+            assert float(each["score"]) == pytest.approx(total / len(each["tokens"]) ** 0.3, abs=1e-4)
+    for found in searched(task, sources, chooser, normalize_scores=False):
+        for each in found:
+            assert float(each["score"]) == pytest.approx(float(each["positional_scores"].sum()), abs=1e-4)
+
+
+def test_sources_without_words_stay_empty() -> None:
+    task, chooser = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
+    empty, other = searched(task, [[], [4, 5]], chooser)
+    assert [each["tokens"].tolist() for each in empty] == [[task.tgt_dict.eos()]]
+    assert float(empty[0]["score"]) == 0
+    (alone,) = searched(task, [[4, 5]], chooser)
+    assert [each["tokens"].tolist() for each in other] == [each["tokens"].tolist() for each in alone]
+
+
+def test_int8_scores_are_near() -> None:
+    task, chooser = (
+        toy.task(num_directions=2),
+        toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig),
+    )
+    sources = toy.random_sources(4, 12, seed=3)
+    exact = searched(task, sources, chooser)
+    near = searched(task, sources, chooser, decode_dtype="int8")
+    for one, other in zip(exact, near, strict=True):
+        scores = {tuple(each["tokens"].tolist()): float(each["score"]) for each in one}
+        common = [each for each in other if tuple(each["tokens"].tolist()) in scores]
+        assert common
+        for each in common:
+            assert float(each["score"]) == pytest.approx(scores[tuple(each["tokens"].tolist())], abs=0.1)
