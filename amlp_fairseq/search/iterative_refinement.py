@@ -85,10 +85,9 @@ class IterativeRefinement:
         Returns:
             for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
             log-probability of the words; that of words and end symbol where an autoregressive model has chosen),
-            ``positional_scores``, ``steps`` (decoder calls, that of the model that chooses included), ``alignment`` and
-            ``attention`` (empty), ``history``: with ``retain_history`` what the model read and wrote, as dicts of
-            ``tokens`` with the end symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did
-            not keep them.
+            ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``: with
+            ``retain_history`` what the model read and wrote, as dicts of ``tokens`` with the end symbol, and for what
+            it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
             ValueError: for prefixes, constraints, models that change a sentence's length, and a missing reranker.

@@ -89,7 +89,7 @@ class MultiwordBeamSearch:
         Returns:
             for each sentence at most B hypotheses, best first, as dicts: ``tokens`` (n,) in reading order with the end
             symbol, ``score``, ``positional_scores`` (n,), ``attention`` (S, n) or None, ``alignment``, and ``steps``,
-            the number of decoder calls, that of a model that chooses included.
+            the number of decoder calls.
 
         Raises:
             ValueError: for prefixes, constraints and unknown arguments, if ``min_len`` exceeds a sentence's limit, and

@@ -45,7 +45,7 @@ class Rescorer:
         hypotheses: list[list[dict[str, Any]]],
         normalized: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
-        """Replace the scores of hypotheses by those of an autoregressive model, and count its call in ``steps``.
+        """Replace the scores of hypotheses by an autoregressive model's, in one call; ``steps`` do not count it.
 
         Args:
             model: the autoregressive model.
@@ -82,7 +82,6 @@ class Rescorer:
         for hypothesis, row in zip(every, kept, strict=True):
             hypothesis["positional_scores"] = scores[row, : len(hypothesis["tokens"])]
             hypothesis["score"] = sums[row]
-            hypothesis["steps"] += 1
 
     def _logits(self, model: Any, src_tokens: Tensor, inputs: Tensor, beam: int) -> Tensor:
         """Of all words (b·B, T), (b·B, T, V), for sources (b, S)."""

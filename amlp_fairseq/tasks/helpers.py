@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils, utils
+from fairseq.data import Dictionary
 from fairseq.tasks import TASK_REGISTRY
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
@@ -29,6 +31,10 @@ def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None)
         (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task(
             utils.split_paths(path), arg_overrides=overrides, task=task
         )
+        for side in ("source", "target"):  # a model folder has its dictionaries, checkpoints may have fingerprints
+            own = Path(path, f"dict.{getattr(cfg, f'{side}_lang')}.txt")
+            if own.is_file() and Dictionary.load(str(own)).symbols != getattr(task, f"{side}_dictionary").symbols:
+                raise ValueError(f"its {side} dictionary is not that of the model that it is to help")
     except (OSError, ValueError) as error:
         raise ValueError(f"{option} {path}: {error}") from None
     parameter = next(helped.parameters())
@@ -48,4 +54,7 @@ def load_chooser(task: Any, models: Sequence[Any]) -> Any:
         return None
     left_to_right = TASK_DATACLASS_REGISTRY[name](data=cfg.data, num_directions=1, words_per_direction=1)
     loader = TASK_REGISTRY[name](left_to_right, task.source_dictionary, task.target_dictionary)
-    return load_helper("--rescore-path", cfg.rescore_path, cfg, models[0], loader)[1]
+    try:
+        return load_helper("--rescore-path", cfg.rescore_path, cfg, models[0], loader)[1]
+    except ValueError as error:
+        raise ValueError(f"{error} (an autoregressive model with the same dictionaries is needed)") from None

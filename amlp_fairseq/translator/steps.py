@@ -146,7 +146,7 @@ def decode(translator: Translator, text: str) -> Decoding:
     return Decoding(
         **found,
         system=system,
-        calls=int(best["steps"]),
+        calls=written[-1].call,
         steps=written,
         directions=tuple((order.recover(torch.arange(len(words))) % order.num_directions).tolist()),
         arrows=_arrows(order),

@@ -94,9 +94,11 @@ def generated(folder: Path) -> str:
     return generate(folder, folder / "nat" / LAST, *arguments)
 
 
-@pytest.fixture(scope="module")
-def reranked(folder: Path) -> str:
-    arguments = ["--iter-decode-max-iter", 2, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker"]
+@pytest.fixture(scope="module", params=["--iter-decode-with-external-reranker", "--rescore-path"])
+def reranked(folder: Path, request: pytest.FixtureRequest) -> str:
+    arguments = ["--iter-decode-max-iter", 2, "--iter-decode-with-beam", 3, request.param]
+    if request.param == "--rescore-path":
+        return generate(folder, folder / "nat" / LAST, *arguments, folder / "ar" / LAST)
     return generate(folder, f"{folder}/nat/{LAST}:{folder}/ar/{LAST}", *arguments)
 
 
