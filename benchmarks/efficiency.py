@@ -4,8 +4,9 @@ in through standard input, detokenised lines out through standard output.
     python -m benchmarks.efficiency --source test.en --reference test.de --model ar=DIR ibdecoder=DIR \\
         [--systems amlp-fairseq ctranslate2 fairseq] [--out FILE.json] [--markdown FILE.md] [--plot FILE.svg]
 
-DIR is a model folder of amlp-fairseq package; of DIR:DRAFT_DIR the second one drafts for the first (--draft-path,
-greedily). Systems (line_systems.py), all with the same weights and text:
+DIR is a model folder of amlp-fairseq package; of DIR:HELPER_DIR the second one drafts for the first if that is
+autoregressive (--draft-path, greedily), or else chooses among its hypotheses (--rescore-path). Systems
+(line_systems.py), all with the same weights and text:
 
 - amlp-fairseq: amlp-fairseq translate; any model. amlp-fairseq-pytorch: without what amlp-fairseq compile compiles
 - ctranslate2: CTranslate2, of amlp-fairseq export, behind a program that only cuts text up; Transformers
@@ -182,11 +183,11 @@ def run(job: Job, lines: list[str], folder: Path) -> tuple[dict[str, float], lis
 def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]:
     """All configurations, and what is skipped."""
     found, skipped = [], []
-    for name, folder, drafter in args.model:
+    for name, folder, helper in args.model:
         for system in args.systems:
             place = scratch / f"{system} {name}"
             place.mkdir(parents=True)
-            program = SYSTEMS[system](folder, place, drafter)
+            program = SYSTEMS[system](folder, place, helper)
             precisions = [each for each in args.precisions if each in program.PRECISIONS]
             reason = program.lacks()
             try:
@@ -355,10 +356,10 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def named(word: str) -> tuple[str, Path, Path | None]:
     name, _, folders = word.partition("=")
-    folder, _, drafter = folders.partition(":")
+    folder, _, helper = folders.partition(":")
     if not name or not folder:
-        raise argparse.ArgumentTypeError(f"{word!r}: give NAME=DIR or NAME=DIR:DRAFT_DIR")
-    return name, Path(folder), Path(drafter) if drafter else None
+        raise argparse.ArgumentTypeError(f"{word!r}: give NAME=DIR or NAME=DIR:HELPER_DIR")
+    return name, Path(folder), Path(helper) if helper else None
 
 
 def parsed() -> argparse.Namespace:
@@ -366,7 +367,7 @@ def parsed() -> argparse.Namespace:
     add = parser.add_argument
     add("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     add("--reference", type=Path, metavar="FILE", help="its translations, for BLEU and chrF")
-    add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR[:DRAFT_DIR]", help="model folders")
+    add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR[:HELPER_DIR]", help="model folders")
     add("--seed", type=named, nargs="+", default=[], metavar="NAME=DIR", help="a --model NAME of another seed")
     add("--systems", nargs="+", choices=SYSTEMS, default=USUAL, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.recipes.text import MODELS
 from amlp_fairseq.translator.model_folder import WEIGHTS, read_checkpoint, read_config
 
@@ -49,26 +50,37 @@ class LineSystem(ABC):
     Args:
         folder: of the model, made by amlp-fairseq package.
         scratch: a new folder for what the program needs in another form.
-        drafter: the folder of a model that drafts; None: none does.
+        helper: the folder of a model that drafts for an autoregressive one, or chooses among the hypotheses of another;
+            None: none does.
     """
 
     PRECISIONS: ClassVar[tuple[str, ...]] = ("float32", "int8")
 
-    def __init__(self, folder: Path, scratch: Path, drafter: Path | None = None) -> None:
-        self.folder, self.scratch, self.drafter, self.config = folder, scratch, drafter, read_config(folder)
+    def __init__(self, folder: Path, scratch: Path, helper: Path | None = None) -> None:
+        self.folder, self.scratch, self.helper, self.config = folder, scratch, helper, read_config(folder)
 
     @property
     def iterative(self) -> bool:
         """Whether the number of a setting is its decoder calls; otherwise it is the beam."""
         return bool(self.config["task"]["_name"] == "translation_cmlmc")
 
+    @property
+    def autoregressive(self) -> bool:
+        """Whether the model writes one word a call, from left to right."""
+        order = self.config["task_state"].get("interleaving")
+        return not self.iterative and (order is None or GenerationOrder(**order).left_to_right)
+
     def lacks(self) -> str | None:
         """Why the program cannot translate with this model; None if it can."""
         return None
 
     def numbers(self, beams: list[int], iterations: list[int]) -> list[int]:
-        """Those of the settings that are asked for; drafts are for greedy search."""
-        return iterations if self.iterative else [1] if self.drafter else beams
+        """Those of the settings that are asked for; drafts are for greedy search, and a choice for larger beams."""
+        if self.iterative:
+            return iterations
+        if self.helper is None:
+            return beams
+        return [1] if self.autoregressive else [beam for beam in beams if beam > 1]
 
     def prepare(self, precision: str) -> Path:
         """What the program loads, a file or folder; made if it is not there."""
@@ -96,14 +108,14 @@ class Plugin(LineSystem):
     """``amlp-fairseq translate``."""
 
     def size(self, precision: str) -> int:
-        drafting = self.drafter.iterdir() if self.drafter else ()
-        return super().size(precision) + sum(file.stat().st_size for file in drafting)
+        helping = self.helper.iterdir() if self.helper else ()
+        return super().size(precision) + sum(file.stat().st_size for file in helping)
 
     def command(self, setting: Setting) -> list[str]:
         decoding = ("--iter-decode-max-iter", setting.number - 1) if self.iterative else ("--beam", setting.number)
         words = [*AMLP, "translate", "--model", self.folder, "--decode-dtype", setting.precision, *decoding]
-        if self.drafter:
-            words += ["--draft-path", self.drafter]
+        if self.helper:
+            words += ["--draft-path" if self.autoregressive else "--rescore-path", self.helper]
         if setting.batch is None:
             words += ["--buffer-size", 1]
         else:
@@ -123,8 +135,8 @@ class Transformer(LineSystem):
 
     def lacks(self) -> str | None:
         config = self.config
-        if self.drafter:
-            return "it has no drafts"
+        if self.helper:
+            return "it has no models that help others"
         attentions = {value for name, value in config["model"].items() if name.endswith("_attention_type")}
         if config["model"]["_name"] not in ("transformer", "plugin_transformer") or attentions - {None, "softmax"}:
             return "it has autoregressive Transformers only"

@@ -248,6 +248,23 @@ def test_what_a_transformer_only_system_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "option", "numbers"),
+    [("ar", "--draft-path", [1]), ("ibdecoder", "--rescore-path", [8, 4]), ("cmlmc", "--rescore-path", [10])],
+)
+def test_what_a_second_model_does(name: str, option: str, numbers: list[int], tmp_path: Path) -> None:
+    """It drafts for an autoregressive one, and chooses among the hypotheses of any other."""
+    program = line_systems.Plugin(MODELS / name, tmp_path, MODELS / "ar")
+    assert program.numbers([8, 4, 1], [10]) == numbers
+    assert f"{option} {MODELS / 'ar'}" in " ".join(program.command(Setting("int8", numbers[0], 1)))
+    assert program.size("int8") == line_systems.Plugin(MODELS / name, tmp_path).size("int8") + sum(
+        file.stat().st_size for file in (MODELS / "ar").iterdir()
+    )
+    assert (
+        line_systems.CTranslate2(MODELS / "ar", tmp_path, MODELS / "ar").lacks() == "it has no models that help others"
+    )
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--source", "none"], "--source none is not a file"),
