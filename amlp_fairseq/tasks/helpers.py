@@ -28,9 +28,11 @@ def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None)
     """
     overrides = {"data": cfg.data, "decode_dtype": cfg.decode_dtype}
     try:
-        (model,), saved, task = checkpoint_utils.load_model_ensemble_and_task(
+        (model, *others), saved, task = checkpoint_utils.load_model_ensemble_and_task(
             utils.split_paths(path), arg_overrides=overrides, task=task
         )
+        if others:
+            raise ValueError("one model is needed, not several")
         for side in ("source", "target"):  # a model folder has its dictionaries, checkpoints may have fingerprints
             own = Path(path, f"dict.{getattr(cfg, f'{side}_lang')}.txt")
             if own.is_file() and Dictionary.load(str(own)).symbols != getattr(task, f"{side}_dictionary").symbols:

@@ -79,6 +79,7 @@ def test_watch_shows_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None
         ("ibdecoder", ["--rescore-path", "ibdecoder_sa"], "--num-directions is 1, the checkpoint has 2"),
         ("ibdecoder", ["--rescore-path", "cmlmc"], "does not generate in interleaved order"),
         ("ibdecoder", ["--rescore-path", "nowhere"], "nowhere"),
+        ("ibdecoder", ["--rescore-path", f"{MODELS / 'ar'}:{MODELS / 'ar'}"], "one model is needed, not several"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
