@@ -116,9 +116,10 @@ class MultiwordBeamSearch:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if is_final(self.models) else torch.no_grad():
                 self.search(sample["net_input"], sentences, hypotheses)
-                if self.chooser is not None:
-                    several = [hypotheses[row] for row in sentences.tolist()]
-                    self.rescorer.rescore(self.chooser, source[sentences], several, self.normalized)
+                rows = [row for row in sentences.tolist() if hypotheses[row]]
+                if self.chooser is not None and rows:
+                    several = [hypotheses[row] for row in rows]
+                    self.rescorer.rescore(self.chooser, source[rows], several, self.normalized)
         for row, found in enumerate(hypotheses):
             if not found:
                 raise RuntimeError(
@@ -147,7 +148,8 @@ class MultiwordBeamSearch:
         Raises:
             ValueError: if ``min_len`` exceeds it for one of them.
         """
-        longest = min(model.max_decoder_positions() for model in self.models) - 1
+        models = self.models if self.chooser is None else [*self.models, self.chooser]
+        longest = min(model.max_decoder_positions() for model in models) - 1
         limits = self.options.max_len_a * source.ne(self.pad).sum(dim=1) + self.options.max_len_b
         limits = limits.long().clamp(max=longest)
         if self.options.min_len > (shortest := int(limits.min())):

@@ -80,6 +80,13 @@ def test_sources_without_words_stay_empty() -> None:
     assert [each["tokens"].tolist() for each in other] == [each["tokens"].tolist() for each in alone]
 
 
+def test_outputs_fit_the_model_that_chooses() -> None:
+    task, chooser = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
+    chooser.decoder.max_target_positions = 4
+    for found in searched(task, toy.random_sources(4, 12, seed=3), chooser, min_len=3):
+        assert {len(each["tokens"]) for each in found} == {4}  # with the end symbol
+
+
 def test_int8_scores_are_near() -> None:
     task, chooser = (
         toy.task(num_directions=2),
