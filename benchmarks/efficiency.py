@@ -341,7 +341,8 @@ def tables(result: dict[str, Any]) -> str:
     columns = ["ms a line (quartiles)", "95 %", *(each.format("ms a line") for each in whole)]
     found = [f"Latency, {result['lines']} lines, one at a time:", markdown([*first, *columns, *last], slow)]
     columns = ["pieces x batches", *(each.format("lines/s") for each in whole)]
-    found += [f"Throughput, {result['lines']} lines at once:", markdown([*first, *columns, *last], fast)]
+    if fast:
+        found += [f"Throughput, {result['lines']} lines at once:", markdown([*first, *columns, *last], fast)]
     found += [f"skipped: {row['system']} {row['model']}: {row['reason']}" for row in result["skipped"]]
     found += [f"failed: {row['job']}: {row['reason']}" for row in result["failed"]]
     return "\n\n".join(found)
