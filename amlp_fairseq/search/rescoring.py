@@ -55,41 +55,30 @@ class Rescorer:
         """
         (ready,) = self.ready_models([model])
         src_tokens = src_tokens.masked_fill(src_tokens.eq(self.bos), self.pad)
-        longest = max(len(each["tokens"]) for found in hypotheses for each in found)
-        at_once = max(MOST_WORDS // (longest * max(map(len, hypotheses))), 1)
-        for first in range(0, len(hypotheses), at_once):
-            part = slice(first, first + at_once)
-            self._rescore(ready, src_tokens[part], hypotheses[part], normalized)
-
-    def _rescore(
-        self,
-        model: Any,
-        src_tokens: Tensor,
-        hypotheses: list[list[dict[str, Any]]],
-        normalized: Callable[[Tensor, Tensor], Tensor],
-    ) -> None:
         beam = max(map(len, hypotheses))
-        every = [each for found in hypotheses for each in found]
-        rows = [found[min(index, len(found) - 1)]["tokens"] for found in hypotheses for index in range(beam)]
-        targets = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
+        longest = max(len(each["tokens"]) for found in hypotheses for each in found)
+        at_once = max(MOST_WORDS // (longest * beam), 1)
+        for first in range(0, len(hypotheses), at_once):
+            sources, part = src_tokens[first : first + at_once], hypotheses[first : first + at_once]
+            rows = [found[min(index, len(found) - 1)]["tokens"] for found in part for index in range(beam)]
+            targets = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
+            lprobs = self._lprobs(ready, sources, targets, beam)
+            scores = normalized(lprobs.sum(dim=1), targets.ne(self.pad).sum(dim=1))
+            for source, found in enumerate(part):
+                for row, hypothesis in enumerate(found, source * beam):
+                    hypothesis["positional_scores"] = lprobs[row, : len(hypothesis["tokens"])]
+                    hypothesis["score"] = scores[row]
+
+    def _lprobs(self, model: Any, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
+        """Log-probabilities of targets (b·B, T) of sources (b, S), 0 for padding."""
+        src_lengths = src_tokens.ne(self.pad).sum(dim=1)
         inputs = targets.roll(1, dims=1)
         inputs[:, 0] = self.eos
-        lprobs = log_probabilities(self._logits(model, src_tokens, inputs, beam))
-        scores = lprobs.gather(2, targets.unsqueeze(2)).squeeze(2)
-        kept = [row * beam + index for row, found in enumerate(hypotheses) for index in range(len(found))]
-        lengths = targets.ne(self.pad).sum(dim=1)
-        sums = normalized(scores.masked_fill(targets.eq(self.pad), 0).sum(dim=1), lengths)
-        for hypothesis, row in zip(every, kept, strict=True):
-            hypothesis["positional_scores"] = scores[row, : len(hypothesis["tokens"])]
-            hypothesis["score"] = sums[row]
-
-    def _logits(self, model: Any, src_tokens: Tensor, inputs: Tensor, beam: int) -> Tensor:
-        """Of all words (b·B, T), (b·B, T, V), for sources (b, S)."""
-        src_lengths = src_tokens.ne(self.pad).sum(dim=1)
         if isinstance(model, ReadyModel):
             logits, _ = model.begin(src_tokens, src_lengths, beam).step(inputs)
-            return logits
-        encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)
-        rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(beam)
-        logits, _ = model.decoder(inputs, encoder_out=model.encoder.reorder_encoder_out(encoder_out, rows))
-        return logits
+        else:
+            encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)
+            rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(beam)
+            logits, _ = model.decoder(inputs, encoder_out=model.encoder.reorder_encoder_out(encoder_out, rows))
+        lprobs = log_probabilities(logits).gather(2, targets.unsqueeze(2)).squeeze(2)
+        return lprobs.masked_fill(targets.eq(self.pad), 0)
