@@ -8,9 +8,8 @@ from typing import Any
 
 from fairseq import checkpoint_utils, utils
 from fairseq.data import Dictionary
-from fairseq.tasks import TASK_REGISTRY
 
-from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
 
 def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None) -> tuple[Any, Any]:
