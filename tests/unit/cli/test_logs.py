@@ -23,7 +23,7 @@ WORDS = "Haus Baum See Weg Berg".split()
 WORKERS = ["--num-workers", 0]  # a worker of a forked process says what it imports
 TRAINING = "--task translation_interleaved --arch ibdecoder_tiny --criterion cross_entropy --optimizer adam --lr 0.001"
 OPTIONS = [
-    *("--dropout", 0),  # amlp-fairseq train samples it in another way than fairseq-train
+    *"--dropout 0 --attention-dropout 0 --activation-dropout 0".split(),  # amlp-fairseq train samples it in its own way
     *TRAINING.split(),
     *"--share-all-embeddings --batch-size 10 --cpu --seed 1".split(),
     *WORKERS,
