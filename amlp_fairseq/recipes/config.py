@@ -13,6 +13,7 @@ rows of a family; in a corpus, ``rows`` has settings for single rows, which win 
     train: {arch: transformer}        flags of fairseq-train
     tokens-per-update: 25000          target tokens of one update, whatever the hardware
     generate: {beam 4: {beam: 4}}     ways of decoding: a name, and flags of fairseq-generate
+    rescored: {beam 8, rescored: {beam: 8}}   likewise, of evaluate --rescore-path
     tune-lenpen: [0.0, 0.6, 1.0]      length penalties of which the best on the validation set is taken
     tune-max-len: [80, 100]           values of --max-len-b, likewise
     average: {checkpoints: last-epochs, count: 5}   what is averaged; of several counts the best on the validation set
@@ -50,15 +51,18 @@ PLUGIN = Path(__file__).parent.parent
 CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs") if path.is_dir()), PLUGIN / "configs")
 
 EXPERIMENT = (
-    *("task", "train", "tokens-per-update", "generate", "tune-lenpen", "tune-max-len", "average", "dictionary"),
+    *("task", "train", "tokens-per-update", "generate", "rescored", "tune-lenpen", "tune-max-len", "average"),
+    "dictionary",
 )
 SECTIONS = {
     "rows": ("base", *EXPERIMENT, "published"),
     "data": ("base", *EXPERIMENT, "metric", "sizes", "families", "rows", "prepare", "variants"),
     "scale": ("base", *EXPERIMENT, "sizes", "families", "vocab-size"),
 }
+#: The sections of ways of decoding.
+DECODINGS = ("generate", "rescored")
 #: The sections of keys and values.
-MAPPINGS = ("task", "train", "generate", "sizes", "families", "rows", "prepare", "variants")
+MAPPINGS = ("task", "train", *DECODINGS, "sizes", "families", "rows", "prepare", "variants")
 PUBLISHED = (
     *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "perplexity", "distilled", "speedup"),
     *("sentences-per-second", "parameters", "over", "note"),
@@ -103,6 +107,7 @@ class Recipe:
     changes: str = ""
     tune_max_len: list[int] = field(default_factory=list)
     metric: str = DEFAULT
+    rescored: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def names(kind: str) -> list[str]:
@@ -176,6 +181,7 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
             if name in entry:
                 refuse_unknown([entry[name]], choices, f"{where}: published, {name}")
     scored = [entry for entry in published if entry.get("kind", "unstated") in METRICS[metric].kinds]
+    ways = {kind: {name: way for name, way in (merged.get(kind) or {}).items() if way is not None} for kind in DECODINGS}
     recipe = Recipe(
         row=row,
         data=data,
@@ -183,7 +189,6 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
         task=merged.get("task") or {},
         train=merged.get("train") or {},
         tokens_per_update=merged.get("tokens-per-update"),
-        generate={name: values for name, values in (merged.get("generate") or {}).items() if values is not None},
         tune_lenpen=merged.get("tune-lenpen") or [],
         averages=_averages(merged.get("average"), where),
         dictionary=merged.get("dictionary"),
@@ -191,8 +196,9 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
         published=_of_corpus(scored, data) or _of_corpus(scored, scored[0].get("data") if scored else ""),
         tune_max_len=merged.get("tune-max-len") or [],
         metric=metric,
+        **ways,
     )
-    for values in (recipe.task, recipe.train, *recipe.generate.values()):
+    for values in (recipe.task, recipe.train, *recipe.generate.values(), *recipe.rescored.values()):
         flags(values, where)
     return recipe
 
@@ -330,9 +336,9 @@ def _check_sections(sections: dict[str, Any], path: Path, *inside: str) -> None:
         where = (*inside, name)
         if name in MAPPINGS:
             _check_mapping(value, path, *where)
-        parts = {} if name not in ("generate", "families", "rows") or value is None else value
+        parts = {} if name not in (*DECODINGS, "families", "rows") or value is None else value
         for part, values in parts.items():
-            if name == "generate":
+            if name in DECODINGS:
                 _check_flags(values, path, *where, str(part))
             elif isinstance(values, dict):
                 _check_sections(values, path, *where, str(part))

@@ -9,9 +9,10 @@ CHECKPOINTS, those named .hyp in the order of the set.
 If the configuration has several length penalties for its beam searches (``tune-lenpen``), longest outputs
 (``tune-max-len``) or numbers of checkpoints to average, those with the highest BLEU on the validation set are taken, of
 summaries the highest ROUGE-L: the ``metric`` of the corpus. The recipe in CHECKPOINTS then has them, for ``amlp-fairseq
-package``; an option that is given is not tuned. Sentences are decoded one at a time, so that times are latencies; with
-options like ``--batch-size 32`` no times are stored. Of language models the perplexity per word is taken, by
-fairseq-eval-lm, whose options are the ones that may be given.
+package``; an option that is given is not tuned. With --rescore-path AR, the ways of decoding are those of the
+configuration's section ``rescored``, in which that model chooses. Sentences are decoded one at a time, so that times
+are latencies; with options like ``--batch-size 32`` no times are stored. Of language models the perplexity per word is
+taken, by fairseq-eval-lm, whose options are the ones that may be given.
 """
 
 from __future__ import annotations
@@ -62,6 +63,18 @@ class Evaluation:
             scorer()  # what is missing is said before anything is decoded
         elif recipe.metric == "kytea":
             segmenter()
+
+    @property
+    def decodings(self) -> dict[str, dict[str, Any]]:
+        """The recipe's ways of decoding: with --rescore-path those that find something to choose among."""
+        if "--rescore-path" not in self.given:
+            return self.recipe.generate
+        if not self.recipe.rescored:
+            raise ValueError(
+                f"--rescore-path: the configuration of {self.recipe.row} has no section rescored; if it has got one since "
+                "the training, give --row and --scale"
+            )
+        return self.recipe.rescored
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
@@ -143,11 +156,12 @@ class Evaluation:
     def results(self, subset: str) -> list[dict[str, Any]]:
         """A result for each way of decoding; the recipe then has the options that were the best."""
         found = []
-        for name, options in self.recipe.generate.items():
+        decodings = self.decodings
+        for name, options in decodings.items():
             average, values = self.tuned(name, options)
-            self.recipe.generate[name] = values
+            decodings[name] = values
             averaged = self.average(*average)
-            output = self.folder / f"generated.{subset}.{name}.txt".replace(" ", "-")
+            output = self.folder / f"generated.{subset}.{name}.txt".replace(", ", ".").replace(" ", "-")
             scores = self.measured(subset, values, output)
             facts = {
                 "data": self.text["name"],

@@ -5,11 +5,12 @@
 
 Rows are those of configs/rows that name the table. Distilled rows learn from the translations that the row
 ``transformer`` makes of the training set (amlp-fairseq distill), with several --teacher-seeds an ensemble of it; with
---from-teacher, they also begin with what fits of the first teacher's parameters. Results go to WORK/results.jsonl,
-their tables to a .md file next to it (amlp-fairseq tables). Rows that have results on the same data are not run again;
-a stopped training continues. Options of fairseq-train are for all trainings: ``--bf16`` is faster on CPUs that multiply
-in it. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences are decoded in
-batches and no latencies are stored, because the jobs slow each other down.
+--from-teacher, they also begin with what fits of the first teacher's parameters; with --rescore, those that write
+several words at once are evaluated a second time, and that teacher chooses among their hypotheses. Results go to
+WORK/results.jsonl, their tables to a .md file next to it (amlp-fairseq tables). Rows that have results on the same data
+are not run again; a stopped training continues. Options of fairseq-train are for all trainings: ``--bf16`` is faster on
+CPUs that multiply in it. On a CPU, jobs should have one thread each: OMP_NUM_THREADS=1. With several jobs, sentences
+are decoded in batches and no latencies are stored, because the jobs slow each other down.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Reproduction:
         training: options for training alone.
         from_teacher: whether models begin with what fits of the first teacher's parameters where they learn from it.
         teacher_seeds: those of the teachers whose ensemble writes the distilled data.
+        rescore: whether the first teacher chooses among the hypotheses of models that learn from it, too.
     """
 
     def __init__(
@@ -68,10 +70,12 @@ class Reproduction:
         training: Sequence[str] = (),
         from_teacher: bool = False,
         teacher_seeds: Sequence[int] = (1,),
+        rescore: bool = False,
     ) -> None:
         self.corpus, self.scale, self.work, self.results = corpus, scale, work, results
         self.rest, self.options, self.decoding = rest, options, decoding
         self.training, self.from_teacher, self.teacher_seeds = training, from_teacher, teacher_seeds
+        self.rescore = rescore
 
     def rows(self, table: str) -> list[str]:
         """The rows of a paper's tables."""
@@ -93,8 +97,13 @@ class Reproduction:
         return {
             experiment
             for experiment, decodings in found.items()
-            if decodings >= load(experiment.row, self.corpus, self.scale).generate.keys()
+            if decodings >= self.decodings(experiment)
         }
+
+    def decodings(self, experiment: Experiment) -> set[str]:
+        """The ways of decoding that an experiment needs results of."""
+        recipe = load(experiment.row, self.corpus, self.scale)
+        return {*recipe.generate, *(recipe.rescored if self.rescore and experiment.distilled else ())}
 
     def command(self, name: str, *words: object, log: str = "") -> None:
         """Run a command of amlp-fairseq; what it prints goes to the work folder.
@@ -135,6 +144,10 @@ class Reproduction:
         return out if distilled else raw
 
     @property
+    def first_teacher(self) -> Path:
+        return next(iter(self.teachers.values()))
+
+    @property
     def teachers(self) -> dict[Experiment, Path]:
         """Those whose translations are the distilled data, with their checkpoints."""
         experiments = [Experiment(TEACHER, distilled=False, seed=seed) for seed in self.teacher_seeds]
@@ -143,13 +156,12 @@ class Reproduction:
     def beginning(self, recipe: Recipe, folder: Path, words: Sequence[str]) -> Path:
         """A checkpoint with those parameters of the first teacher that the model of a training with the arguments
         ``words`` has, too."""
-        teacher = next(iter(self.teachers.values()))
         if is_ours(ARCH_MODEL_REGISTRY[recipe.train["arch"]]):
-            return teacher
+            return self.first_teacher
         path = folder / "beginning.pt"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_fitted(words, teacher, path)
+            write_fitted(words, self.first_teacher, path)
         return path
 
     def run(self, experiment: Experiment) -> None:
@@ -163,7 +175,10 @@ class Reproduction:
             if self.from_teacher and experiment.distilled:
                 options += ["--finetune-from-model", str(self.beginning(recipe, folder, words))]
             self.command("train", data, *names, "--save-dir", folder, *options, log=log)
-        self.command("evaluate", folder, data, "--results", self.results, *self.options, *self.decoding, log=log)
+        evaluation = ["evaluate", folder, data, "--results", self.results, *self.options, *self.decoding]
+        self.command(*evaluation, log=log)
+        if self.rescore and experiment.distilled and recipe.rescored:
+            self.command(*evaluation, "--rescore-path", self.first_teacher, log=log)
 
 
 def main() -> None:
@@ -192,6 +207,12 @@ def main() -> None:
         metavar="SEED",
         help="of the transformers that distilled rows learn from (default: 1)",
     )
+    parser.add_argument(
+        "--rescore",
+        action="store_true",
+        help="evaluate distilled rows that write several words at once a second time: the first teacher chooses among "
+        "their hypotheses (--rescore-path)",
+    )
     args, training = parse_with_fairseqs(parser)
     work = args.work or Path("work", args.scale)
     results = args.results or work / "results.jsonl"
@@ -206,6 +227,7 @@ def main() -> None:
         training,
         args.from_teacher,
         args.teacher_seeds,
+        args.rescore,
     )
     rows = reproduction.rows(args.table)
     if not rows:

@@ -150,6 +150,33 @@ def test_only_beam_searches_whose_length_penalty_is_not_given_are_tuned(trained:
     ]
 
 
+def test_another_model_chooses(trained: Path, tmp_path: Path) -> None:
+    """In the ways of decoding that are for it, with a length penalty of their own; without any it is an error."""
+    words = ("--rescore-path", tmp_path / "average.pt", "--results", tmp_path / "results.jsonl")
+    assert "--rescore-path: the configuration of row has no section rescored" in evaluate(trained, *words, check=False)
+
+    data, options = trained / "data", ("--arch", "transformer_tiny", "--share-all-embeddings", "--max-update", "1")
+    train = ("--optimizer", "adam", "--batch-size", "20", "--disable-validation", "--save-dir", tmp_path, "--cpu")
+    commands.run("fairseq_cli.train", data, *options, *train)
+    (tmp_path / "checkpoint_last.pt").rename(tmp_path / "average.pt")
+    config = {"base": "row", "rescored": {"beam 3, rescored": {"beam": 3}}}
+    (trained / "chosen.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    printed = evaluate(trained, *words, config="chosen.yaml")
+    tuned = dict(re.findall(r"^beam 3, rescored, .*lenpen (\S+): (\S+) BLEU on the valid", printed, re.MULTILINE))
+    assert tuned.keys() == {"-5.0", "1.0"}
+    best = max(tuned, key=lambda penalty: float(tuned[penalty]))
+    result = json.loads((tmp_path / "results.jsonl").read_text(encoding="utf-8"))
+    assert result["decoding"] == "beam 3, rescored"
+    assert result["options"] == f"--beam 3 --lenpen {best} --cpu --rescore-path {tmp_path / 'average.pt'}"
+    by_hand = commands.run(
+        *("fairseq_cli.generate", data, "--user-dir", commands.PLUGIN, "--task", "translation_interleaved", "--cpu"),
+        *("--path", trained / "checkpoints/average.pt", "--beam", "3", "--lenpen", best, *words[:2]),
+        *("--batch-size", "1", "--required-batch-size-multiple", "1"),
+    )
+    stored = (trained / "checkpoints/generated.test.beam-3.rescored.hyp").read_text(encoding="utf-8")
+    assert stored.splitlines() == [fields[1] for _, fields in sorted(commands.lines(by_hand, "H").items())]
+
+
 def test_fewer_checkpoints_than_wanted(trained: Path, tmp_path: Path) -> None:
     """All that there are, and the result says how many; without any it is an error."""
     (trained / "more.yaml").write_text("{base: row, average: {count: 3}, tune-lenpen: null}", encoding="utf-8")

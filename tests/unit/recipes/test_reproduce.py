@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amlp_fairseq.recipes import reproduce
+from amlp_fairseq.recipes.config import load
 from amlp_fairseq.recipes.results import append_results, data_sha256
 
 #: Corpora at the scales that are for them.
@@ -135,6 +136,28 @@ def test_students_of_a_teacher(
         assert (teacher, out) == (tmp_path / "transformer-1/average.pt", tmp_path / begins)
     else:
         assert not written
+
+
+@pytest.mark.parametrize(
+    ("row", "distilled", "again"),
+    [("ibdecoder_sa", True, True), ("cmlmc", True, True), ("ibdecoder_sa", False, False), ("aan", True, False)],
+)
+def test_the_teacher_chooses(row: str, distilled: bool, again: bool, tmp_path: Path) -> None:
+    """Where there is one, and hypotheses to choose among; such rows are done when they have results of both."""
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    reproduction.rescore, reproduction.teacher_seeds = True, [2, 3]
+    experiment = reproduce.Experiment(row, distilled, seed=1)
+    reproduction.run(experiment)
+    evaluations = [call for call in reproduction.calls if call[:2] == ["evaluate", experiment.name]]
+    chosen = [*evaluations[0], "--rescore-path", "transformer-2/average.pt"]
+    assert evaluations[1:] == ([chosen] if again else [])
+
+    recipe = load(row, "embedded", "embedded")
+    facts = {"data": "embedded", "system": row, "seed": 1, "distilled": distilled, "subset": "new", "split": "test"}
+    append_results(reproduction.results, [facts | {"decoding": name} for name in recipe.generate])
+    assert (experiment in reproduction.done()) is not again
+    append_results(reproduction.results, [facts | {"decoding": name} for name in recipe.rescored])
+    assert experiment in reproduction.done()
 
 
 def test_a_training_that_has_ended_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
