@@ -181,7 +181,9 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
             if name in entry:
                 refuse_unknown([entry[name]], choices, f"{where}: published, {name}")
     scored = [entry for entry in published if entry.get("kind", "unstated") in METRICS[metric].kinds]
-    ways = {kind: {name: way for name, way in (merged.get(kind) or {}).items() if way is not None} for kind in DECODINGS}
+    ways = {
+        kind: {name: way for name, way in (merged.get(kind) or {}).items() if way is not None} for kind in DECODINGS
+    }
     recipe = Recipe(
         row=row,
         data=data,

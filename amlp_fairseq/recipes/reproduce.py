@@ -94,11 +94,7 @@ class Reproduction:
         for line in read_results(self.results):
             if line["split"] == "test" and same_data(line, checksum, name):
                 found.setdefault(Experiment.of(line), set()).add(line["decoding"])
-        return {
-            experiment
-            for experiment, decodings in found.items()
-            if decodings >= self.decodings(experiment)
-        }
+        return {experiment for experiment, decodings in found.items() if decodings >= self.decodings(experiment)}
 
     def decodings(self, experiment: Experiment) -> set[str]:
         """The ways of decoding that an experiment needs results of."""
