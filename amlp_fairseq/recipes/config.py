@@ -181,9 +181,6 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
             if name in entry:
                 refuse_unknown([entry[name]], choices, f"{where}: published, {name}")
     scored = [entry for entry in published if entry.get("kind", "unstated") in METRICS[metric].kinds]
-    ways = {
-        kind: {name: way for name, way in (merged.get(kind) or {}).items() if way is not None} for kind in DECODINGS
-    }
     recipe = Recipe(
         row=row,
         data=data,
@@ -191,6 +188,7 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
         task=merged.get("task") or {},
         train=merged.get("train") or {},
         tokens_per_update=merged.get("tokens-per-update"),
+        generate=_decodings(merged, "generate"),
         tune_lenpen=merged.get("tune-lenpen") or [],
         averages=_averages(merged.get("average"), where),
         dictionary=merged.get("dictionary"),
@@ -198,11 +196,15 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
         published=_of_corpus(scored, data) or _of_corpus(scored, scored[0].get("data") if scored else ""),
         tune_max_len=merged.get("tune-max-len") or [],
         metric=metric,
-        **ways,
+        rescored=_decodings(merged, "rescored"),
     )
     for values in (recipe.task, recipe.train, *recipe.generate.values(), *recipe.rescored.values()):
         flags(values, where)
     return recipe
+
+
+def _decodings(merged: dict[str, Any], section: str) -> dict[str, dict[str, Any]]:
+    return {name: values for name, values in (merged.get(section) or {}).items() if values is not None}
 
 
 def _of_corpus(published: list[dict[str, Any]], data: str) -> list[dict[str, Any]]:

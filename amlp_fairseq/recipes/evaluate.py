@@ -71,8 +71,8 @@ class Evaluation:
             return self.recipe.generate
         if not self.recipe.rescored:
             raise ValueError(
-                f"--rescore-path: the configuration of {self.recipe.row} has no section rescored; if it has got one since "
-                "the training, give --row and --scale"
+                f"--rescore-path: the configuration of {self.recipe.row} has no section rescored; if it has got one "
+                "since the training, give --row and --scale"
             )
         return self.recipe.rescored
 

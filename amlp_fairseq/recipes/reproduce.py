@@ -171,10 +171,10 @@ class Reproduction:
             if self.from_teacher and experiment.distilled:
                 options += ["--finetune-from-model", str(self.beginning(recipe, folder, words))]
             self.command("train", data, *names, "--save-dir", folder, *options, log=log)
-        evaluation = ["evaluate", folder, data, "--results", self.results, *self.options, *self.decoding]
-        self.command(*evaluation, log=log)
+        evaluation = [folder, data, "--results", self.results, *self.options, *self.decoding]
+        self.command("evaluate", *evaluation, log=log)
         if self.rescore and experiment.distilled and recipe.rescored:
-            self.command(*evaluation, "--rescore-path", self.first_teacher, log=log)
+            self.command("evaluate", *evaluation, "--rescore-path", self.first_teacher, log=log)
 
 
 def main() -> None:
