@@ -11,7 +11,7 @@ the status is 1. Systems:
   same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
 - ar-drafts: ar greedily with drafts of an ibdecoder-sa-student with the same encoder; so many of its own words are
   verified in a call as in one of the trained models of examples/models (systems.py)
-- ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2)
+- ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2); -rescored: ar, with weights of its own, chooses among the hypotheses
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
 - aan, dynamicconv: ours, from left to right
 - those of --arch, with the sizes of the architecture; all have random weights

@@ -213,6 +213,20 @@ class Ours(_Generator):
         return result, max(hypothesis["steps"] for sentence in result for hypothesis in sentence)
 
 
+class Rescored(Ours):
+    """An autoregressive model of the same sizes chooses among the hypotheses; its one call is not counted."""
+
+    def new_generator(self, length_beam: int) -> Any:
+        generator = super().new_generator(length_beam)
+        words, config = self.task.target_dictionary, TranslationInterleavedConfig(num_directions=1)
+        task = TranslationInterleavedTask(config, self.task.source_dictionary, words)
+        generator.chooser = for_inference(IBDecoderModel.build_model(self.model.cfg, task), self.device)
+        return generator
+
+    def numbers(self, args: Namespace) -> list[int]:
+        return [beam for beam in args.beams if beam > 1]
+
+
 #: Words that a call of ``ar-drafts`` writes: those of ``ar`` with ``ibdecoder_sa`` to draft, of examples/models.
 WORDS_PER_CALL = 4.5
 
@@ -394,8 +408,8 @@ class System:
     sized: bool = True
 
 
-def _interleaved(h: int, c: int, **depth: Any) -> System:
-    return System(Ours, "ibdecoder_wmt_en_de", f"--num-directions {h} --words-per-direction {c}", **depth)
+def _interleaved(h: int, c: int, engine: type[Engine] = Ours, **depth: Any) -> System:
+    return System(engine, "ibdecoder_wmt_en_de", f"--num-directions {h} --words-per-direction {c}", **depth)
 
 
 #: student: a decoder of 2 layers; deep: 12 layers in the encoder and 1 in the decoder, where --layers is 6.
@@ -412,6 +426,8 @@ SYSTEMS = {
     "ibdecoder": _interleaved(2, 1),
     "ibdecoder-student": _interleaved(2, 1, decoder_layers=2),
     "ibdecoder-sa": _interleaved(2, 2),
+    "ibdecoder-rescored": _interleaved(2, 1, Rescored),
+    "ibdecoder-sa-rescored": _interleaved(2, 2, Rescored),
     "ibdecoder-sa-student": _interleaved(2, 2, decoder_layers=2),
     "cmlm": System(Stock, "cmlm_transformer_wmt_en_de"),
     "cmlmc": System(Ours, "cmlmc_transformer_wmt_en_de"),

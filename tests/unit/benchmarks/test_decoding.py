@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.rescoring import Rescorer
 from benchmarks import decoding as SCRIPT
 from benchmarks import figures as FIGURES
 from benchmarks import quiet
@@ -132,6 +133,24 @@ def test_numbers_tables_and_plot(
     printed = capsys.readouterr().out
     assert printed.count("not measured: ") == len(result["targets"])
     assert {line.count("|") for line in printed.split("\n\n")[0].splitlines()} == {14}
+
+
+def test_an_autoregressive_model_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a beam, in a call for each batch that is timed with the others and not counted."""
+    scored, rescore = [], Rescorer.rescore
+
+    def counted(self: Rescorer, *arguments: Any) -> None:
+        scored.append(len(arguments[2]))
+        rescore(self, *arguments)
+
+    monkeypatch.setattr(Rescorer, "rescore", counted)
+    monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(25, 6), (4, 5)])
+    out, systems = tmp_path / "numbers.json", ["ibdecoder-sa", "ibdecoder-sa-rescored"]
+    run(monkeypatch, "--sentences", 2, "--out", out, systems=systems)
+    own, own_greedy, rescored = json.loads(out.read_text(encoding="utf-8"))["decoding"]
+    assert [own["decoding"], own_greedy["decoding"], rescored["decoding"]] == ["beam 4", "beam 1", "beam 4"]
+    assert rescored["decoder_calls"] == own["decoder_calls"]
+    assert scored.count(1) >= 2  # both sentences, one at a time
 
 
 def test_ours_are_captured_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
