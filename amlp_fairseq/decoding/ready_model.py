@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype
+from amlp_fairseq.decoding.prefix_tree import TreeDecoding
 from amlp_fairseq.decoding.softmax_layers import ready_encoder
 from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
 from amlp_fairseq.decoding.verification import Verification
@@ -81,6 +82,13 @@ class ReadyModel:
         if self.decoder is not None:
             return Decoding(self.decoder, encoder_out, beam)
         return _ModelsOwnDecoding(self.model, encoder_out, beam)
+
+    def begin_tree(self, src_tokens: Tensor, src_lengths: Tensor) -> TreeDecoding | None:
+        """Encode sources (b, S) and begin to read trees of hypotheses; None if the decoder has not softmax attention
+        alone."""
+        if self.decoder is None or self.decoder.other_attention() is not None:
+            return None
+        return TreeDecoding(self.decoder, self.encode(src_tokens, src_lengths), beam=1)
 
     def begin_verification(self, src_tokens: Tensor, src_lengths: Tensor) -> Verification:
         """Encode sources (R, S) and begin to verify drafts of their translations.

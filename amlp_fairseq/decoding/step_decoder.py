@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory
+from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
@@ -61,6 +62,16 @@ class StepDecoder:
             and not drops_out(decoder)
         )
 
+    def other_attention(self) -> str | None:
+        """The option and the value of the first attention that is not softmax attention, whose states are words' keys
+        and values; None if there is none."""
+        for layer in self.layers:
+            for kind, attention in (("self", layer.self_attention), ("cross", layer.cross_attention)):
+                if type(attention) is not SoftmaxAttention:
+                    value = getattr(attention.spec.options, f"decoder_{kind}_attention_type")
+                    return f"--decoder-{kind}-attention-type {value}"
+        return None
+
     def make_tables(self, slots: int) -> None:
         """Make what depends on the slots alone: their position encodings (slots, C) and the bias of each step."""
         table, z = self.table, self.words_per_step
@@ -80,7 +91,13 @@ class StepDecoder:
         return [layer.cross_attention.remember(source, padding_mask) for layer in self.layers]
 
     def decode(
-        self, words: Tensor, context: StepContext, states: list[State], memories: list[Memory], need_attention: bool
+        self,
+        words: Tensor,
+        context: StepContext,
+        states: list[State],
+        memories: list[Memory],
+        need_attention: bool,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One step: logits of the next z words (R, z, V), and the last layer's attention over the source, averaged over
         heads (R, z, S), or None.
@@ -91,9 +108,10 @@ class StepDecoder:
             states: of each layer's self-attention; updated in place.
             memories: of each layer's cross-attention.
             need_attention: whether to return attention.
+            positions: of the words, (R, z), where they are not those of their slots.
         """
         decoder, attention = self.decoder, None
-        x = self.embed(words, context.slots)
+        x = self.embed(words, context.slots if positions is None else positions)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
         if self.layers_at_once is not None and not need_attention and isinstance(context.end, int):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.attention.state import RowContext, StepContext
 from amlp_fairseq.decoding.step_decoder import Decoding, StepDecoder
 
@@ -26,14 +25,10 @@ class Verification(Decoding):
     """
 
     def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]]) -> None:
-        for layer in decoder.layers:
-            for kind, attention in (("self", layer.self_attention), ("cross", layer.cross_attention)):
-                if type(attention) is not SoftmaxAttention:
-                    option = f"decoder_{kind}_attention_type"
-                    raise ValueError(
-                        "a draft needs a decoder with softmax attention, which can take words back: this one has "
-                        f"--{option.replace('_', '-')} {getattr(attention.spec.options, option)}"
-                    )
+        if (other := decoder.other_attention()) is not None:
+            raise ValueError(
+                f"a draft needs a decoder with softmax attention, which can take words back: this one has {other}"
+            )
         super().__init__(decoder, encoder_out, beam=1)
         self.lengths = [0] * self.rows
         for stack in self.states.stacks:

@@ -10,6 +10,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from amlp_fairseq.decoding.prefix_tree import PrefixTree, TreeDecoding
 from amlp_fairseq.decoding.ready_cache import ReadyCache
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.ready_nat import ready_nat
@@ -72,6 +73,27 @@ class Rescorer:
     def _lprobs(self, model: Any, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
         """Log-probabilities of targets (b·B, T) of sources (b, S), 0 for padding."""
         src_lengths = src_tokens.ne(self.pad).sum(dim=1)
+        decoding = model.begin_tree(src_tokens, src_lengths) if isinstance(model, ReadyModel) else None
+        if decoding is None:
+            lprobs = self._lprobs_by_row(model, src_tokens, src_lengths, targets, beam)
+        else:
+            lprobs = self._lprobs_by_prefix(decoding, targets, beam)
+        return lprobs.masked_fill(targets.eq(self.pad), 0)
+
+    def _lprobs_by_prefix(self, decoding: TreeDecoding, targets: Tensor, beam: int) -> Tensor:
+        """Each prefix that hypotheses of a sentence have in common is read once."""
+        words, lengths = targets.tolist(), targets.ne(self.pad).sum(dim=1).tolist()
+        rows = [row[:length] for row, length in zip(words, lengths, strict=True)]
+        tree = PrefixTree(
+            [rows[first : first + beam] for first in range(0, len(rows), beam)], self.eos, self.pad, targets.device
+        )
+        lprobs = log_probabilities(decoding.read(tree))
+        longest = targets.size(1)
+        nodes = targets.new_tensor([path + [0] * (longest - len(path)) for paths in tree.nodes for path in paths])
+        sentences = torch.arange(len(targets), device=targets.device).unsqueeze(1) // beam
+        return lprobs[sentences, nodes, targets]
+
+    def _lprobs_by_row(self, model: Any, src_tokens: Tensor, src_lengths: Tensor, targets: Tensor, beam: int) -> Tensor:
         inputs = targets.roll(1, dims=1)
         inputs[:, 0] = self.eos
         if isinstance(model, ReadyModel):
@@ -80,5 +102,4 @@ class Rescorer:
             encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)
             rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(beam)
             logits, _ = model.decoder(inputs, encoder_out=model.encoder.reorder_encoder_out(encoder_out, rows))
-        lprobs = log_probabilities(logits).gather(2, targets.unsqueeze(2)).squeeze(2)
-        return lprobs.masked_fill(targets.eq(self.pad), 0)
+        return log_probabilities(logits).gather(2, targets.unsqueeze(2)).squeeze(2)

@@ -8,11 +8,13 @@ import pytest
 import torch
 import toy
 
+from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, PluginTransformerModel
 from amlp_fairseq.search import rescoring
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.rescoring import Rescorer
 
 pytestmark = pytest.mark.usefixtures("operators")
 
@@ -57,6 +59,52 @@ def test_scores_are_those_of_fairseqs_scorer(
         assert sorted(each["steps"] for each in after) == sorted(each["steps"] for each in before)
         differ += after[0]["tokens"].tolist() != before[0]["tokens"].tolist()
     assert differ  # it did change choices
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_hypotheses_of_any_length(name: str) -> None:
+    """Longer than the buffers are at first, alone and several of a sentence, the same twice, with common beginnings."""
+    chooser, words, random = CHOOSERS[name](), ONE_WORD.tgt_dict, torch.Generator().manual_seed(1)
+    sources = toy.random_sources(3, 12, seed=3)
+
+    def drawn(count: int) -> list[int]:
+        return torch.randint(words.nspecial, len(words), (count,), generator=random).tolist()
+
+    begin = drawn(50)
+    hypotheses = [[drawn(7)], [begin + drawn(50), begin + drawn(3), begin], [[], drawn(2), drawn(1), drawn(1) * 2]]
+    hypotheses[2].append(hypotheses[2][1])
+    found = [[{"tokens": torch.tensor([*each, words.eos()])} for each in of_one] for of_one in hypotheses]
+    rows = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor([*source, words.eos()]) for source in sources], True, words.pad(), padding_side="left"
+    )
+    with torch.no_grad():
+        Rescorer(words).rescore(chooser, rows, found, torch.div)
+    for source, of_one, scored in zip(sources, hypotheses, found, strict=True):
+        expected = toy.scored_by_fairseq(words, chooser, [source] * len(of_one), of_one)
+        for mine, other in zip(scored, expected, strict=True):
+            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
+            torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+
+
+def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of decoders with softmax attention; others read all rows."""
+    task, sources, reads = toy.task(num_directions=2), toy.random_sources(4, 12, seed=3), []
+    decode = StepDecoder.decode
+    chooser = toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig)
+
+    def counted(self: StepDecoder, words: Any, *arguments: Any) -> Any:
+        if self.words_per_step == 1:
+            reads.append(words.shape)
+        return decode(self, words, *arguments)
+
+    monkeypatch.setattr(StepDecoder, "decode", counted)
+    found = searched(task, sources, chooser)
+    prefixes = []
+    for of_sentence in found:
+        rows = [each["tokens"].tolist() for each in of_sentence]
+        prefixes.append(len({tuple(row[:length]) for row in rows for length in range(len(row))}))
+        assert prefixes[-1] < sum(map(len, rows))
+    assert reads == [(4, max(prefixes))]
 
 
 def test_the_length_penalty_is_the_searchs() -> None:
