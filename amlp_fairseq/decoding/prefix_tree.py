@@ -1,5 +1,5 @@
-"""Whole hypotheses of an autoregressive decoder in one call that reads each of their prefixes once: those of a beam
-have half of their prefixes in common, or more. Notation: docs/glossary.md."""
+"""Whole hypotheses of an autoregressive decoder in one call that reads each of their prefixes once. Those of a beam have
+many in common. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
