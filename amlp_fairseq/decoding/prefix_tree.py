@@ -1,10 +1,9 @@
-"""Whole hypotheses of an autoregressive decoder in one call that reads each of their prefixes once. Those of a beam have
-many in common. Notation: docs/glossary.md."""
+"""Whole hypotheses of an autoregressive decoder in one call that reads each of their prefixes once. Those of a beam
+have many in common. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,36 +17,32 @@ class PrefixTree:
     """The prefixes of the hypotheses of b sentences: a node for each, at most n of a sentence, its parent before it.
 
     Args:
-        hypotheses: of each sentence, the words of each, one or more.
+        hypotheses: B of each sentence, with end symbols, (b·B, T).
+        beam: B.
         start: the start symbol, the word of the empty prefix.
-        pad: the word of nodes that are none.
-        device: of the tensors.
+        pad: what stands behind the ends of hypotheses, and the word of nodes that are none.
 
     Attributes:
-        nodes: of each hypothesis the nodes of its prefixes, from the empty one to the one without its last word.
-        words: the last word of each prefix, (b, n).
+        nodes: those of each hypothesis, from the empty prefix to the one without its last word, (b·B, T).
+        words: the last word of each node's prefix, (b, n).
         lengths: its length, (b, n).
         bias: 0 for a node and its ancestors, -inf for the others, (b, 1, n, n) in float32.
     """
 
-    def __init__(
-        self, hypotheses: Sequence[Sequence[Sequence[int]]], start: int, pad: int, device: torch.device
-    ) -> None:
-        self.nodes: list[list[list[int]]] = []
-        trees = []
-        for of_sentence in hypotheses:
+    def __init__(self, hypotheses: Tensor, beam: int, start: int, pad: int) -> None:
+        rows, ends = hypotheses.tolist(), hypotheses.ne(pad).sum(dim=1).tolist()
+        nodes, trees = np.zeros(hypotheses.shape, np.int64), []
+        for first in range(0, len(rows), beam):
             children: dict[tuple[int, int], int] = {}
-            words, parents, paths = [start], [0], []
-            for hypothesis in of_sentence:
-                path = [0]
-                for word in hypothesis[:-1]:
-                    node = children.setdefault((path[-1], word), len(words))
+            words, parents = [start], [0]
+            for row in range(first, first + beam):
+                node = 0
+                for place, word in enumerate(rows[row][: ends[row] - 1], 1):
+                    parent, node = node, children.setdefault((node, word), len(words))
                     if node == len(words):
                         words.append(word)
-                        parents.append(path[-1])
-                    path.append(node)
-                paths.append(path)
-            self.nodes.append(paths)
+                        parents.append(parent)
+                    nodes[row, place] = node
             trees.append((words, parents))
         count = max(len(words) for words, _ in trees)
         all_words = np.full((len(trees), count), pad)
@@ -56,10 +51,9 @@ class PrefixTree:
             all_words[tree, : len(words)] = words
             for node, parent in enumerate(parents):
                 sees[tree, node] |= sees[tree, parent]
-        self.words = torch.from_numpy(all_words).to(device)
-        allowed = torch.from_numpy(sees).to(device)
-        self.lengths = allowed.sum(dim=2) - 1
-        self.bias = torch.zeros(allowed.shape, device=device).masked_fill_(~allowed, -math.inf).unsqueeze(1)
+        self.nodes, self.words, seen = (torch.from_numpy(x).to(hypotheses.device) for x in (nodes, all_words, sees))
+        self.lengths = seen.sum(dim=2) - 1
+        self.bias = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -math.inf).unsqueeze(1)
 
 
 class TreeDecoding(Decoding):
@@ -70,8 +64,7 @@ class TreeDecoding(Decoding):
         decoder, count = self.decoder, tree.words.size(1)
         while count > self.states.slots:
             self.states.grow()
-        longest = max(map(len, (path for of_sentence in tree.nodes for path in of_sentence)))
-        while longest > len(decoder.slots):
+        while tree.nodes.size(1) > len(decoder.slots):
             decoder.make_tables(2 * len(decoder.slots))
         slots = torch.arange(count, device=tree.words.device)
         context = StepContext(slots, count, bias=tree.bias.to(decoder.table.dtype))

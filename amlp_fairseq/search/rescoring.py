@@ -82,16 +82,10 @@ class Rescorer:
 
     def _lprobs_by_prefix(self, decoding: TreeDecoding, targets: Tensor, beam: int) -> Tensor:
         """Each prefix that hypotheses of a sentence have in common is read once."""
-        words, lengths = targets.tolist(), targets.ne(self.pad).sum(dim=1).tolist()
-        rows = [row[:length] for row, length in zip(words, lengths, strict=True)]
-        tree = PrefixTree(
-            [rows[first : first + beam] for first in range(0, len(rows), beam)], self.eos, self.pad, targets.device
-        )
+        tree = PrefixTree(targets, beam, self.eos, self.pad)
         lprobs = log_probabilities(decoding.read(tree))
-        longest = targets.size(1)
-        nodes = targets.new_tensor([path + [0] * (longest - len(path)) for paths in tree.nodes for path in paths])
         sentences = torch.arange(len(targets), device=targets.device).unsqueeze(1) // beam
-        return lprobs[sentences, nodes, targets]
+        return lprobs[sentences, tree.nodes, targets]
 
     def _lprobs_by_row(self, model: Any, src_tokens: Tensor, src_lengths: Tensor, targets: Tensor, beam: int) -> Tensor:
         inputs = targets.roll(1, dims=1)
