@@ -38,5 +38,6 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     others = [name for name in given if name not in known | {"data", "task"}]
     if others:
         flag = others[0].replace("_", "-")
-        raise ValueError(f"--{flag} is not an option of decoding (amlp-fairseq options {task} lists them)")
+        hint = "--device cpu" if flag == "cpu" else f"amlp-fairseq options {task} lists them"
+        raise ValueError(f"--{flag} is not an option of decoding ({hint})")
     return {name: value for name, value in given.items() if name in known}
