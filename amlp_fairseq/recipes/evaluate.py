@@ -89,6 +89,10 @@ class Evaluation:
             self.averaged = chosen
         return chosen
 
+    def output(self, subset: str, way: str) -> Path:
+        """The file for what is printed of a subset in a way of decoding."""
+        return self.folder / f"generated.{subset}.{way}.txt".replace(", ", ".").replace(" ", "-")
+
     def generate(self, subset: str, values: dict[str, Any], output: Path, *more: str) -> str:
         """What fairseq-generate prints for a subset; also written to a file."""
         words = [
@@ -147,8 +151,7 @@ class Evaluation:
             self.average(kind, count)
             values = options | choice
             tried = ", ".join([name, f"{kind} {count}", *(f"{option} {value}" for option, value in choice.items())])
-            output = self.folder / f"generated.valid.{tried}.txt".replace(", ", ".").replace(" ", "-")
-            scores.append(self.tried("valid", values, output)[self.metric.main])
+            scores.append(self.tried("valid", values, self.output("valid", tried))[self.metric.main])
             print(f"{tried}: {scores[-1]} {self.metric.column} on the validation set", file=sys.stderr)
         average, choice = candidates[scores.index(self.metric.best(scores))]
         return average, options | choice
@@ -161,8 +164,7 @@ class Evaluation:
             average, values = self.tuned(name, options)
             decodings[name] = values
             averaged = self.average(*average)
-            output = self.folder / f"generated.{subset}.{name}.txt".replace(", ", ".").replace(" ", "-")
-            scores = self.measured(subset, values, output)
+            scores = self.measured(subset, values, self.output(subset, name))
             facts = {
                 "data": self.text["name"],
                 "scale": self.recipe.scale,
