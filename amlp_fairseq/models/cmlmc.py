@@ -53,6 +53,13 @@ class CMLMCConfig(PluginTransformerConfig):
     replace_factor: float = field(
         default=0.3, metadata={"help": "share of the revealed words that the correction loss replaces by guesses"}
     )
+    glancing_ratio: float = field(
+        default=0.0,
+        metadata={
+            "help": "for decoding in one pass: training masks all words but as many, drawn at random, as this share of "
+            "those that the model guesses wrongly from masks alone; 0: those that --noise leaves"
+        },
+    )
     apply_bert_init: bool = field(default=False, metadata={"help": "initialise the parameters as BERT does"})
     pred_length_offset: bool = field(
         default=False, metadata={"help": "predict the difference between the lengths of target and source"}
@@ -119,12 +126,6 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
     NAME, CONFIG = "cmlmc_transformer", CMLMCConfig
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> Any:
-        if not 0 <= cfg.replace_factor <= 1:
-            raise ValueError(f"--replace-factor {cfg.replace_factor} must be between 0 and 1")
-        return super().build_model(cfg, task)
-
-    @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> CMLMCEncoder:
         return _initialised(CMLMCEncoder(cfg, src_dict, embed_tokens), cfg)
 
@@ -134,6 +135,9 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
 
     def __init__(self, args: Any, encoder: CMLMCEncoder, decoder: CMLMCDecoder) -> None:
         super().__init__(args, encoder, decoder)
+        for name in ("replace_factor", "glancing_ratio"):
+            if not 0 <= (share := getattr(args.options, name)) <= 1:
+                raise ValueError(f"--{name.replace('_', '-')} {share} must be between 0 and 1")
         self.correction_starts = args.options.self_correction
         self.num_updates = 0
 
@@ -160,10 +164,16 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, **kwargs)
         length_out = self.decoder.forward_length(normalize=False, encoder_out=encoder_out)
         length_tgt = self.decoder.forward_length_prediction(length_out, encoder_out, tgt_tokens)
+        glances = self.training and self.args.options.glancing_ratio > 0
+        corrects = 0 <= self.correction_starts <= self.num_updates
+        if glances or corrects:
+            guesses = self._guesses(tgt_tokens, encoder_out)
+        if glances:
+            prev_output_tokens = self._glanced(tgt_tokens, guesses)
         #: Inputs of the decoder, and the positions whose words it has to predict.
         passes = {"word_ins": (prev_output_tokens, prev_output_tokens.eq(self.unk))}
-        if 0 <= self.correction_starts <= self.num_updates:
-            passes["correction"] = self._with_guesses(prev_output_tokens, tgt_tokens, encoder_out)
+        if corrects:
+            passes["correction"] = self._with_guesses(prev_output_tokens, tgt_tokens, guesses)
         filled = sum(bool(mask.any()) for _, mask in passes.values())
         losses: dict[str, dict[str, Any]] = {
             name: {
@@ -179,18 +189,22 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
         losses["length"] = {"out": length_out, "tgt": length_tgt, "factor": self.decoder.length_loss_factor}
         return losses
 
-    def _with_guesses(
-        self, prev_output_tokens: Tensor, tgt_tokens: Tensor, encoder_out: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        """The inputs with a share of the revealed words replaced by the model's predictions for a fully masked target,
-        and a mask of the replaced words, (B, T) each."""
+    @torch.no_grad()
+    def _guesses(self, tgt_tokens: Tensor, encoder_out: dict[str, Any]) -> Tensor:
+        """The model's predictions for a fully masked target, (B, T)."""
+        return self.predict(tgt_tokens.masked_fill(self.words(tgt_tokens), self.unk), encoder_out)[1]
+
+    def _glanced(self, tgt_tokens: Tensor, guesses: Tensor) -> Tensor:
+        """The target with all words masked but ⌊ratio · number of wrong guesses⌋, (B, T) (Qian et al. 2021)."""
         words = self.words(tgt_tokens)
-        with torch.no_grad():
-            _, guesses = self.predict(tgt_tokens.masked_fill(words, self.unk), encoder_out)
-        revealed = words & prev_output_tokens.ne(self.unk)
-        order = torch.rand(revealed.shape, device=revealed.device).masked_fill(~revealed, 2.0)
-        count = revealed.sum(dim=1, keepdim=True) * self.args.options.replace_factor
-        replaced = _lowest(order, count.long())
+        wrong = (words & guesses.ne(tgt_tokens)).sum(dim=1, keepdim=True)
+        return tgt_tokens.masked_fill(words & ~_drawn(words, wrong * self.args.options.glancing_ratio), self.unk)
+
+    def _with_guesses(self, prev_output_tokens: Tensor, tgt_tokens: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs with a share of the revealed words replaced by guesses, and a mask of the replaced words, (B, T)
+        each."""
+        revealed = self.words(tgt_tokens) & prev_output_tokens.ne(self.unk)
+        replaced = _drawn(revealed, revealed.sum(dim=1, keepdim=True) * self.args.options.replace_factor)
         return torch.where(replaced, guesses, prev_output_tokens), replaced
 
     def forward_decoder(
@@ -251,6 +265,12 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
         tokens[:, 0] = self.bos
         tokens = tokens.masked_fill(positions == lengths - 1, self.eos).masked_fill(positions >= lengths, self.pad)
         return decoder_out._replace(output_tokens=tokens, output_scores=torch.zeros_like(tokens, dtype=dtype))
+
+
+def _drawn(among: Tensor, count: Tensor) -> Tensor:
+    """Mask of ⌊count⌋ (B, 1) positions drawn at random in each row of a mask (B, T)."""
+    order = torch.rand(among.shape, device=among.device).masked_fill(~among, 2.0)
+    return _lowest(order, count.long())
 
 
 def _lowest(scores: Tensor, count: Tensor) -> Tensor:

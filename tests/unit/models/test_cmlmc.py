@@ -68,6 +68,27 @@ def batch(seed: int = 1) -> dict[str, Tensor]:
     }
 
 
+def losses_and_inputs(network: CMLMCTransformerModel, inputs: dict[str, Tensor]) -> tuple[Any, list[Tensor]]:
+    """What a model returns in training, and the inputs of each pass of its decoder."""
+    seen: list[Tensor] = []
+    handle = network.decoder.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["prev_output_tokens"].clone()), with_kwargs=True
+    )
+    losses = network(**inputs)
+    handle.remove()
+    return losses, seen
+
+
+def guesses_from_masks(network: CMLMCTransformerModel, inputs: dict[str, Tensor]) -> Tensor:
+    target = inputs["tgt_tokens"]
+    scores = network.decoder(
+        normalize=False,
+        prev_output_tokens=target.masked_fill(target.ne(0) & target.ne(1) & target.ne(2), 3),
+        encoder_out=network.encoder(inputs["src_tokens"], inputs["src_lengths"]),
+    )
+    return scores[..., 3:].argmax(-1) + 3
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,22 +149,12 @@ def test_without_its_three_changes_it_decodes_as_stock_cmlm() -> None:
 def test_correction_replaces_revealed_words_by_guesses_from_full_masks() -> None:
     network, inputs = model(replace_factor=0.5), batch()
     target, masked = inputs["tgt_tokens"], inputs["prev_output_tokens"]
-    seen = []
-    handle = network.decoder.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append(kwargs["prev_output_tokens"].clone()), with_kwargs=True
-    )
-    losses = network(**inputs)
-    handle.remove()
+    losses, seen = losses_and_inputs(network, inputs)
     assert len(seen) == 3  # fully masked, masked, replaced
     (everything,) = (tokens for tokens in seen if tokens.eq(3).sum() > masked.eq(3).sum())
     words = target.ne(0) & target.ne(1) & target.ne(2)
     assert torch.equal(everything, target.masked_fill(words, 3))
-    scores = network.decoder(
-        normalize=False,
-        prev_output_tokens=everything,
-        encoder_out=network.encoder(inputs["src_tokens"], inputs["src_lengths"]),
-    )
-    guesses = scores[..., 3:].argmax(-1) + 3
+    guesses = guesses_from_masks(network, inputs)
     replaced = losses["correction"]["mask"]
     mixed = torch.where(replaced, guesses, masked)
     assert not torch.equal(mixed, masked)
@@ -156,6 +167,34 @@ def test_correction_replaces_revealed_words_by_guesses_from_full_masks() -> None
         encoder_out = network.encoder(inputs["src_tokens"], inputs["src_lengths"])
         expected = network.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
         torch.testing.assert_close(losses[name]["out"], expected)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("start", [0, -1], ids=["CMLMC", "CMLM"])
+def test_glancing_reveals_a_share_of_the_wrong_guesses(ratio: float, start: int) -> None:
+    network, inputs = model(glancing_ratio=ratio, self_correction=start).train(), batch()
+    guesses = guesses_from_masks(network, inputs)
+    inputs["tgt_tokens"][0, 1:6] = guesses[0, 1:6]  # of 7 words 5 are right, or more
+    target = inputs["tgt_tokens"]
+    words = target.ne(0) & target.ne(1) & target.ne(2)
+    wrong = [sum(map(bool, row[mask])) for row, mask in zip(guesses.ne(target), words, strict=True)]
+    assert wrong[0] < min(wrong[1:])
+    losses, seen = losses_and_inputs(network, inputs)
+    assert len(seen) == (2 if start < 0 else 3)  # the guesses are those of the correction loss, too
+    revealed = words & ~losses["word_ins"]["mask"]
+    assert revealed.sum(1).tolist() == [int(ratio * count) for count in wrong]
+    masked = target.masked_fill(words & ~revealed, 3)
+    assert any(torch.equal(masked, tokens) for tokens in seen)
+    assert start < 0 or not (losses["correction"]["mask"] & ~revealed).any()
+    torch.manual_seed(5)
+    draws = [network(**inputs)["word_ins"]["mask"] for _ in range(8)]
+    assert ratio == 1 or any(not torch.equal(draws[0], mask) for mask in draws)
+
+
+def test_glancing_is_for_training() -> None:
+    """The validation loss is that of the task's masks."""
+    network, inputs = model(glancing_ratio=0.5), batch()
+    assert torch.equal(network(**inputs)["word_ins"]["mask"], inputs["prev_output_tokens"].eq(3))
 
 
 def test_correction_changes_with_every_call() -> None:
@@ -183,9 +222,10 @@ def test_losses_without_positions_have_no_share() -> None:
     assert losses["word_ins"]["factor"] == 1.0
 
 
-def test_replace_factor_out_of_range_is_named() -> None:
-    with pytest.raises(ValueError, match=r"--replace-factor 1.5 must be between 0 and 1"):
-        model(replace_factor=1.5)
+@pytest.mark.parametrize("option", ["replace_factor", "glancing_ratio"])
+def test_a_share_out_of_range_is_named(option: str) -> None:
+    with pytest.raises(ValueError, match=rf"--{option.replace('_', '-')} 1.5 must be between 0 and 1"):
+        model(**{option: 1.5})
 
 
 def test_positions_are_concatenated_and_not_added() -> None:
