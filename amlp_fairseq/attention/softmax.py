@@ -109,5 +109,10 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def padding_bias(padding_mask: Tensor, like: Tensor) -> Tensor:
-    """The bias of a padding mask: 0 or, for padding, -inf, (B, 1, 1, S)."""
-    return torch.zeros_like(padding_mask, dtype=like.dtype).masked_fill(padding_mask, -math.inf)[:, None, None]
+    """The bias of a padding mask, (B, 1, 1, S)."""
+    return mask_bias(padding_mask, like)[:, None, None]
+
+
+def mask_bias(mask: Tensor, like: Tensor) -> Tensor:
+    """-inf where a mask hides, 0 elsewhere, in the type of ``like``."""
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, -math.inf)

@@ -3,12 +3,11 @@ have many in common. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from amlp_fairseq.attention.softmax import mask_bias
 from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding.step_decoder import Decoding
 
@@ -26,7 +25,7 @@ class PrefixTree:
         nodes: those of each hypothesis, from the empty prefix to the one without its last word, (b·B, T).
         words: the last word of each node's prefix, (b, n).
         lengths: its length, (b, n).
-        bias: 0 for a node and its ancestors, -inf for the others, (b, 1, n, n) in float32.
+        hidden: whether a node is neither another nor one of its ancestors, (b, n, n).
     """
 
     def __init__(self, hypotheses: Tensor, beam: int, start: int, pad: int) -> None:
@@ -53,7 +52,7 @@ class PrefixTree:
                 sees[tree, node] |= sees[tree, parent]
         self.nodes, self.words, seen = (torch.from_numpy(x).to(hypotheses.device) for x in (nodes, all_words, sees))
         self.lengths = seen.sum(dim=2) - 1
-        self.bias = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -math.inf).unsqueeze(1)
+        self.hidden = ~seen
 
 
 class TreeDecoding(Decoding):
@@ -62,10 +61,7 @@ class TreeDecoding(Decoding):
     def read(self, tree: PrefixTree) -> Tensor:
         """The logits behind each node's prefix, (b, n, V)."""
         decoder, count = self.decoder, tree.words.size(1)
-        while count > self.states.slots:
-            self.states.grow()
-        while tree.nodes.size(1) > len(decoder.slots):
-            decoder.make_tables(2 * len(decoder.slots))
+        self.make_room(count, tree.nodes.size(1))
         slots = torch.arange(count, device=tree.words.device)
-        context = StepContext(slots, count, bias=tree.bias.to(decoder.table.dtype))
+        context = StepContext(slots, count, bias=mask_bias(tree.hidden, decoder.table).unsqueeze(1))
         return decoder.decode(tree.words, context, self.states.layers, self.memories, False, tree.lengths)[0]

@@ -7,14 +7,12 @@ docs/glossary.md.
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory
-from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.attention.softmax import SoftmaxAttention, mask_bias
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
@@ -79,7 +77,7 @@ class StepDecoder:
         self.encodings = self.decoder.encode_positions(self.slots).to(table).contiguous()
         allowed = self.decoder.attention_mask(self.slots, self.slots)
         #: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
-        self.bias = table.new_zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+        self.bias = mask_bias(~allowed, table)
         #: For each step its part of ``bias``, (z, slots up to its end); None if it may attend to all of them.
         self.biases = [
             None if allowed[end - z : end, :end].all() else self.bias[end - z : end, :end]
@@ -172,7 +170,8 @@ class Decoding:
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
         """See ``StepDecoder.decode``; also for the words of several steps at once, (R, k·z)."""
         decoder, start, count = self.decoder, self.length, words.size(1)
-        self.make_room(count)
+        self.length += count
+        self.make_room(self.length, self.length)
         slots = decoder.slots.narrow(0, start, count)
         if count == decoder.words_per_step:
             bias = decoder.biases[start // count]
@@ -181,12 +180,11 @@ class Decoding:
         context = StepContext(slots, self.length, self.beam, bias)
         return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
 
-    def make_room(self, count: int) -> None:
-        """Count so many more slots as decoded."""
-        self.length += count
-        while self.length > self.states.slots:
+    def make_room(self, slots: int, positions: int) -> None:
+        """Let the states have so many slots, and the decoder's tables so many positions."""
+        while slots > self.states.slots:
             self.states.grow()
-        while self.length > len(self.decoder.slots):
+        while positions > len(self.decoder.slots):
             self.decoder.make_tables(2 * len(self.decoder.slots))
 
     def reorder(self, rows: Tensor) -> None:

@@ -43,8 +43,8 @@ class Verification(Decoding):
         """
         decoder, count = self.decoder, words.size(1)
         first, last = min(self.lengths), max(self.lengths)
-        self.length = last
-        self.make_room(count)
+        self.length = last + count
+        self.make_room(self.length, self.length)
         if first == last:
             bias = None if count == 1 else decoder.bias[first : self.length, : self.length]
             context = StepContext(decoder.slots.narrow(0, first, count), self.length, bias=bias)

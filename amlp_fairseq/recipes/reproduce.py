@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,22 +85,24 @@ class Reproduction:
             recipe.row for recipe in recipes if any(entry["table"].split()[0] == table for entry in recipe.published)
         ]
 
-    def done(self) -> set[Experiment]:
-        """The experiments that have results on the test set of this data in all ways of decoding."""
-        if not self.results.exists():
-            return set()
-        data = self.data(distilled=False)  # distilled data have the same test set and dictionaries
-        checksum, name = data_sha256(data, "test"), text_settings(data, self.corpus)["name"]
-        found: dict[Experiment, set[str]] = {}
-        for line in read_results(self.results):
-            if line["split"] == "test" and same_data(line, checksum, name):
-                found.setdefault(Experiment.of(line), set()).add(line["decoding"])
-        return {experiment for experiment, decodings in found.items() if decodings >= self.decodings(experiment)}
+    def known(self) -> dict[Experiment, set[str]]:
+        """The ways of decoding in which experiments have results on the test set of this data."""
+        found: dict[Experiment, set[str]] = defaultdict(set)
+        if self.results.exists():
+            data = self.data(distilled=False)  # distilled data have the same test set and dictionaries
+            checksum, name = data_sha256(data, "test"), text_settings(data, self.corpus)["name"]
+            for line in read_results(self.results):
+                if line["split"] == "test" and same_data(line, checksum, name):
+                    found[Experiment.of(line)].add(line["decoding"])
+        return found
 
-    def decodings(self, experiment: Experiment) -> set[str]:
-        """The ways of decoding that an experiment needs results of."""
+    def evaluations(self, experiment: Experiment, known: Set[str]) -> list[list[str]]:
+        """The options of each evaluation that an experiment needs, where some ways of decoding have results."""
         recipe = load(experiment.row, self.corpus, self.scale)
-        return {*recipe.generate, *(recipe.rescored if self.rescore and experiment.distilled else ())}
+        needed: list[tuple[Set[str], list[str]]] = [(recipe.generate.keys(), [])]
+        if self.rescore and experiment.distilled:
+            needed.append((recipe.rescored.keys(), ["--rescore-path", str(self.first_teacher)]))
+        return [options for decodings, options in needed if not decodings <= known]
 
     def command(self, name: str, *words: object, log: str = "") -> None:
         """Run a command of amlp-fairseq; what it prints goes to the work folder.
@@ -160,8 +163,8 @@ class Reproduction:
             write_fitted(words, self.first_teacher, path)
         return path
 
-    def run(self, experiment: Experiment) -> None:
-        """Train and evaluate."""
+    def run(self, experiment: Experiment, known: Set[str] = frozenset()) -> None:
+        """Train, and evaluate unless the ways of decoding have results."""
         folder, data, log = self.work / experiment.name, self.data(experiment.distilled), experiment.name
         recipe = load(experiment.row, self.corpus, self.scale)
         names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
@@ -171,10 +174,9 @@ class Reproduction:
             if self.from_teacher and experiment.distilled:
                 options += ["--finetune-from-model", str(self.beginning(recipe, folder, words))]
             self.command("train", data, *names, "--save-dir", folder, *options, log=log)
-        evaluation = [folder, data, "--results", self.results, *self.options, *self.decoding]
-        self.command("evaluate", *evaluation, log=log)
-        if self.rescore and experiment.distilled and recipe.rescored:
-            self.command("evaluate", *evaluation, "--rescore-path", self.first_teacher, log=log)
+        evaluation: list[object] = [folder, data, "--results", self.results, *self.options, *self.decoding]
+        for choice in self.evaluations(experiment, known):
+            self.command("evaluate", *evaluation, *choice, log=log)
 
 
 def main() -> None:
@@ -241,9 +243,10 @@ def main() -> None:
         for row in (args.rows or rows)
     ]
     reproduction.data("distilled" in targets)
-    done = reproduction.done()
+    known = reproduction.known()
+    missing = [each for each in experiments if reproduction.evaluations(each, known[each])]
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(reproduction.run, [each for each in experiments if each not in done]))
+        list(pool.map(reproduction.run, missing, [known[each] for each in missing]))
     results.with_suffix(".md").write_text(report(results), encoding="utf-8")
 
 

@@ -16,8 +16,7 @@ def test_by_hand() -> None:
     assert tree.lengths.tolist() == [[0, 1, 2, 2], [0, 1, 0, 0]]
     seen = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
     padded = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    assert tree.bias.squeeze(1).eq(0).int().tolist() == [seen, padded]
-    assert tree.bias.isneginf().sum() == 2 * 16 - sum(map(sum, seen + padded))
+    assert (~tree.hidden).int().tolist() == [seen, padded]
 
 
 def test_a_nodes_ancestors_spell_its_prefix() -> None:
@@ -30,7 +29,7 @@ def test_a_nodes_ancestors_spell_its_prefix() -> None:
         prefix = [START]
         for place, word in enumerate(hypothesis[: hypothesis.index(END) + 1]):
             node, sentence = int(tree.nodes[row, place]), row // 6
-            ancestors = tree.bias[sentence, 0, node].eq(0).nonzero().squeeze(1)
+            ancestors = (~tree.hidden[sentence, node]).nonzero().squeeze(1)
             assert tree.words[sentence, ancestors].tolist() == prefix
             assert tree.lengths[sentence, node] == place
             prefix.append(word)

@@ -143,7 +143,7 @@ def test_students_of_a_teacher(
     [("ibdecoder_sa", True, True), ("cmlmc", True, True), ("ibdecoder_sa", False, False), ("aan", True, False)],
 )
 def test_the_teacher_chooses(row: str, distilled: bool, again: bool, tmp_path: Path) -> None:
-    """Where there is one, and hypotheses to choose among; such rows are done when they have results of both."""
+    """Where there is one, and hypotheses to choose among; what has results already is not decoded again."""
     reproduction = Recorded("embedded", "embedded", tmp_path)
     reproduction.rescore, reproduction.teacher_seeds = True, [2, 3]
     experiment = reproduce.Experiment(row, distilled, seed=1)
@@ -155,9 +155,11 @@ def test_the_teacher_chooses(row: str, distilled: bool, again: bool, tmp_path: P
     recipe = load(row, "embedded", "embedded")
     facts = {"data": "embedded", "system": row, "seed": 1, "distilled": distilled, "subset": "new", "split": "test"}
     append_results(reproduction.results, [facts | {"decoding": name} for name in recipe.generate])
-    assert (experiment in reproduction.done()) is not again
+    reproduction.calls.clear()
+    reproduction.run(experiment, reproduction.known()[experiment])
+    assert [call for call in reproduction.calls if call[0] == "evaluate"] == ([chosen] if again else [])
     append_results(reproduction.results, [facts | {"decoding": name} for name in recipe.rescored])
-    assert experiment in reproduction.done()
+    assert not reproduction.evaluations(experiment, reproduction.known()[experiment])
 
 
 def test_a_training_that_has_ended_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,13 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
         facts | {"distilled": True, "split": "valid"},
     ]
     reproduction.results.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    assert reproduction.done() == {reproduce.Experiment("ibdecoder", False, 1)}
+    raw, distilled = (reproduce.Experiment("ibdecoder", kind, 1) for kind in (False, True))
+    known = reproduction.known()
+    assert known == {raw: {"beam 4", "greedy"}, distilled: {"beam 4"}}
+    assert (reproduction.evaluations(raw, known[raw]), reproduction.evaluations(distilled, known[distilled])) == (
+        [],
+        [[]],
+    )
 
 
 def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
@@ -214,9 +222,9 @@ def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
         facts = {"system": "ibdecoder", "seed": seed, "distilled": True, "subset": "new", "split": "test"}
         lines += [data | facts | {"decoding": decoding} for decoding in ("beam 4", "greedy")]
     append_results(reproduction.results, lines)
-    assert {experiment.seed for experiment in reproduction.done()} == {1, 3}
+    assert {experiment.seed for experiment in reproduction.known()} == {1, 3}
     (folder / "dict.de.txt").write_text("Haus 2\n", encoding="utf-8")
-    assert {experiment.seed for experiment in reproduction.done()} == {3}
+    assert {experiment.seed for experiment in reproduction.known()} == {3}
 
 
 def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
