@@ -33,7 +33,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def row_corpora(row: str) -> list[str]:
 
 def _published(row: str) -> list[Any]:
     """The numbers in a row's own file."""
-    return _load(CONFIGS / "rows" / f"{row}.yaml").get("published") or []
+    return _chain("rows", row)[-1][1].get("published") or []
 
 
 def load(row: str | Path, data: str, scale: str, languages: Sequence[str] | None = None) -> Recipe:
@@ -288,13 +289,8 @@ def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
         path = CONFIGS / kind / f"{name}.yaml"
     found: list[tuple[str, DictConfig]] = []
     while True:
-        content = _load(path)
-        refuse_unknown(map(str, content), SECTIONS[kind], str(path), partial(_line, path))
-        sections: Any = OmegaConf.to_container(content)
-        _check_sections(sections, path)
-        _check_parts(content, path)
+        content, base = _part(kind, path, _text(path))
         found.insert(0, (path.stem, content))
-        base = content.pop("base", None)
         if base is None:
             return found
         beside, referrer = path.parent / f"{base}.yaml", path
@@ -305,16 +301,34 @@ def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
             raise ValueError(f"{path}: its base is itself, through {' <- '.join(name for name, _ in found)}")
 
 
-def _load(path: Path) -> DictConfig:
+def _text(path: Path) -> str:
     try:
-        content = OmegaConf.load(path)
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+@cache
+def _part(kind: str, path: Path, text: str) -> tuple[DictConfig, str | None]:
+    """The content of a file, checked, and its base: once, because all rows share most of their files."""
+    content = _parsed(path, text)
+    refuse_unknown(map(str, content), SECTIONS[kind], str(path), partial(_line, path))
+    sections: Any = OmegaConf.to_container(content)
+    _check_sections(sections, path)
+    _check_parts(content, path)
+    return content, content.pop("base", None)
+
+
+def _parsed(path: Path, text: str) -> DictConfig:
+    try:
+        content = OmegaConf.load(StringIO(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ValueError(f"{path}: {error.problem or error.context} (YAML{where})") from None
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, DictConfig):
         raise ValueError(f"{path}: sections are needed ({', '.join(SECTIONS['rows'])}), not {content!r}")
