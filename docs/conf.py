@@ -5,7 +5,7 @@ from __future__ import annotations
 project = "amlp-fairseq"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "examples/own_corpus/README.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**.md", "examples/*/README.md", "CONTRIBUTING.md"]
 myst_heading_anchors = 3
 suppress_warnings = ["toc.no_title"]  # results/parameters.md is what the command prints
 autodoc_typehints = "description"
