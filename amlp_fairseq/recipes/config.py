@@ -129,7 +129,8 @@ def row_corpora(row: str) -> list[str]:
 
 def _published(row: str) -> list[Any]:
     """The numbers in a row's own file."""
-    return _chain("rows", row)[-1][1].get("published") or []
+    path = CONFIGS / "rows" / f"{row}.yaml"
+    return _parsed(path, _text(path)).get("published") or []
 
 
 def load(row: str | Path, data: str, scale: str, languages: Sequence[str] | None = None) -> Recipe:

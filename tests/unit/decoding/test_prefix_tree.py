@@ -2,6 +2,7 @@
 
 import torch
 
+from amlp_fairseq.attention.softmax import mask_bias
 from amlp_fairseq.decoding.prefix_tree import PrefixTree
 
 START, PAD, END = 2, 1, 2
@@ -17,6 +18,9 @@ def test_by_hand() -> None:
     seen = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
     padded = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     assert (~tree.hidden).int().tolist() == [seen, padded]
+    bias = mask_bias(tree.hidden, torch.zeros(()))
+    assert bias.eq(0).int().tolist() == [seen, padded]
+    assert bias.isneginf().sum() == 2 * 16 - sum(map(sum, seen + padded))
 
 
 def test_a_nodes_ancestors_spell_its_prefix() -> None:
