@@ -1,11 +1,11 @@
 """Average the checkpoints of a training, decode a test set in all configured ways, and store the results.
 
-    amlp-fairseq evaluate CHECKPOINTS DATA [--subset S] [--results FILE] [options of fairseq-generate]
+    amlp-fairseq evaluate CHECKPOINTS DATA [--subset S[,S]] [--results FILE] [options of fairseq-generate]
 
 CHECKPOINTS is the folder that ``amlp-fairseq train --row`` wrote (for one of fairseq-train, give --row and --scale),
 DATA one of ``amlp-fairseq prepare``, which has raw references and says how text was tokenised. For each way of decoding
-a line of JSON is appended to the results file and printed, on a terminal as a row of a table; outputs stay in
-CHECKPOINTS, those named .hyp in the order of the set.
+and each set a line of JSON is appended to the results file and printed, on a terminal as a row of a table; outputs stay
+in CHECKPOINTS, those named .hyp in the order of the set.
 If the configuration has several length penalties for its beam searches (``tune-lenpen``), longest outputs
 (``tune-max-len``) or numbers of checkpoints to average, those with the highest BLEU on the validation set are taken, of
 summaries the highest ROUGE-L: the ``metric`` of the corpus. The recipe in CHECKPOINTS then has them, for ``amlp-fairseq
@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -156,29 +157,30 @@ class Evaluation:
         average, choice = candidates[scores.index(self.metric.best(scores))]
         return average, options | choice
 
-    def results(self, subset: str) -> list[dict[str, Any]]:
-        """A result for each way of decoding; the recipe then has the options that were the best."""
+    def results(self, subsets: Sequence[str]) -> list[dict[str, Any]]:
+        """A result for each way of decoding and each set; the recipe then has the options that were the best."""
         found = []
         decodings = self.decodings
         for name, options in decodings.items():
             average, values = self.tuned(name, options)
             decodings[name] = values
             averaged = self.average(*average)
-            scores = self.measured(subset, values, self.output(subset, name))
-            facts = {
-                "data": self.text["name"],
-                "scale": self.recipe.scale,
-                "system": self.recipe.row,
-                **({"training_options": self.recipe.changes} if self.recipe.changes else {}),
-                "distilled": (self.data / "manifest.json").is_file(),
-                "split": subset,
-                "subset": self.text[f"{subset}_set"],
-                "data_sha256": data_sha256(self.data, subset),
-                "decoding": name,
-                "average": dict([averaged]),
-                "options": quoted([*flags(values, self.recipe.row), *self.rest]),
-            }
-            found.append(facts | scores | environment())
+            for subset in subsets:
+                scores = self.measured(subset, values, self.output(subset, name))
+                facts = {
+                    "data": self.text["name"],
+                    "scale": self.recipe.scale,
+                    "system": self.recipe.row,
+                    **({"training_options": self.recipe.changes} if self.recipe.changes else {}),
+                    "distilled": (self.data / "manifest.json").is_file(),
+                    "split": subset,
+                    "subset": self.text[f"{subset}_set"],
+                    "data_sha256": data_sha256(self.data, subset),
+                    "decoding": name,
+                    "average": dict([averaged]),
+                    "options": quoted([*flags(values, self.recipe.row), *self.rest]),
+                }
+                found.append(facts | scores | environment())
         return found
 
 
@@ -206,11 +208,14 @@ def main() -> None:
     parser.add_argument("checkpoints", metavar="CHECKPOINTS", type=Path, help="the folder of the checkpoints")
     parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser, required=False)
-    parser.add_argument("--subset", choices=SPLITS, default="test", help="what to decode")
+    parser.add_argument("--subset", default="test", metavar="S[,S]", help="what to decode: valid, test or valid,test")
     parser.add_argument("--results", type=Path, help="by default CHECKPOINTS/results.jsonl")
     args, rest = parse_with_fairseqs(parser)
     if not args.checkpoints.is_dir():
         raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
+    subsets = args.subset.split(",")
+    if not {*subsets} <= {*SPLITS}:
+        raise ValueError(f"--subset {args.subset}: give {', '.join(SPLITS)}, or both, joined by a comma")
     text = text_settings(args.data, args.corpus)
     if "post_process" not in text:
         raise ValueError(f"DATA {args.data} has no text.json, which amlp-fairseq prepare writes")
@@ -223,7 +228,7 @@ def main() -> None:
     else:
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
-    results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(args.subset)
+    results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(subsets)
     if not args.row:
         save_recipe(recipe, args.checkpoints / RECIPE)
     model = describe(args.checkpoints / "checkpoint_last.pt")

@@ -210,6 +210,23 @@ def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> Non
     assert "milliseconds_per_sentence" not in result
 
 
+def test_sets_in_one_call_are_tuned_for_once(trained: Path, tmp_path: Path) -> None:
+    """And have the results of a call each."""
+    results = tmp_path / "results.jsonl"
+    printed = evaluate(trained, "--subset", "valid,test", "--results", results, "--batch-size", "4", config="row.yaml")
+    assert len(re.findall(r"lenpen \S+: \S+ BLEU on the validation set", printed)) == 2
+    for subset in ("valid", "test"):
+        evaluate(trained, "--subset", subset, "--results", results, "--batch-size", "4", config="row.yaml")
+    together, alone = [], []
+    for number, line in enumerate(results.read_text(encoding="utf-8").splitlines()):
+        result = json.loads(line)
+        (together if number < 2 else alone).append(
+            {name: result[name] for name in ("split", "subset", "options", "bleu", "chrf", "sentences", "average")}
+        )
+    assert together == alone
+    assert [result["sentences"] for result in together] == [12, 10]
+
+
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
@@ -221,6 +238,11 @@ def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> Non
         ),
         ("data/text.json", "checkpoints data --corpus embedded", "has no text.json, which amlp-fairseq prepare writes"),
         ("", "checkpoints data", "CHECKPOINTS checkpoints has no recipe.yaml: give --row and --scale"),
+        (
+            "",
+            "checkpoints data --subset valid,tset",
+            "--subset valid,tset: give valid, test, or both, joined by a comma",
+        ),
         ("", "checkpoints data --row ibdecoder", "--row and --scale go together"),
         ("", "checkpoints data --scale embedded", "--row and --scale go together"),
         ("", "checkpoints data --row ibdecodr --scale embedded", "'ibdecodr' is unknown; did you mean 'ibdecoder'?"),
@@ -247,7 +269,7 @@ def test_a_terminal_shows_a_table(
     """The file has lines of JSON all the same; what was not measured is empty."""
     facts = {"system": "row", "distilled": True, "split": "test", "decoding": "greedy", "bleu": 7.5, "chrf": 30.25}
     lines = [facts, facts | {"decoding": "beam 2", "steps_per_sentence": 4.5, "milliseconds_per_sentence": 12.0}]
-    monkeypatch.setattr(module.Evaluation, "results", lambda self, subset: lines)
+    monkeypatch.setattr(module.Evaluation, "results", lambda self, subsets: lines)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     commands.call(module, monkeypatch, trained / "checkpoints", trained / "data", results=tmp_path / "results.jsonl")
     columns, _, *rows = (
