@@ -75,11 +75,13 @@ class GenerationOrder:
         """Permute words (n, …) from reading order to generation order, y → y^bd or y^md (Eq. 6 and 9)."""
         return words[self.permutation(words.size(0)).to(words.device)]
 
+    def slots(self, length: int) -> Tensor:
+        """The slot of each word of a text, (length,): the inverse of :meth:`permutation`, shared like it."""
+        return _slots(length, self.num_directions, self.middle_to_side)
+
     def recover(self, words: Tensor) -> Tensor:
         """Permute words (n, …) from generation order to reading order: the inverse of :meth:`interleave`."""
-        natural = torch.empty_like(words)
-        natural[self.permutation(words.size(0)).to(words.device)] = words
-        return natural
+        return words[self.slots(words.size(0)).to(words.device)]
 
     def reads_forward(self, direction: int) -> bool:
         """Whether the direction writes its words in reading order."""
@@ -101,6 +103,12 @@ def _permutation(length: int, h: int, middle_to_side: bool) -> Tensor:
         middle = start + (size + 1) // 2
         return torch.where(forward, middle - 1 - pair, middle + pair)
     return torch.where(forward, start + pair, start + size - 1 - pair)
+
+
+@lru_cache(maxsize=4096)
+@torch.inference_mode(False)
+def _slots(length: int, h: int, middle_to_side: bool) -> Tensor:
+    return _permutation(length, h, middle_to_side).argsort()
 
 
 def word_positions(slots: Tensor, num_directions: int) -> Tensor:

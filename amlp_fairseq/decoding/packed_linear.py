@@ -100,10 +100,13 @@ class PackedLinear(nn.Linear):
         self.nonnegative = nonnegative
         self.run: Map | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def packed(self) -> Map:
         if self.run is None:
             self.run = pack(self.weight, self.bias, self.decode_dtype, nonnegative=self.nonnegative)
-        return self.run(x)
+        return self.run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.packed()(x)
 
 
 def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative: bool = False) -> Any:

@@ -11,7 +11,7 @@ from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDec
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype
 from amlp_fairseq.decoding.prefix_tree import TreeDecoding
-from amlp_fairseq.decoding.softmax_layers import ready_encoder
+from amlp_fairseq.decoding.ready_encoder import ready_encoder
 from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
 from amlp_fairseq.decoding.verification import Verification
 

@@ -27,7 +27,6 @@ from amlp_fairseq.decoding.packed_linear import (
     one_dnn_product,
     pack,
     scripted,
-    with_packed_linears,
 )
 from amlp_fairseq.ops.cpu_layers import compiled_layers
 
@@ -48,23 +47,19 @@ def decoder_layers(layers: Sequence[Any]) -> Any:
     return _at_once((_Int8Steps, _OneDnnSteps), maps, norms, attentions[0].num_heads, layers[0].norm_first)
 
 
-def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
-    """A copy of an encoder with packed linear maps, and with ``ParallelLayers`` in the place of its layers where they
-    are fairseq's with softmax attention and ReLU."""
-    encoder = with_packed_linears(encoder, decode_dtype)
-    join_encoder_layers(encoder, decode_dtype)
-    return encoder
-
-
 def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:
-    """What ``ready_encoder`` does with a copy that has packed linear maps; it is changed."""
+    """Put ``EncoderLayers`` in the place of an encoder's layers, if they are fairseq's with softmax attention and ReLU.
+
+    Args:
+        encoder: has packed linear maps; it is changed.
+    """
     layers = [*getattr(encoder, "layers", ())]
     if any(type(layer) is not TransformerEncoderLayerBase for layer in layers) or not layers:
         return
     blocks = [[(layer.self_attn, layer.self_attn_layer_norm)] for layer in layers]
     every = parallel_layers(encoder, blocks, decode_dtype)
     if every is not None:
-        encoder.layers = nn.ModuleList([_EncoderLayers(every)])
+        encoder.layers = nn.ModuleList([EncoderLayers(every)])
 
 
 def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
@@ -88,7 +83,7 @@ def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNo
     return _at_once((_Int8Parallel, _OneDnnParallel), maps, norms, first.self_attn.num_heads, first.normalize_before)
 
 
-class _EncoderLayers(nn.Module):
+class EncoderLayers(nn.Module):
     """``ParallelLayers``, called as fairseq calls a layer of an encoder."""
 
     def __init__(self, layers: Any) -> None:

@@ -7,6 +7,8 @@ docs/glossary.md.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,12 +17,12 @@ from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.softmax import SoftmaxAttention, mask_bias
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
-from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
+from amlp_fairseq.decoding.packed_linear import CompiledMap, Map, PackedLinear, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.decoding.softmax_layers import decoder_layers, drops_out
 from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
-from amlp_fairseq.ops.cpu_layers import compiled_embedding
+from amlp_fairseq.ops.cpu_layers import compiled_decoder, compiled_embedding
 
 #: Slots that the buffers have at first; they are doubled when they are full.
 SLOTS = 64
@@ -37,6 +39,7 @@ class StepDecoder:
         layers_at_once: ``StepLayers.forward``, see ``softmax_layers.py``; None if its layers are others.
         table: the input embedding (V, C).
         embedding_at_once: ``embed`` in C++, see ``ops/cpu_layers``; None where there is none.
+        compiled: all of it in C++, see ``compiled_decoder``; None where a part of it is not.
         slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
 
@@ -47,6 +50,7 @@ class StepDecoder:
         self.layers_at_once = decoder_layers(self.layers)
         self.table = self.decoder.embed_tokens.weight.detach()
         self.embedding_at_once = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
+        self.compiled = self._compiled()
         self.state_layout = StateLayout([layer.self_attention for layer in self.layers], self.table)
         self.make_tables(SLOTS)
 
@@ -70,6 +74,18 @@ class StepDecoder:
                     return f"--decoder-{kind}-attention-type {value}"
         return None
 
+    def _compiled(self) -> Any:
+        decoder, projection = self.decoder, self.decoder.output_projection
+        layers = getattr(self.layers_at_once, "owner", None)
+        between = (decoder.layernorm_embedding, decoder.project_out_dim)
+        if not isinstance(layers, torch.ScriptObject) or self.embedding_at_once is None or between != (None, None):
+            return None
+        output = projection.packed() if type(projection) is PackedLinear else None
+        if not isinstance(output, CompiledMap):
+            return None
+        norm, scale = decoder.layer_norm, decoder.embed_scale
+        return compiled_decoder(layers, self.table, scale, decoder.starts, norm, output.compiled)
+
     def make_tables(self, slots: int) -> None:
         """Make what depends on the slots alone: their position encodings (slots, C) and the bias of each step."""
         table, z = self.table, self.words_per_step
@@ -83,6 +99,7 @@ class StepDecoder:
             None if allowed[end - z : end, :end].all() else self.bias[end - z : end, :end]
             for end in range(z, slots + 1, z)
         ]
+        self.masked = any(bias is not None for bias in self.biases)
 
     def remember(self, source: Tensor, padding_mask: Tensor | None) -> list[Memory]:
         """Each layer's memory of a source (S, b, C) with padding mask (b, S)."""
@@ -179,6 +196,34 @@ class Decoding:
             bias = decoder.bias[start : self.length, : self.length]
         context = StepContext(slots, self.length, self.beam, bias)
         return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
+
+    def search(
+        self,
+        tokens: Tensor,
+        word_scores: Tensor,
+        scores: Tensor,
+        most: int,
+        k: int,
+        eos: int,
+        pad: int,
+        ignore: bool,
+        least: int,
+    ) -> tuple[Tensor, Tensor, Tensor, int, list[Tensor]]:
+        """Steps of a beam search in one call, at most ``most``, where there is a ``decoder.compiled``: see
+        ``Decoder.search`` in ``ops/cpu_layers``."""
+        decoder, z = self.decoder, self.decoder.words_per_step
+        self.make_room(self.length + z, self.length + z)
+        room = min(self.states.slots, len(decoder.slots)) - self.length
+        tokens, word_scores, scores, made, ways = decoder.compiled.search(
+            *(tokens, word_scores, scores, z, min(most, room // z), k, eos, pad, ignore, least, self.length),
+            *(decoder.encodings, decoder.bias if decoder.masked else None),
+            [state["kv"] for state in self.states.layers],
+            [memory["k"] for memory in self.memories],
+            [memory["v"] for memory in self.memories],
+            self.memories[0].get("bias"),
+        )
+        self.length += made * z
+        return tokens, word_scores, scores, made, ways
 
     def make_room(self, slots: int, positions: int) -> None:
         """Let the states have so many slots, and the decoder's tables so many positions."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
@@ -191,7 +192,7 @@ class MultiwordBeamSearch:
             steps: decoder calls.
         """
         options, length = self.options, len(words) - 1
-        recovered = self.order.recover(torch.arange(length, device=words.device))
+        recovered = self.order.slots(length).to(words.device)
         if options.deduplicate_ngram_size > 0:
             kept = deduplicate_ngrams(words[recovered].tolist(), options.deduplicate_ngram_size)
             recovered = recovered[kept]
@@ -235,6 +236,7 @@ class _Search:
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
         candidates: k, ways to continue each row that are looked at.
         compiled: whether a step's words are chosen in C++.
+        at_once: the decoding, if it makes several steps in one call.
     """
 
     def __init__(
@@ -266,6 +268,7 @@ class _Search:
         self.ngrams = generator.ngrams()
         # Greedy search goes on with the best one, or ends with it, unless that may be refused.
         self.candidates = 1 if self.beam == 1 and self.ngrams is None else 2 * self.beam
+        self.at_once = self._searches_at_once()
 
     def _needed_bytes(self, models: list[ReadyModel]) -> int:
         rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
@@ -275,12 +278,37 @@ class _Search:
         vocab = self.generator.vocab
         return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, self.compiled)
 
+    def _searches_at_once(self) -> Decoding | None:
+        decoding, options = self.decodings[0], self.options
+        if not self.compiled or len(self.decodings) > 1 or not isinstance(decoding, Decoding):
+            return None
+        plain = not options.alignment and options.temperature == 1 and options.unk_penalty == 0
+        return decoding if plain and decoding.decoder.compiled is not None else None
+
     def run(self) -> None:
         steps = 0
         while self.sentences.numel() > 0:
-            combinations = self._expand()
-            steps += 1
+            combinations, made = (None, 0) if self.at_once is None else self._make_steps(self.at_once)
+            if combinations is None:
+                combinations, made = self._expand(), made + 1
+            steps += made
             self._advance(combinations, steps)
+
+    def _make_steps(self, decoding: Decoding) -> tuple[Combinations | None, int]:
+        """Make steps in one call for as long as all of the best hypotheses go on, and no output can reach its limit.
+
+        Returns the ways to continue them in the first step in which they do not, None if it is not reached; and how
+        many steps were made.
+        """
+        generator, options = self.generator, self.options
+        most = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
+        if most <= 0:
+            return None, 0
+        self.tokens, self.word_scores, self.scores, made, ways = decoding.search(
+            *(self.tokens, self.word_scores, self.scores, most, self.candidates, generator.eos, generator.pad),
+            *(options.words_behind_end == "ignore", options.min_len),
+        )
+        return Combinations(*ways) if ways else None, made
 
     def _expand(self) -> Combinations:
         """The best ways to continue each row."""
@@ -335,18 +363,22 @@ class _Search:
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z
-        # Here or below is the only host-device sync per step, unless one of the best candidates ends.
-        if beam * k == 1 and ((totals > -math.inf) & ~ended).all():  # greedy search: each row goes on with its word
-            self._go_on(totals, None, step.words.squeeze(1), step.word_scores.squeeze(1))
-            return
-        scores, best = totals.topk(beam, dim=1)
-        kept = torch.arange(len(best), device=best.device)
-        if not ((scores > -math.inf) & ~ended.gather(1, best)).all():
+        if not self.compiled:
+            # Here or below is the only host-device sync per step, unless one of the best candidates ends.
+            if beam * k == 1 and ((totals > -math.inf) & ~ended).all():  # greedy search: each row goes on with its word
+                self._go_on(totals, None, step.words.squeeze(1), step.word_scores.squeeze(1))
+                return
+            scores, best = totals.topk(beam, dim=1)
+        kept = torch.arange(len(totals), device=totals.device)
+        if self.compiled or not ((scores > -math.inf) & ~ended.gather(1, best)).all():
             scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
-            unfinished = (scores[:, 0] > -math.inf) & self._collect(totals, ended, step, steps)
-            if not unfinished.all():
-                kept = unfinished.nonzero().squeeze(1)
-                kept = kept[row_permutation(kept.tolist())]
+            able, unfinished = (scores[:, 0] > -math.inf).tolist(), self._collect(totals, ended, step, steps)
+            remaining = [sentence for sentence in range(len(able)) if able[sentence] and unfinished[sentence]]
+            if not remaining:
+                self.sentences = self.sentences[:0]
+                return
+            if len(remaining) < len(able):
+                kept = kept.new_tensor([remaining[i] for i in row_permutation(remaining)])
                 scores, best, self.sentences = scores[kept], best[kept], self.sentences[kept]
                 self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
         if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
@@ -380,8 +412,8 @@ class _Search:
             for decoding in self.decodings:
                 decoding.reorder(rows)
 
-    def _collect(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> Tensor:
-        """Collect the hypotheses that end, of the candidates (b, B·k); returns which sentences are unfinished, (b,)."""
+    def _collect(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> list[bool]:
+        """Collect the hypotheses that end, of the candidates (b, B·k); returns which sentences are unfinished."""
         if self.ngrams is not None and self.generator.order.num_directions > 1:
             self._drop_repetitions(self.ngrams, totals, ended, step, steps)
         # A hypothesis that ends counts only if it is among the B best candidates, ended or not; as in fairseq.
@@ -389,8 +421,7 @@ class _Search:
         sentences, ranks = (ended.gather(1, best) & best_scores.isfinite()).nonzero().unbind(1)
         if len(sentences) > 0:
             self._finish(sentences, best[sentences, ranks], step, steps)
-        unfinished = [len(self.hypotheses[sentence]) < self.beam for sentence in self.sentences.tolist()]
-        return torch.tensor(unfinished, device=ended.device)
+        return [len(self.hypotheses[sentence]) < self.beam for sentence in self.sentences.tolist()]
 
     def _drop_repetitions(
         self, ngrams: NoRepeatNgrams, totals: Tensor, ended: Tensor, step: Combinations, steps: int

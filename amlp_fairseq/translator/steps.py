@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
@@ -148,7 +146,7 @@ def decode(translator: Translator, text: str) -> Decoding:
         system=system,
         calls=written[-1].call,
         steps=written,
-        directions=tuple((order.recover(torch.arange(len(words))) % order.num_directions).tolist()),
+        directions=tuple((order.slots(len(words)) % order.num_directions).tolist()),
         arrows=_arrows(order),
         attention=tuple(map(tuple, attention.t()[:-1].tolist())) if attention is not None and len(attention) else None,
     )
@@ -190,7 +188,7 @@ def _arrows(order: GenerationOrder) -> tuple[str, ...]:
 def _in_order(words: tuple[str, ...], probabilities: list[float], order: GenerationOrder) -> tuple[Step, ...]:
     """The steps of words in reading order, which were written in an order of generation."""
     z, count = order.words_per_step, len(words)
-    slots = order.recover(torch.arange(count)).tolist()
+    slots = order.slots(count).tolist()
     steps = []
     for call in range(1, count // z + 2):
         known = [slot < call * z for slot in slots]

@@ -186,7 +186,7 @@ class Translator:
         )
 
     def _pieces(self, hypothesis: dict[str, Any]) -> str:
-        return str(self.task.target_dictionary.string(hypothesis["tokens"].int().cpu()))
+        return str(self.task.target_dictionary.string(hypothesis["tokens"].tolist()))
 
 
 def _device(name: str) -> torch.device:

@@ -1,5 +1,11 @@
 """Linear maps and layers of softmax attention on a CPU, in C++."""
 
-from amlp_fairseq.ops.cpu_layers.layers import SOURCE, compiled_embedding, compiled_layers, compiled_map
+from amlp_fairseq.ops.cpu_layers.layers import (
+    SOURCE,
+    compiled_decoder,
+    compiled_embedding,
+    compiled_layers,
+    compiled_map,
+)
 
-__all__ = ["SOURCE", "compiled_embedding", "compiled_layers", "compiled_map"]
+__all__ = ["SOURCE", "compiled_decoder", "compiled_embedding", "compiled_layers", "compiled_map"]

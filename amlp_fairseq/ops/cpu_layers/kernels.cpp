@@ -3,7 +3,11 @@
 // Notation: docs/glossary.md.
 
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
 #include <torch/custom_class.h>
 
 #ifdef __AVX512VNNI__
@@ -345,23 +349,29 @@ class LinearMap : public torch::CustomClassHolder {
     return y;
   }
 
+  // Inputs (n, in) to outputs (n, out), which replace what was in y.
+  void product_into(std::vector<float>& y, const float* x, int64_t rows, bool relu) const {
+    y.resize(rows * out_);
+    weights_->product(x, rows, y.data(), relu);
+  }
+
  private:
   int64_t in_, out_;
   std::unique_ptr<const Weights> weights_;
 };
 
-// A table (sentences, heads, positions, d_h) in which the d_h stand together.
+// A table (sentences, heads, positions, d_h) in which the d_h stand together, with the steps of the other axes.
 struct Table {
   const float* data;
-  int64_t sentence, head, position;
-
-  explicit Table(const Tensor& table)
-      : data(table.const_data_ptr<float>()), sentence(table.stride(0)), head(table.stride(1)), position(table.stride(2)) {
-    TORCH_CHECK(table.dim() == 4 && table.stride(3) == 1, "a table of another layout");
-  }
+  int64_t positions, sentence, head, position;
 
   const float* at(int64_t s, int64_t h) const { return data + s * sentence + h * head; }
 };
+
+Table table_of(const Tensor& table) {
+  TORCH_CHECK(table.dim() == 4 && table.stride(3) == 1, "a table of another layout");
+  return {table.const_data_ptr<float>(), table.size(2), table.stride(0), table.stride(1), table.stride(2)};
+}
 
 // 0 or -inf, (1 or sentences, 1, 1 or queries, keys); or nothing.
 struct Bias {
@@ -467,6 +477,13 @@ struct Head {
   }
 };
 
+// The inputs (n, C) of a block, which become its outputs, and room for what is computed on the way.
+struct Rows {
+  float* x;
+  int64_t count, width;
+  std::vector<float> normalized, first, read, second;
+};
+
 class SoftmaxLayers : public torch::CustomClassHolder {
  public:
   // Of all maps, and of all norms weights and biases. See decoding/softmax_layers.py.
@@ -479,33 +496,37 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   Tensor step(const Tensor& inputs, const Tensor& slots, int64_t end, const std::optional<Tensor>& bias,
               std::vector<Tensor> kvs, const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
               const std::optional<Tensor>& source_bias) const {
-    const int64_t rows = inputs.size(0), count = inputs.size(1), width = inputs.size(2);
-    Tensor x = inputs.reshape({rows * count, width}).clone();
+    const int64_t sentences = inputs.size(0), words = inputs.size(1), width = inputs.size(2);
+    Tensor out = inputs.clone(at::MemoryFormat::Contiguous);
+    Rows rows{out.mutable_data_ptr<float>(), sentences * words, width, {}, {}, {}, {}};
     for (size_t layer = 0; layer < kvs.size(); layer++) {
       const int64_t block = 3 * layer;
-      const Tensor qkv = product(before(x, block), 2 * block, false);
-      write(qkv, kvs[layer], slots, end, count);
-      const Tensor kv = kvs[layer].narrow(3, 0, end);
-      added(x, block, attend(qkv, rows, kv.select(2, 0), kv.select(2, 1), bias, false));
-      over_source(x, block + 1, ks[layer], vs[layer], source_bias, false);
-      feed_forward(x, block + 2);
+      const Tensor& kv = kvs[layer];
+      first_map(rows, block, false);
+      write(rows, kv, slots, end, words);
+      const Table k{kv.const_data_ptr<float>(), end, kv.stride(0), kv.stride(1), kv.stride(3)};
+      attend(rows, sentences, 3, k, {k.data + kv.stride(2), end, k.sentence, k.head, k.position}, bias, false);
+      add(rows, block, rows.read);
+      over_source(rows, block + 1, ks[layer], vs[layer], source_bias, false);
+      feed_forward(rows, block + 2);
     }
-    return x.view({rows, count, width});
+    return out;
   }
 
   // See ParallelLayers.forward.
   Tensor parallel(const Tensor& inputs, const std::optional<Tensor>& bias, const std::optional<Tensor>& future,
                   const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
                   const std::optional<Tensor>& source_bias) const {
-    const int64_t rows = inputs.size(0), count = inputs.size(1), width = inputs.size(2);
-    Tensor x = inputs.reshape({rows * count, width}).clone();
+    const int64_t sentences = inputs.size(0), words = inputs.size(1), width = inputs.size(2);
+    Tensor out = inputs.clone(at::MemoryFormat::Contiguous);
+    Rows rows{out.mutable_data_ptr<float>(), sentences * words, width, {}, {}, {}, {}};
     for (size_t block = 0, layer = 0; block < norm_weights_.size(); layer++) {
-      over_all(x, block++, rows, bias);
-      if (future.has_value()) over_all(x, block++, rows, future);
-      if (!ks.empty()) over_source(x, block++, ks[layer], vs[layer], source_bias, true);
-      feed_forward(x, block++);
+      over_all(rows, block++, sentences, bias);
+      if (future.has_value()) over_all(rows, block++, sentences, future);
+      if (!ks.empty()) over_source(rows, block++, ks[layer], vs[layer], source_bias, true);
+      feed_forward(rows, block++);
     }
-    return x.view({rows, count, width});
+    return out;
   }
 
  private:
@@ -515,62 +536,66 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   int64_t heads_;
   bool norm_first_;
 
-  Tensor product(const Tensor& x, int64_t index, bool relu) const { return maps_[index]->product(x, relu); }
-
-  void normalized(const Tensor& x, Tensor& out, int64_t norm) const {
-    const int64_t width = x.size(1);
-    const float* from = x.const_data_ptr<float>();
-    float* to = out.mutable_data_ptr<float>();
+  void normalize_rows(const float* from, float* to, const Rows& rows, int64_t norm) const {
+    const int64_t width = rows.width;
     const float *weight = norm_weights_[norm].const_data_ptr<float>(), *bias = norm_biases_[norm].const_data_ptr<float>();
-    at::parallel_for(0, x.size(0), rows_for_a_thread(4 * width), [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows.count, rows_for_a_thread(4 * width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) normalize(from + r * width, to + r * width, width, weight, bias, eps_);
     });
   }
 
-  Tensor before(const Tensor& x, int64_t norm) const {
-    if (!norm_first_) return x;
-    Tensor out = at::empty(x.sizes(), x.options());
-    normalized(x, out, norm);
-    return out;
+  // A block's first map, of its inputs or of their norm.
+  void first_map(Rows& rows, int64_t block, bool relu) const {
+    const float* from = rows.x;
+    if (norm_first_) {
+      rows.normalized.resize(rows.count * rows.width);
+      normalize_rows(rows.x, rows.normalized.data(), rows, block);
+      from = rows.normalized.data();
+    }
+    maps_[2 * block]->product_into(rows.first, from, rows.count, relu);
   }
 
-  // A block's second map of what it has made, added to its inputs.
-  void added(Tensor& x, int64_t block, const Tensor& inner) const {
-    const Tensor more = product(inner, 2 * block + 1, false);
-    const float* from = more.const_data_ptr<float>();
-    float* to = x.mutable_data_ptr<float>();
-    const int64_t size = x.numel();
+  // A block's second map, of what it has made, added to its inputs.
+  void add(Rows& rows, int64_t block, const std::vector<float>& made) const {
+    maps_[2 * block + 1]->product_into(rows.second, made.data(), rows.count, false);
+    const float* from = rows.second.data();
+    const int64_t size = rows.count * rows.width;
 #pragma omp simd
-    for (int64_t i = 0; i < size; i++) to[i] += from[i];
-    if (!norm_first_) normalized(x, x, block);
+    for (int64_t i = 0; i < size; i++) rows.x[i] += from[i];
+    if (!norm_first_) normalize_rows(rows.x, rows.x, rows, block);
   }
 
-  void feed_forward(Tensor& x, int64_t block) const {
-    added(x, block, product(before(x, block), 2 * block, true));
+  void feed_forward(Rows& rows, int64_t block) const {
+    first_map(rows, block, true);
+    add(rows, block, rows.first);
   }
 
-  void over_source(Tensor& x, int64_t block, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
+  void over_source(Rows& rows, int64_t block, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
                    bool many) const {
-    added(x, block, attend(product(before(x, block), 2 * block, false), k.size(0), k, v, bias, many));
+    first_map(rows, block, false);
+    attend(rows, k.size(0), 1, table_of(k), table_of(v), bias, many);
+    add(rows, block, rows.read);
   }
 
-  // Self-attention of inputs (b n, C), `rows` = b.
-  void over_all(Tensor& x, int64_t block, int64_t rows, const std::optional<Tensor>& bias) const {
-    const Tensor qkv = product(before(x, block), 2 * block, false);
-    const Tensor parts = qkv.view({rows, x.size(0) / rows, 3, heads_, -1});
-    added(x, block, attend(qkv, rows, parts.select(2, 1).transpose(1, 2), parts.select(2, 2).transpose(1, 2), bias,
-                           true));
+  // Self-attention of all words of a sentence.
+  void over_all(Rows& rows, int64_t block, int64_t sentences, const std::optional<Tensor>& bias) const {
+    first_map(rows, block, false);
+    const int64_t words = rows.count / sentences, width = rows.width, step = 3 * width;
+    const float* keys = rows.first.data() + width;
+    const Table k{keys, words, words * step, width / heads_, step};
+    attend(rows, sentences, 3, k, {keys + width, words, k.sentence, k.head, k.position}, bias, true);
+    add(rows, block, rows.read);
   }
 
-  // Keys and values of new words, (R n, 3 C), into a buffer (R, H, 2, slots, d_h).
-  void write(const Tensor& qkv, Tensor& buffer, const Tensor& slots, int64_t end, int64_t count) const {
-    const int64_t width = qkv.size(1) / 3, head = width / heads_;
-    const float* from = qkv.const_data_ptr<float>();
+  // Keys and values of new words, of the first map's (R n, 3 C), into a buffer (R, H, 2, slots, d_h).
+  void write(const Rows& rows, const Tensor& buffer, const Tensor& slots, int64_t end, int64_t words) const {
+    const int64_t width = rows.width, head = width / heads_;
+    const float* from = rows.first.data();
     float* to = buffer.mutable_data_ptr<float>();
     const int64_t* own = slots.dim() == 2 ? slots.const_data_ptr<int64_t>() : nullptr;
     TORCH_CHECK(buffer.stride(4) == 1 && slots.is_contiguous(), "a buffer of another layout");
-    for (int64_t word = 0; word < qkv.size(0); word++) {
-      const int64_t row = word / count, slot = own == nullptr ? end - count + word % count : own[word];
+    for (int64_t word = 0; word < rows.count; word++) {
+      const int64_t row = word / words, slot = own == nullptr ? end - words + word % words : own[word];
       for (int64_t h = 0; h < heads_; h++)
         for (int64_t part = 0; part < 2; part++)
           std::memcpy(to + row * buffer.stride(0) + h * buffer.stride(1) + part * buffer.stride(2) + slot * buffer.stride(3),
@@ -578,26 +603,24 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     }
   }
 
-  // Attention of queries (b n, C), or of the first third of (b n, 3 C), to keys and values (b, H, m, d_h): (b n, C).
-  Tensor attend(const Tensor& queries, int64_t rows, const Tensor& keys, const Tensor& values,
-                const std::optional<Tensor>& mask, bool many) const {
-    const Table k(keys), v(values);
-    const int64_t width = keys.size(3), channels = heads_ * width, step = queries.size(1), count = queries.size(0) / rows;
+  // Attention of the first map's first C numbers of each `parts` C, the queries (b n, C), to keys and values (b, H, m, d_h).
+  void attend(Rows& rows, int64_t sentences, int64_t parts, const Table& k, const Table& v,
+              const std::optional<Tensor>& mask, bool many) const {
+    const int64_t channels = rows.width, width = channels / heads_, step = parts * channels, count = rows.count / sentences;
     const Bias bias(mask, count);
-    Tensor read = at::empty({queries.size(0), channels}, queries.options());
-    const float* from = queries.const_data_ptr<float>();
-    float* to = read.mutable_data_ptr<float>();
-    const int64_t work = 4 * count * keys.size(2) * width;
-    at::parallel_for(0, rows * heads_, rows_for_a_thread(work), [&](int64_t begin, int64_t end) {
+    rows.read.resize(rows.count * channels);
+    const float* from = rows.first.data();
+    float* to = rows.read.data();
+    const int64_t work = 4 * count * k.positions * width;
+    at::parallel_for(0, sentences * heads_, rows_for_a_thread(work), [&](int64_t begin, int64_t end) {
       for (int64_t each = begin; each < end; each++) {
         const int64_t row = each / heads_, h = each % heads_;
         const Head head{from + row * count * step + h * width, k.at(row, h), v.at(row, h),
-                        to + row * count * channels + h * width, count, keys.size(2), width, step, k.position, v.position,
+                        to + row * count * channels + h * width, count, k.positions, width, step, k.position, v.position,
                         channels};
         many || width % kLanes ? head.attend_many(bias, row) : head.attend_few(bias, row);
       }
     });
-    return read;
   }
 };
 
@@ -667,6 +690,103 @@ Tensor log_softmax_(Tensor logits) {
   return logits;
 }
 
+// An operator of ops/search_steps.
+template <typename Function>
+auto search_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+}
+
+// What a decoder of softmax attention writes in steps of z slots, all of it in one call.
+class Decoder : public torch::CustomClassHolder {
+ public:
+  // Of its layers; the embedding (V, C) with its scale and the number of slots without words; of the norm behind the layers,
+  // if there is one, weight, bias and epsilon; and the map to logits.
+  Decoder(c10::intrusive_ptr<SoftmaxLayers> layers, Tensor table, double scale, int64_t starts,
+          std::optional<Tensor> norm_weight, std::optional<Tensor> norm_bias, double eps, c10::intrusive_ptr<LinearMap> output)
+      : layers_(std::move(layers)), output_(std::move(output)), table_(std::move(table)), norm_weight_(std::move(norm_weight)),
+        norm_bias_(std::move(norm_bias)), scale_(scale), eps_(eps), starts_(starts) {}
+
+  // The steps of a beam search until one is made in which not all of the best hypotheses go on, but at most `most`.
+  //
+  // Takes the hypotheses of _Search in search/multiword_beam_search.py: tokens (R, z + T), word_scores (R, T) and
+  // scores (b, B); how many ways to continue each are looked at, k, and the other arguments of combine_words; the least
+  // words before an end symbol; the slots that are written, T, the encodings (.., C) of all and the bias (.., ..) between
+  // them; and the last arguments of StepLayers.forward. Padding is not a word.
+  //
+  // Returns the hypotheses that have gone on; how many steps were made; and of the last one the ways to continue them, as
+  // combine_words gives them, or nothing where they have gone on in that one, too.
+  std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<Tensor>> search(
+      Tensor tokens, Tensor word_scores, Tensor scores, int64_t z, int64_t most, int64_t k, int64_t eos, int64_t pad, bool ignore,
+      int64_t least, int64_t slots_written, const Tensor& encodings, const std::optional<Tensor>& bias, std::vector<Tensor> kvs,
+      const std::vector<Tensor>& ks, const std::vector<Tensor>& vs, const std::optional<Tensor>& source_bias) const {
+    using Ways = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+    using OnwardOrNot = std::tuple<Tensor, Tensor, Tensor, Tensor, bool>;
+    static const auto combine_words =
+        search_operator<Ways(const Tensor&, int64_t, int64_t, int64_t, bool)>("amlp_fairseq::combine_words");
+    static const auto continue_all =
+        search_operator<OnwardOrNot(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&)>(
+            "amlp_fairseq::continue_all");
+    constexpr float none = -std::numeric_limits<float>::infinity();
+    const Tensor slots = at::arange(slots_written, slots_written + most * z, tokens.options());
+    for (int64_t made = 0; made < most;) {
+      const int64_t begin = slots_written + made * z, end = begin + z;
+      const Tensor words = tokens.narrow(1, tokens.size(1) - z, z);
+      Tensor x = embed(words, slots.narrow(0, made * z, z), table_, scale_, encodings, starts_);
+      std::optional<Tensor> own;
+      if (bias.has_value()) own = bias->narrow(0, begin, z).narrow(1, 0, end);
+      x = layers_->step(x, slots, end, own, kvs, ks, vs, source_bias);
+      if (norm_weight_.has_value()) x = at::layer_norm(x, {x.size(2)}, norm_weight_, norm_bias_, eps_);
+      const Tensor lprobs = log_softmax_(output_->product(x, false));
+      lprobs.select(2, pad).fill_(none);
+      if (begin < least) lprobs.narrow(1, 0, std::min(z, least - begin)).select(2, eos).fill_(none);
+      const auto [step_scores, step_words, step_word_scores, ends] = combine_words.call(lprobs, k, eos, pad, ignore);
+      const auto [kept, rows, next, next_scores, all] =
+          continue_all.call(scores, step_scores, ends, step_words, step_word_scores);
+      made++;
+      if (!all) return {tokens, word_scores, scores, made, {step_scores, step_words, step_word_scores, ends}};
+      scores = kept;
+      if (moves(rows)) {
+        tokens = tokens.index_select(0, rows), word_scores = word_scores.index_select(0, rows);
+        for (Tensor& kv : kvs) permute(kv, rows, end);
+      }
+      tokens = at::cat({tokens, next}, 1), word_scores = at::cat({word_scores, next_scores}, 1);
+    }
+    return {tokens, word_scores, scores, most, {}};
+  }
+
+ private:
+  c10::intrusive_ptr<SoftmaxLayers> layers_;
+  c10::intrusive_ptr<LinearMap> output_;
+  Tensor table_;
+  std::optional<Tensor> norm_weight_, norm_bias_;
+  double scale_, eps_;
+  int64_t starts_;
+
+  static bool moves(const Tensor& rows) {
+    const int64_t* from = rows.const_data_ptr<int64_t>();
+    for (int64_t row = 0; row < rows.size(0); row++)
+      if (from[row] != row) return true;
+    return false;
+  }
+
+  // Row i of a buffer (R, H, 2, slots, d_h) becomes what row rows[i] was, in the first `end` slots.
+  static void permute(Tensor& buffer, const Tensor& rows, int64_t end) {
+    TORCH_CHECK(buffer.stride(4) == 1 && buffer.stride(3) == buffer.size(4), "a buffer of another layout");
+    const int64_t parts = buffer.size(1) * 2, part = end * buffer.size(4);
+    float* table = buffer.mutable_data_ptr<float>();
+    const int64_t* from = rows.const_data_ptr<int64_t>();
+    const auto at = [&](int64_t row, int64_t i) {
+      return table + row * buffer.stride(0) + i / 2 * buffer.stride(1) + i % 2 * buffer.stride(2);
+    };
+    std::vector<float> moved;
+    for (int64_t row = 0; row < rows.size(0); row++)
+      for (int64_t i = 0; i < parts && from[row] != row; i++) moved.insert(moved.end(), at(from[row], i), at(from[row], i) + part);
+    const float* next = moved.data();
+    for (int64_t row = 0; row < rows.size(0); row++)
+      for (int64_t i = 0; i < parts && from[row] != row; i++, next += part) std::copy(next, next + part, at(row, i));
+  }
+};
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
@@ -682,4 +802,8 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
                        bool>())
       .def("step", &SoftmaxLayers::step)
       .def("parallel", &SoftmaxLayers::parallel);
+  library.class_<Decoder>("Decoder")
+      .def(torch::init<c10::intrusive_ptr<SoftmaxLayers>, Tensor, double, int64_t, std::optional<Tensor>,
+                       std::optional<Tensor>, double, c10::intrusive_ptr<LinearMap>>())
+      .def("search", &Decoder::search);
 }

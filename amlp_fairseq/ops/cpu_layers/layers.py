@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.ops.compiled import loaded
+from amlp_fairseq.ops.search_steps import SOURCE as SEARCH_STEPS
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -52,3 +53,21 @@ def compiled_layers(maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: i
         return None
     biases = [norm.bias.detach() for norm in norms]
     return torch.classes.amlp_fairseq.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first)
+
+
+def compiled_decoder(
+    layers: Any, table: Tensor, scale: float, starts: int, norm: nn.LayerNorm | None, output: Any
+) -> Any:
+    """An object whose method ``search`` makes steps of a beam search, see ``Decoder`` in ``kernels.cpp``; None where
+    ``ops/search_steps`` has not been compiled.
+
+    Args:
+        layers: what ``compiled_layers`` has given.
+        table, scale, starts: see ``compiled_embedding``.
+        norm: behind the layers.
+        output: the map to logits, what ``compiled_map`` has given.
+    """
+    if not loaded(SEARCH_STEPS):
+        return None
+    weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight.detach(), norm.bias.detach(), norm.eps)
+    return torch.classes.amlp_fairseq.Decoder(layers, table, scale, starts, weight, bias, eps, output)

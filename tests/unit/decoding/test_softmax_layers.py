@@ -12,9 +12,10 @@ import toy
 from amlp_fairseq.decoding import ready_nat as ready_nat_module
 from amlp_fairseq.decoding import softmax_layers
 from amlp_fairseq.decoding.packed_linear import pack, with_packed_linears
+from amlp_fairseq.decoding.ready_encoder import ready_encoder
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.ready_nat import ready_nat
-from amlp_fairseq.decoding.softmax_layers import decoder_layers, ready_encoder
+from amlp_fairseq.decoding.softmax_layers import decoder_layers
 
 EOS = 2
 
