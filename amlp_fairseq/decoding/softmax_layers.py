@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
+from amlp_fairseq.decoding.compiled_attentions import compiled_self_attention
 from amlp_fairseq.decoding.packed_linear import (
     CompiledMap,
     Int8Map,
@@ -32,19 +33,29 @@ from amlp_fairseq.ops.cpu_layers import compiled_layers
 
 
 def decoder_layers(layers: Sequence[Any]) -> Any:
-    """``StepLayers.forward`` of ``step_decoder``'s layers; None where a layer has another attention or
-    activation, or its linear maps are of a kind that TorchScript cannot call."""
-    attentions = [each for layer in layers for each in (layer.self_attention, layer.cross_attention)]
-    if any(type(each) is not SoftmaxAttention for each in attentions):
+    """``StepLayers.forward`` of ``step_decoder``'s layers, in C++ also with average attention or convolutions in the
+    place of the self-attention; None where a layer has another attention or activation, or its linear maps are of a
+    kind that cannot be called."""
+    if any(type(layer.cross_attention) is not SoftmaxAttention or layer.activation is not None for layer in layers):
         return None
-    if any(layer.activation is not None for layer in layers):
-        return None
-    maps = []
+    own, maps = [layer.self_attention for layer in layers], []
+    all_softmax = all(type(each) is SoftmaxAttention for each in own)
     for layer in layers:
-        own, cross = layer.self_attention.packed, layer.cross_attention.packed
-        maps += [own.get("qkv"), own.get("out"), cross.get("q"), cross.get("out"), layer.fc1, layer.fc2]
+        if all_softmax:
+            maps += [layer.self_attention.packed.get("qkv"), layer.self_attention.packed.get("out")]
+        cross = layer.cross_attention.packed
+        maps += [cross.get("q"), cross.get("out"), layer.fc1, layer.fc2]
     norms = [norm for layer in layers for norm in layer.norms]
-    return _at_once((_Int8Steps, _OneDnnSteps), maps, norms, attentions[0].num_heads, layers[0].norm_first)
+    heads, norm_first = layers[0].cross_attention.num_heads, layers[0].norm_first
+    if all_softmax:
+        return _at_once((_Int8Steps, _OneDnnSteps), maps, norms, heads, norm_first)
+    if not all(isinstance(each, CompiledMap) for each in maps):
+        return None
+    others = [compiled_self_attention(each) for each in own]
+    if any(each is None for each in others):
+        return None
+    compiled = compiled_layers([each.compiled for each in maps], norms, heads, norm_first, others)
+    return None if compiled is None else compiled.step
 
 
 def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:

@@ -135,7 +135,7 @@ class StepDecoder:
                 context.slots,
                 context.end,
                 context.bias,
-                [state["kv"] for state in states],
+                [tensor for state in states for tensor in state.values()],
                 [memory["k"] for memory in memories],
                 [memory["v"] for memory in memories],
                 memories[0].get("bias"),
@@ -217,7 +217,7 @@ class Decoding:
         tokens, word_scores, scores, made, ways = decoder.compiled.search(
             *(tokens, word_scores, scores, z, min(most, room // z), k, eos, pad, ignore, least, self.length),
             *(decoder.encodings, decoder.bias if decoder.masked else None),
-            [state["kv"] for state in self.states.layers],
+            [tensor for state in self.states.layers for tensor in state.values()],
             [memory["k"] for memory in self.memories],
             [memory["v"] for memory in self.memories],
             self.memories[0].get("bias"),

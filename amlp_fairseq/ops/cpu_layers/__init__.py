@@ -1,11 +1,21 @@
-"""Linear maps and layers of softmax attention on a CPU, in C++."""
+"""Linear maps and layers of a decoder or encoder on a CPU, in C++."""
 
 from amlp_fairseq.ops.cpu_layers.layers import (
     SOURCE,
+    compiled_average,
+    compiled_convolution,
     compiled_decoder,
     compiled_embedding,
     compiled_layers,
     compiled_map,
 )
 
-__all__ = ["SOURCE", "compiled_decoder", "compiled_embedding", "compiled_layers", "compiled_map"]
+__all__ = [
+    "SOURCE",
+    "compiled_average",
+    "compiled_convolution",
+    "compiled_decoder",
+    "compiled_embedding",
+    "compiled_layers",
+    "compiled_map",
+]

@@ -81,6 +81,11 @@ inline float exponential(float x) {
   return x < -87.0f ? 0.0f : series * scale;
 }
 
+inline float sigmoid(float x) {
+  const float power = exponential(-std::abs(x));
+  return (x < 0 ? power : 1.0f) / (1.0f + power);
+}
+
 void normalize(const float* x, float* out, int64_t width, const float* weight, const float* bias, float eps) {
   float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
@@ -484,29 +489,158 @@ struct Rows {
   std::vector<float> normalized, first, read, second;
 };
 
+using Map = c10::intrusive_ptr<LinearMap>;
+
+// A self-attention in steps that is not softmax attention.
+struct StepAttention {
+  virtual ~StepAttention() = default;
+  // Outputs (R n, C) for inputs y (R n, C), n words of each row in whole steps, which replace what was in `out`. The state, with
+  // R as its first axis, is that after the `count` words before; it is updated.
+  virtual void step(const float* y, int64_t n, const Tensor& state, int64_t count, std::vector<float>& out) const = 0;
+};
+
+// See attention/average.py; the state is the sums (R, C) of the inputs.
+struct AverageAttention : StepAttention {
+  // The maps of the feed-forward network and of the gates, where it has them; and z.
+  const std::optional<Map> inner_, outer_, gates_;
+  const int64_t z_;
+
+  AverageAttention(std::optional<Map> inner, std::optional<Map> outer, std::optional<Map> gates, int64_t z)
+      : inner_(std::move(inner)), outer_(std::move(outer)), gates_(std::move(gates)), z_(z) {}
+
+  void step(const float* y, int64_t n, const Tensor& sums, int64_t count, std::vector<float>& out) const override {
+    const int64_t rows = sums.size(0), width = sums.size(1), size = rows * n * width;
+    TORCH_CHECK(sums.is_contiguous() && n % z_ == 0, "sums of another layout, or parts of steps");
+    out.resize(size);
+    float* total = sums.mutable_data_ptr<float>();
+    for (int64_t row = 0; row < rows; row++, total += width)
+      for (int64_t word = 0; word < n; word += z_) {
+        const float *first = y + (row * n + word) * width, seen = count + word + z_;
+        float* to = &out[(row * n + word) * width];
+        for (int64_t c = 0; c < width; c++) {
+          float sum = first[c];
+          for (int64_t i = 1; i < z_; i++) sum += first[i * width + c];
+          total[c] += sum;
+          for (int64_t i = 0; i < z_; i++) to[i * width + c] = total[c] / seen;
+        }
+      }
+    if (inner_.has_value()) {
+      std::vector<float> inner;
+      (*inner_)->product_into(inner, out.data(), rows * n, true);
+      (*outer_)->product_into(out, inner.data(), rows * n, false);
+    }
+    if (!gates_.has_value()) return;
+    std::vector<float> both(2 * size), gates;
+    for (int64_t word = 0; word < rows * n; word++) {
+      std::copy_n(y + word * width, width, &both[2 * word * width]);
+      std::copy_n(&out[word * width], width, &both[(2 * word + 1) * width]);
+    }
+    (*gates_)->product_into(gates, both.data(), rows * n, false);
+    for (int64_t word = 0; word < rows * n; word++) {
+      const float* gate = &gates[2 * word * width];
+#pragma omp simd
+      for (int64_t c = 0; c < width; c++)
+        out[word * width + c] = sigmoid(gate[c]) * y[word * width + c] + sigmoid(gate[width + c]) * out[word * width + c];
+    }
+  }
+};
+
+// See attention/dynamic_conv.py; the state is the last max(k - z, 0) inputs of the convolution, (R, .., C).
+struct Convolution : StepAttention {
+  // The maps in front and behind; that of the kernels, or kernels (H, k) that are the same for all; H, k and z; whether a gated
+  // linear unit is in front, and whether kernels are normalised by a softmax.
+  const Map first_, last_;
+  const std::optional<Map> kernel_map_;
+  const std::optional<Tensor> kernels_;
+  const int64_t heads_, k_, z_;
+  const bool glu_, softmax_;
+
+  Convolution(Map first, Map last, std::optional<Map> kernel_map, std::optional<Tensor> kernels, int64_t heads, int64_t k,
+              int64_t z, bool glu, bool softmax)
+      : first_(std::move(first)), last_(std::move(last)), kernel_map_(std::move(kernel_map)), kernels_(std::move(kernels)),
+        heads_(heads), k_(k), z_(z), glu_(glu), softmax_(softmax) {}
+
+  void step(const float* y, int64_t n, const Tensor& state, int64_t, std::vector<float>& out) const override {
+    const int64_t rows = state.size(0), kept = state.size(1), width = state.size(2), head = width / heads_;
+    TORCH_CHECK(state.is_contiguous() && n % z_ == 0, "a state of another layout, or parts of steps");
+    std::vector<float> inputs, kernels, window((kept + n) * width), mixed(rows * n * width, 0), kernel(whole_vectors(k_));
+    first_->product_into(inputs, y, rows * n, false);
+    if (glu_) {
+      for (int64_t word = 0; word < rows * n; word++)
+        for (int64_t c = 0; c < width; c++)
+          inputs[word * width + c] = inputs[2 * word * width + c] * sigmoid(inputs[(2 * word + 1) * width + c]);
+    }
+    if (kernel_map_.has_value()) (*kernel_map_)->product_into(kernels, inputs.data(), rows * n, false);
+    for (int64_t row = 0; row < rows; row++) {
+      float* last = state.mutable_data_ptr<float>() + row * kept * width;
+      std::copy_n(last, kept * width, window.begin());
+      std::copy_n(&inputs[row * n * width], n * width, window.begin() + kept * width);
+      for (int64_t word = 0; word < n; word++) {
+        const float* seen = &window[(kept + (word / z_ + 1) * z_ - k_) * width];
+        for (int64_t h = 0; h < heads_; h++) {
+          const float* own = kernels_.has_value() ? kernels_->const_data_ptr<float>() : &kernels[(row * n + word) * heads_ * k_];
+          std::copy_n(own + h * k_, k_, kernel.begin());
+          if (softmax_) ::softmax(kernel.data(), nullptr, k_);
+          float* to = &mixed[(row * n + word) * width + h * head];
+          for (int64_t j = 0; j < k_; j++)
+#pragma omp simd
+            for (int64_t c = 0; c < head; c++) to[c] += kernel[j] * seen[j * width + h * head + c];
+        }
+      }
+      std::copy_n(window.end() - kept * width, kept * width, last);
+    }
+    last_->product_into(out, mixed.data(), rows * n, false);
+  }
+};
+
+class SelfAttention : public torch::CustomClassHolder {
+ public:
+  explicit SelfAttention(std::unique_ptr<const StepAttention> own) : own(std::move(own)) {}
+
+  static c10::intrusive_ptr<SelfAttention> average(std::optional<Map> inner, std::optional<Map> outer,
+                                                   std::optional<Map> gates, int64_t z) {
+    return c10::make_intrusive<SelfAttention>(std::make_unique<AverageAttention>(inner, outer, gates, z));
+  }
+
+  static c10::intrusive_ptr<SelfAttention> convolution(Map first, Map last, std::optional<Map> kernel_map,
+                                                       std::optional<Tensor> kernels, int64_t heads, int64_t k, int64_t z,
+                                                       bool glu, bool softmax) {
+    return c10::make_intrusive<SelfAttention>(
+        std::make_unique<Convolution>(first, last, kernel_map, kernels, heads, k, z, glu, softmax));
+  }
+
+  const std::unique_ptr<const StepAttention> own;
+};
+
 class SoftmaxLayers : public torch::CustomClassHolder {
  public:
-  // Of all maps, and of all norms weights and biases. See decoding/softmax_layers.py.
-  SoftmaxLayers(std::vector<c10::intrusive_ptr<LinearMap>> maps, std::vector<Tensor> norm_weights,
-                std::vector<Tensor> norm_biases, double eps, int64_t heads, bool norm_first)
-      : maps_(std::move(maps)), norm_weights_(std::move(norm_weights)), norm_biases_(std::move(norm_biases)), eps_(eps),
-        heads_(heads), norm_first_(norm_first) {}
+  // Of all maps, and of all norms weights and biases. Where the layers' self-attentions are others, these are given. See
+  // decoding/softmax_layers.py.
+  SoftmaxLayers(std::vector<Map> maps, std::vector<Tensor> norm_weights, std::vector<Tensor> norm_biases, double eps,
+                int64_t heads, bool norm_first, std::vector<c10::intrusive_ptr<SelfAttention>> others)
+      : maps_(std::move(maps)), norm_weights_(std::move(norm_weights)), norm_biases_(std::move(norm_biases)),
+        others_(std::move(others)), eps_(eps), heads_(heads), norm_first_(norm_first) {}
 
   // See StepLayers.forward.
   Tensor step(const Tensor& inputs, const Tensor& slots, int64_t end, const std::optional<Tensor>& bias,
-              std::vector<Tensor> kvs, const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
+              std::vector<Tensor> states, const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
               const std::optional<Tensor>& source_bias) const {
     const int64_t sentences = inputs.size(0), words = inputs.size(1), width = inputs.size(2);
     Tensor out = inputs.clone(at::MemoryFormat::Contiguous);
     Rows rows{out.mutable_data_ptr<float>(), sentences * words, width, {}, {}, {}, {}};
-    for (size_t layer = 0; layer < kvs.size(); layer++) {
+    for (size_t layer = 0; layer < states.size(); layer++) {
       const int64_t block = 3 * layer;
-      const Tensor& kv = kvs[layer];
-      first_map(rows, block, false);
-      write(rows, kv, slots, end, words);
-      const Table k{kv.const_data_ptr<float>(), end, kv.stride(0), kv.stride(1), kv.stride(3)};
-      attend(rows, sentences, 3, k, {k.data + kv.stride(2), end, k.sentence, k.head, k.position}, bias, false);
-      add(rows, block, rows.read);
+      const Tensor& state = states[layer];
+      if (others_.empty()) {
+        first_map(rows, block, false);
+        write(rows, state, slots, end, words);
+        const Table k{state.const_data_ptr<float>(), end, state.stride(0), state.stride(1), state.stride(3)};
+        attend(rows, sentences, 3, k, {k.data + state.stride(2), end, k.sentence, k.head, k.position}, bias, false);
+        add(rows, block, rows.read);
+      } else {
+        others_[layer]->own->step(inputs_of(rows, block), words, state, end - words, rows.second);
+        add_second(rows, block);
+      }
       over_source(rows, block + 1, ks[layer], vs[layer], source_bias, false);
       feed_forward(rows, block + 2);
     }
@@ -530,8 +664,9 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   }
 
  private:
-  std::vector<c10::intrusive_ptr<LinearMap>> maps_;
+  std::vector<Map> maps_;
   std::vector<Tensor> norm_weights_, norm_biases_;
+  std::vector<c10::intrusive_ptr<SelfAttention>> others_;
   double eps_;
   int64_t heads_;
   bool norm_first_;
@@ -544,20 +679,28 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     });
   }
 
-  // A block's first map, of its inputs or of their norm.
+  // The number of the first of a block's two maps. Other self-attentions have their own.
+  int64_t map_of(int64_t block) const { return 2 * (others_.empty() ? block : block - block / 3 - 1); }
+
+  // A block's inputs, or their norm.
+  const float* inputs_of(Rows& rows, int64_t block) const {
+    if (!norm_first_) return rows.x;
+    rows.normalized.resize(rows.count * rows.width);
+    normalize_rows(rows.x, rows.normalized.data(), rows, block);
+    return rows.normalized.data();
+  }
+
   void first_map(Rows& rows, int64_t block, bool relu) const {
-    const float* from = rows.x;
-    if (norm_first_) {
-      rows.normalized.resize(rows.count * rows.width);
-      normalize_rows(rows.x, rows.normalized.data(), rows, block);
-      from = rows.normalized.data();
-    }
-    maps_[2 * block]->product_into(rows.first, from, rows.count, relu);
+    maps_[map_of(block)]->product_into(rows.first, inputs_of(rows, block), rows.count, relu);
   }
 
   // A block's second map, of what it has made, added to its inputs.
   void add(Rows& rows, int64_t block, const std::vector<float>& made) const {
-    maps_[2 * block + 1]->product_into(rows.second, made.data(), rows.count, false);
+    maps_[map_of(block) + 1]->product_into(rows.second, made.data(), rows.count, false);
+    add_second(rows, block);
+  }
+
+  void add_second(Rows& rows, int64_t block) const {
     const float* from = rows.second.data();
     const int64_t size = rows.count * rows.width;
 #pragma omp simd
@@ -702,7 +845,7 @@ class Decoder : public torch::CustomClassHolder {
   // Of its layers; the embedding (V, C) with its scale and the number of slots without words; of the norm behind the layers,
   // if there is one, weight, bias and epsilon; and the map to logits.
   Decoder(c10::intrusive_ptr<SoftmaxLayers> layers, Tensor table, double scale, int64_t starts,
-          std::optional<Tensor> norm_weight, std::optional<Tensor> norm_bias, double eps, c10::intrusive_ptr<LinearMap> output)
+          std::optional<Tensor> norm_weight, std::optional<Tensor> norm_bias, double eps, Map output)
       : layers_(std::move(layers)), output_(std::move(output)), table_(std::move(table)), norm_weight_(std::move(norm_weight)),
         norm_bias_(std::move(norm_bias)), scale_(scale), eps_(eps), starts_(starts) {}
 
@@ -717,7 +860,7 @@ class Decoder : public torch::CustomClassHolder {
   // combine_words gives them, or nothing where they have gone on in that one, too.
   std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<Tensor>> search(
       Tensor tokens, Tensor word_scores, Tensor scores, int64_t z, int64_t most, int64_t k, int64_t eos, int64_t pad, bool ignore,
-      int64_t least, int64_t slots_written, const Tensor& encodings, const std::optional<Tensor>& bias, std::vector<Tensor> kvs,
+      int64_t least, int64_t slots_written, const Tensor& encodings, const std::optional<Tensor>& bias, std::vector<Tensor> states,
       const std::vector<Tensor>& ks, const std::vector<Tensor>& vs, const std::optional<Tensor>& source_bias) const {
     using Ways = std::tuple<Tensor, Tensor, Tensor, Tensor>;
     using OnwardOrNot = std::tuple<Tensor, Tensor, Tensor, Tensor, bool>;
@@ -734,7 +877,7 @@ class Decoder : public torch::CustomClassHolder {
       Tensor x = embed(words, slots.narrow(0, made * z, z), table_, scale_, encodings, starts_);
       std::optional<Tensor> own;
       if (bias.has_value()) own = bias->narrow(0, begin, z).narrow(1, 0, end);
-      x = layers_->step(x, slots, end, own, kvs, ks, vs, source_bias);
+      x = layers_->step(x, slots, end, own, states, ks, vs, source_bias);
       if (norm_weight_.has_value()) x = at::layer_norm(x, {x.size(2)}, norm_weight_, norm_bias_, eps_);
       const Tensor lprobs = log_softmax_(output_->product(x, false));
       lprobs.select(2, pad).fill_(none);
@@ -747,7 +890,7 @@ class Decoder : public torch::CustomClassHolder {
       scores = kept;
       if (moves(rows)) {
         tokens = tokens.index_select(0, rows), word_scores = word_scores.index_select(0, rows);
-        for (Tensor& kv : kvs) permute(kv, rows, end);
+        for (const Tensor& state : states) permute(state, rows, end);
       }
       tokens = at::cat({tokens, next}, 1), word_scores = at::cat({word_scores, next_scores}, 1);
     }
@@ -756,7 +899,7 @@ class Decoder : public torch::CustomClassHolder {
 
  private:
   c10::intrusive_ptr<SoftmaxLayers> layers_;
-  c10::intrusive_ptr<LinearMap> output_;
+  Map output_;
   Tensor table_;
   std::optional<Tensor> norm_weight_, norm_bias_;
   double scale_, eps_;
@@ -769,14 +912,16 @@ class Decoder : public torch::CustomClassHolder {
     return false;
   }
 
-  // Row i of a buffer (R, H, 2, slots, d_h) becomes what row rows[i] was, in the first `end` slots.
-  static void permute(Tensor& buffer, const Tensor& rows, int64_t end) {
-    TORCH_CHECK(buffer.stride(4) == 1 && buffer.stride(3) == buffer.size(4), "a buffer of another layout");
-    const int64_t parts = buffer.size(1) * 2, part = end * buffer.size(4);
-    float* table = buffer.mutable_data_ptr<float>();
+  // Row i of a state becomes what row rows[i] was: of a buffer (R, H, 2, slots, d_h) in the first `end` slots, of others as
+  // a whole.
+  static void permute(const Tensor& state, const Tensor& rows, int64_t end) {
+    const bool buffer = state.dim() == 5;
+    TORCH_CHECK(buffer ? state.stride(3) == state.size(4) : state.is_contiguous(), "a state of another layout");
+    const int64_t parts = buffer ? state.size(1) * 2 : 1, part = buffer ? end * state.size(4) : state.numel() / state.size(0);
+    float* table = state.mutable_data_ptr<float>();
     const int64_t* from = rows.const_data_ptr<int64_t>();
     const auto at = [&](int64_t row, int64_t i) {
-      return table + row * buffer.stride(0) + i / 2 * buffer.stride(1) + i % 2 * buffer.stride(2);
+      return table + row * state.stride(0) + (buffer ? i / 2 * state.stride(1) + i % 2 * state.stride(2) : 0);
     };
     std::vector<float> moved;
     for (int64_t row = 0; row < rows.size(0); row++)
@@ -797,13 +942,16 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.class_<LinearMap>("LinearMap")
       .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())
       .def("product", &LinearMap::product);
+  library.class_<SelfAttention>("SelfAttention")
+      .def_static("average", &SelfAttention::average)
+      .def_static("convolution", &SelfAttention::convolution);
   library.class_<SoftmaxLayers>("SoftmaxLayers")
-      .def(torch::init<std::vector<c10::intrusive_ptr<LinearMap>>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t,
-                       bool>())
+      .def(torch::init<std::vector<Map>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool,
+                       std::vector<c10::intrusive_ptr<SelfAttention>>>())
       .def("step", &SoftmaxLayers::step)
       .def("parallel", &SoftmaxLayers::parallel);
   library.class_<Decoder>("Decoder")
       .def(torch::init<c10::intrusive_ptr<SoftmaxLayers>, Tensor, double, int64_t, std::optional<Tensor>,
-                       std::optional<Tensor>, double, c10::intrusive_ptr<LinearMap>>())
+                       std::optional<Tensor>, double, Map>())
       .def("search", &Decoder::search);
 }

@@ -40,19 +40,57 @@ def compiled_embedding(table: Tensor) -> Any:
     return torch.ops.amlp_fairseq.embed if usable else None
 
 
-def compiled_layers(maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool) -> Any:
+def compiled_layers(
+    maps: Sequence[Any],
+    norms: Sequence[nn.LayerNorm],
+    heads: int,
+    norm_first: bool,
+    others: Sequence[Any] = (),
+) -> Any:
     """An object with the methods ``step`` and ``parallel``, which are ``forward`` of ``StepLayers`` and of
     ``ParallelLayers``; None for norms of another type than float32.
 
     Args:
         maps: what ``compiled_map`` has given.
         norms, heads, norm_first: see ``SoftmaxLayers``.
+        others: the layers' self-attentions where they are not softmax attention, what ``compiled_average`` or
+            ``compiled_convolution`` has given; these have no maps among ``maps``.
     """
     weights = [norm.weight.detach() for norm in norms]
     if any(weight.dtype != torch.float32 for weight in weights):
         return None
     biases = [norm.bias.detach() for norm in norms]
-    return torch.classes.amlp_fairseq.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first)
+    classes = torch.classes.amlp_fairseq
+    return classes.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first, [*others])
+
+
+def compiled_average(inner: Any, outer: Any, gates: Any, z: int) -> Any:
+    """``AverageAttention.step`` for ``compiled_layers``.
+
+    Args:
+        inner, outer, gates: what ``compiled_map`` has given, of its feed-forward network and its gates; None where it
+            has none.
+        z: words per step.
+    """
+    return torch.classes.amlp_fairseq.SelfAttention.average(inner, outer, gates, z)
+
+
+def compiled_convolution(
+    first: Any, last: Any, kernels: Any, heads: int, size: int, z: int, glu: bool, softmax: bool
+) -> Any:
+    """``ConvolutionBlock.step`` for ``compiled_layers``.
+
+    Args:
+        first, last: what ``compiled_map`` has given, of its two linear maps.
+        kernels: likewise, of the map that makes them, (…, C) to (…, H·k); or a tensor (H, k), the same for all words.
+        heads, size, z: H, k and words per step.
+        glu: whether there is a gated linear unit behind the first map.
+        softmax: whether a softmax normalises the kernels.
+    """
+    constant = isinstance(kernels, Tensor)
+    dynamic, static = (None, kernels) if constant else (kernels, None)
+    convolution = torch.classes.amlp_fairseq.SelfAttention.convolution
+    return convolution(first, last, dynamic, static, heads, size, z, glu, softmax)
 
 
 def compiled_decoder(

@@ -62,6 +62,48 @@ def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: i
         words = torch.randint(4, 16, (6, 2), generator=generator)
 
 
+KERNELS = {"decoder_kernel_size_list": [3, 5], "decoder_conv_heads": 4}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoder_self_attention_type": "average"},
+        {"decoder_self_attention_type": "average", "average_ffn": True},
+        {"decoder_self_attention_type": "average", "no_average_gate": True},
+        {"decoder_self_attention_type": "dynamic_conv", **KERNELS},
+        {"decoder_self_attention_type": "dynamic_conv", **KERNELS, "decoder_glu": 0, "weight_normalization": "none"},
+        {"decoder_self_attention_type": "dynamic_conv", "decoder_kernel_size_list": [1]},
+        {"decoder_self_attention_type": "light_conv", **KERNELS, "decoder_conv_dim": 24},
+        {"decoder_self_attention_type": "light_conv", **KERNELS, "weight_normalization": "abs-l1"},
+    ],
+)
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@torch.inference_mode()
+def test_other_self_attentions_in_cpp(
+    decode_dtype: str | None, norm_first: bool, options: dict[str, Any], operators: str, tolerance: float
+) -> None:
+    """One step after the other, and two at once. An input may be rounded to another of int8's steps."""
+    tolerance = 0.1 if decode_dtype == "int8" else tolerance
+    task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **options)
+    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
+    assert (at_once is not None) == (operators == "C++")
+    net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
+    sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
+    words = torch.full((6, 2), EOS)
+    for step in range(12):
+        model.decoder.layers_at_once = at_once
+        found, _ = sessions[0].step(words)
+        model.decoder.layers_at_once = None
+        expected, _ = sessions[1].step(words)
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+        rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
+        for session in sessions:
+            session.reorder(rows)
+        words = torch.randint(4, 16, (6, 2 + 2 * (step % 2)), generator=generator)
+
+
 @torch.inference_mode()
 def test_rows_that_stand_at_different_words(tolerance: float) -> None:
     task = toy.task(12, num_directions=1)
@@ -84,7 +126,8 @@ def test_rows_that_stand_at_different_words(tolerance: float) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"decoder_self_attention_type": "average"},
+        {"decoder_self_attention_type": "dynamic_conv", "weight_normalization": "tanh", **KERNELS},
+        {"decoder_self_attention_type": "average", "decoder_cross_attention_type": "linear"},
         {"decoder_cross_attention_type": "linear"},
         {"activation_fn": "gelu"},
     ],

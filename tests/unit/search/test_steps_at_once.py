@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import toy
 
+from amlp_fairseq.decoding import step_decoder
 from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.search import multiword_beam_search as module
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
@@ -78,6 +79,36 @@ def test_both_find_the_same(
     one_by_one(monkeypatch)
     assert found == [translate(task, model, sources, **options) for model, options in cases]
     assert not any(calls[before:])
+
+
+@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(("h", "c"), [(1, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize("attention", ["average", "dynamic_conv", "light_conv"])
+def test_other_self_attentions(
+    attention: str,
+    h: int,
+    c: int,
+    beam: int,
+    decode_dtype: str | None,
+    calls: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both find the same, and in float32 what is found with layers that are called from Python."""
+    task = toy.task(9, num_directions=h, words_per_direction=c)
+    model = toy.model(task, decoder_self_attention_type=attention, decoder_kernel_size_list=[2, 5])
+    sources = toy.random_sources(5, 9, seed=1)
+    options: dict[str, Any] = {"beam_size": beam, "max_len_b": 30, "decode_dtype": decode_dtype}
+    found = translate(task, model, sources, **options)
+    assert max(calls) > 0
+    one_by_one(monkeypatch)
+    assert found == translate(task, model, sources, **options)
+    if decode_dtype is None:
+        monkeypatch.setattr(step_decoder, "decoder_layers", lambda layers: None)
+        expected = translate(task, model, sources, **options)
+        assert [[each[0] for each in hypotheses] for hypotheses in found] == [
+            [each[0] for each in hypotheses] for hypotheses in expected
+        ]
 
 
 def test_a_sentence_is_one_call(calls: list[int]) -> None:
