@@ -61,6 +61,16 @@ def test_another_source_is_another_library(source: Path) -> None:
     assert compile_source(source) != library
 
 
+def test_a_header_is_part_of_the_source(source: Path) -> None:
+    header = source.with_name("small.h")
+    header.write_text(SMALL)
+    source.write_text('#include "small.h"\n')
+    library = compile_source(source)
+    header.write_text(SMALL.replace("1", "2"))
+    assert not loaded(source)
+    assert compile_source(source) != library
+
+
 @pytest.mark.parametrize("changed", ["torch", "processor"])
 def test_what_it_was_compiled_for_counts(changed: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = library_of(source)
