@@ -1,4 +1,4 @@
-"""Self-attentions of a decoder that are not softmax attention, in C++ (``ops/cpu_layers``)."""
+"""Self-attentions that are not softmax attention, in C++ (``ops/cpu_layers``)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from amlp_fairseq.ops.cpu_layers import compiled_average, compiled_convolution
 
 
 def compiled_self_attention(attention: Any) -> Any:
-    """The ``step`` of average attention or of a convolution for ``compiled_layers``; None for another attention, or
-    where one of its packed linear maps has not been compiled."""
+    """Average attention or a convolution for ``compiled_layers``; None for another attention, or where one of its
+    packed linear maps has not been compiled."""
     if type(attention) is AverageAttention:
         return _average(attention)
     return _convolution(attention, attention.conv) if isinstance(attention, ConvolutionBlock) else None
@@ -27,7 +27,7 @@ def _average(attention: AverageAttention) -> Any:
     inner, outer, gates = (None if linear is None else _compiled(linear) for linear in linears)
     if any(linear is not None and each is None for linear, each in zip(linears, (inner, outer, gates), strict=True)):
         return None
-    return compiled_average(inner, outer, gates, attention.spec.words_per_step)
+    return compiled_average(inner, outer, gates, attention.head_dim, attention.spec.words_per_step)
 
 
 def _convolution(attention: ConvolutionBlock, conv: Any) -> Any:
@@ -39,9 +39,9 @@ def _convolution(attention: ConvolutionBlock, conv: Any) -> Any:
     first, last = _compiled(attention.linear1), _compiled(attention.linear2)
     if first is None or last is None or kernels is None:
         return None
-    softmax = conv.normalization == "softmax"
+    sizes = conv.channels, conv.num_heads, conv.kernel_size, conv.words_per_step, conv.padding_l
     return compiled_convolution(
-        first, last, kernels, conv.num_heads, conv.kernel_size, conv.words_per_step, attention.glu, softmax
+        first, last, kernels, *sizes, glu=attention.glu, softmax=conv.normalization == "softmax"
     )
 
 

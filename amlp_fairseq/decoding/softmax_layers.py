@@ -49,13 +49,20 @@ def decoder_layers(layers: Sequence[Any]) -> Any:
     heads, norm_first = layers[0].cross_attention.num_heads, layers[0].norm_first
     if all_softmax:
         return _at_once((_Int8Steps, _OneDnnSteps), maps, norms, heads, norm_first)
+    compiled = _with_others(own, maps, norms, heads, norm_first)
+    return None if compiled is None else compiled.step
+
+
+def _with_others(
+    attentions: Sequence[Any], maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool
+) -> Any:
+    """Layers in C++ with these self-attentions, which are not softmax attention; None where a part is not compiled."""
     if not all(isinstance(each, CompiledMap) for each in maps):
         return None
-    others = [compiled_self_attention(each) for each in own]
+    others = [compiled_self_attention(each) for each in attentions]
     if any(each is None for each in others):
         return None
-    compiled = compiled_layers([each.compiled for each in maps], norms, heads, norm_first, others)
-    return None if compiled is None else compiled.step
+    return compiled_layers([each.compiled for each in maps], norms, heads, norm_first, others)
 
 
 def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:
@@ -74,9 +81,11 @@ def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:
 
 
 def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
-    """``ParallelLayers.forward`` of an encoder's or decoder's layers, with the attentions of each and their norms; None
-    where one has another attention or activation, or drops out, or its maps are of no kind for that."""
-    if any(type(attention) is not SoftmaxAttention for layer in blocks for attention, _ in layer):
+    """``ParallelLayers.forward`` of an encoder's or decoder's layers, with the attentions of each and their norms, in
+    C++ also with average attention or convolutions as an encoder's self-attentions; None where one has another
+    attention or activation, or drops out, or its maps are of no kind for that."""
+    others = [attention for layer in blocks for attention, _ in layer if type(attention) is not SoftmaxAttention]
+    if others and len(others) < sum(map(len, blocks)):
         return None
     if any(layer.activation_fn is not F.relu for layer in module.layers) or drops_out(module):
         return None
@@ -84,13 +93,17 @@ def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNo
     norms: list[nn.LayerNorm] = []
     for layer, attentions in zip(module.layers, blocks, strict=True):
         for attention, norm in attentions:
-            maps += [attention.packed.get("qkv", attention.packed.get("q")), attention.packed.get("out")]
+            if not others:
+                maps += [attention.packed.get("qkv", attention.packed.get("q")), attention.packed.get("out")]
             norms.append(norm)
         fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=True)
         fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=True)
         maps += [fc1, fc2]
         norms.append(layer.final_layer_norm)
     first = module.layers[0]
+    if others:
+        compiled = _with_others(others, maps, norms, 1, first.normalize_before)
+        return None if compiled is None else compiled.parallel
     return _at_once((_Int8Parallel, _OneDnnParallel), maps, norms, first.self_attn.num_heads, first.normalize_before)
 
 

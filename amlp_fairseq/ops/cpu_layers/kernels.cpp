@@ -12,8 +12,8 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
       .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())
       .def("product", &LinearMap::product);
   library.class_<SelfAttention>("SelfAttention")
-      .def_static("average", &SelfAttention::average)
-      .def_static("convolution", &SelfAttention::convolution);
+      .def_static("average", &average_attention)
+      .def_static("convolution", &convolution);
   library.class_<SoftmaxLayers>("SoftmaxLayers")
       .def(torch::init<std::vector<Map>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool,
                        std::vector<c10::intrusive_ptr<SelfAttention>>>())

@@ -43,7 +43,7 @@ class SoftmaxLayers : public torch::CustomClassHolder {
         attend(rows, sentences, 3, k, {k.data + state.stride(2), end, k.sentence, k.head, k.position}, bias, false);
         add(rows, block, rows.read);
       } else {
-        others_[layer]->own->step(inputs_of(rows, block), words, state, end - words, rows.second);
+        others_[layer]->step(inputs_of(rows, block), words, state, end - words, rows.second);
         add_second(rows, block);
       }
       over_source(rows, block + 1, ks[layer], vs[layer], source_bias, false);
@@ -60,7 +60,13 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     Tensor out = inputs.clone(at::MemoryFormat::Contiguous);
     Rows rows{out.mutable_data_ptr<float>(), sentences * words, width, {}, {}, {}, {}};
     for (size_t block = 0, layer = 0; block < norm_weights_.size(); layer++) {
-      over_all(rows, block++, sentences, bias);
+      if (others_.empty()) {
+        over_all(rows, block, sentences, bias);
+      } else {
+        others_[layer]->mix(inputs_of(rows, block), sentences, words, Bias(bias, 1), rows.second);
+        add_second(rows, block);
+      }
+      block++;
       if (future.has_value()) over_all(rows, block++, sentences, future);
       if (!ks.empty()) over_source(rows, block++, ks[layer], vs[layer], source_bias, true);
       feed_forward(rows, block++);
@@ -84,8 +90,11 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     });
   }
 
-  // The number of the first of a block's two maps. Other self-attentions have their own.
-  int64_t map_of(int64_t block) const { return 2 * (others_.empty() ? block : block - block / 3 - 1); }
+  // The number of the first of a block's two maps. Other self-attentions, which are a layer's first block, have their own.
+  int64_t map_of(int64_t block) const {
+    const int64_t blocks = norm_weights_.size(), layers = others_.size();
+    return 2 * (layers == 0 ? block : block - block / (blocks / layers) - 1);
+  }
 
   // A block's inputs, or their norm.
   const float* inputs_of(Rows& rows, int64_t block) const {

@@ -64,33 +64,30 @@ def compiled_layers(
     return classes.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first, [*others])
 
 
-def compiled_average(inner: Any, outer: Any, gates: Any, z: int) -> Any:
-    """``AverageAttention.step`` for ``compiled_layers``.
+def compiled_average(inner: Any, outer: Any, gates: Any, width: int, z: int) -> Any:
+    """``AverageAttention`` for ``compiled_layers``.
 
     Args:
         inner, outer, gates: what ``compiled_map`` has given, of its feed-forward network and its gates; None where it
             has none.
-        z: words per step.
+        width, z: C and words per step.
     """
-    return torch.classes.amlp_fairseq.SelfAttention.average(inner, outer, gates, z)
+    return torch.classes.amlp_fairseq.SelfAttention.average(inner, outer, gates, width, z)
 
 
-def compiled_convolution(
-    first: Any, last: Any, kernels: Any, heads: int, size: int, z: int, glu: bool, softmax: bool
-) -> Any:
-    """``ConvolutionBlock.step`` for ``compiled_layers``.
+def compiled_convolution(first: Any, last: Any, kernels: Any, *sizes: int, glu: bool, softmax: bool) -> Any:
+    """``ConvolutionBlock`` for ``compiled_layers``.
 
     Args:
         first, last: what ``compiled_map`` has given, of its two linear maps.
         kernels: likewise, of the map that makes them, (…, C) to (…, H·k); or a tensor (H, k), the same for all words.
-        heads, size, z: H, k and words per step.
+        sizes: C, H, k, words per step, and the inputs to the left of an output where it is not causal.
         glu: whether there is a gated linear unit behind the first map.
         softmax: whether a softmax normalises the kernels.
     """
-    constant = isinstance(kernels, Tensor)
-    dynamic, static = (None, kernels) if constant else (kernels, None)
+    dynamic, static = (None, kernels) if isinstance(kernels, Tensor) else (kernels, None)
     convolution = torch.classes.amlp_fairseq.SelfAttention.convolution
-    return convolution(first, last, dynamic, static, heads, size, z, glu, softmax)
+    return convolution(first, last, dynamic, static, *sizes, glu, softmax)
 
 
 def compiled_decoder(

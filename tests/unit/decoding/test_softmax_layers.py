@@ -65,19 +65,19 @@ def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: i
 KERNELS = {"decoder_kernel_size_list": [3, 5], "decoder_conv_heads": 4}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"decoder_self_attention_type": "average"},
-        {"decoder_self_attention_type": "average", "average_ffn": True},
-        {"decoder_self_attention_type": "average", "no_average_gate": True},
-        {"decoder_self_attention_type": "dynamic_conv", **KERNELS},
-        {"decoder_self_attention_type": "dynamic_conv", **KERNELS, "decoder_glu": 0, "weight_normalization": "none"},
-        {"decoder_self_attention_type": "dynamic_conv", "decoder_kernel_size_list": [1]},
-        {"decoder_self_attention_type": "light_conv", **KERNELS, "decoder_conv_dim": 24},
-        {"decoder_self_attention_type": "light_conv", **KERNELS, "weight_normalization": "abs-l1"},
-    ],
-)
+OTHER_SELF_ATTENTIONS: list[dict[str, Any]] = [
+    {"decoder_self_attention_type": "average"},
+    {"decoder_self_attention_type": "average", "average_ffn": True},
+    {"decoder_self_attention_type": "average", "no_average_gate": True},
+    {"decoder_self_attention_type": "dynamic_conv", **KERNELS},
+    {"decoder_self_attention_type": "dynamic_conv", **KERNELS, "decoder_glu": 0, "weight_normalization": "none"},
+    {"decoder_self_attention_type": "dynamic_conv", "decoder_kernel_size_list": [1]},
+    {"decoder_self_attention_type": "light_conv", **KERNELS, "decoder_conv_dim": 24},
+    {"decoder_self_attention_type": "light_conv", **KERNELS, "weight_normalization": "abs-l1"},
+]
+
+
+@pytest.mark.parametrize("options", OTHER_SELF_ATTENTIONS)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("decode_dtype", [None, "int8"])
 @torch.inference_mode()
@@ -165,6 +165,33 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
             torch.testing.assert_close(
                 found["encoder_out"][0][words], expected["encoder_out"][0][words], atol=1e-6, rtol=0
             )
+
+
+@pytest.mark.parametrize("options", [{}, *OTHER_SELF_ATTENTIONS])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@torch.inference_mode()
+def test_encoders_with_other_self_attentions(
+    decode_dtype: str | None, norm_first: bool, options: dict[str, Any], operators: str, tolerance: float
+) -> None:
+    """In C++; with and without padding, and sentences that are shorter than a kernel."""
+    options = {name.replace("decoder", "encoder"): value for name, value in options.items()}
+    task = toy.task(12, num_directions=2)
+    encoder = toy.model(task, encoder_normalize_before=norm_first, **options).encoder.eval()
+    ready, packed = ready_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
+    assert len(ready.layers) == (1 if operators == "C++" or not options else 2)
+    tolerance = 0.1 if decode_dtype == "int8" else tolerance
+    for sources in (
+        toy.random_sources(3, 12),
+        torch.randint(4, 16, (2, 3)).tolist(),
+        torch.randint(4, 16, (2, 20)).tolist(),
+    ):
+        net_input = toy.batch(sources, task.src_dict)["net_input"]
+        found, expected = ready.forward_torchscript(net_input), packed.forward_torchscript(net_input)
+        words = ~found["encoder_padding_mask"][0].t()
+        torch.testing.assert_close(
+            found["encoder_out"][0][words], expected["encoder_out"][0][words], atol=tolerance, rtol=0
+        )
 
 
 @pytest.mark.parametrize("options", [{"encoder_self_attention_type": "linear"}, {"activation_fn": "gelu"}])
