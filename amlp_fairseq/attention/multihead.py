@@ -188,6 +188,8 @@ class MultiHeadAttention(Attention):
         """Queries, keys and values of inputs (T, B, C), or the ``names`` of them, one of "qkv", "q" and "kv":
         (B, H, T, d_h) each."""
         maps = [self.packed[names]] if self.packed else [getattr(self, f"{name}_proj") for name in names]
+        if (tables := getattr(maps[0], "tables", None)) is not None:  # one that is packed in C++
+            return list(tables(x, len(names), self.num_heads))
         shape = *x.shape[:2], len(names) // len(maps), self.num_heads, self.head_dim
         return [heads for each in maps for heads in each(x).view(shape).permute(2, 1, 3, 0, 4).unbind()]
 

@@ -139,6 +139,10 @@ class CompiledMap:
         out: Tensor = self.compiled.product(x.float(), self.relu)
         return out.to(x.dtype)
 
+    def tables(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
+        """Of inputs (T, B, in) the ``parts`` tables (B, H, T, d_h) that the outputs consist of."""
+        return [table.to(x.dtype) for table in self.compiled.tables(x.float(), parts, heads)]
+
 
 class OneDnnMap:
     """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.

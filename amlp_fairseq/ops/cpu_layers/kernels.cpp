@@ -10,7 +10,8 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.def("log_softmax_(Tensor(a!) logits) -> Tensor(a!)", &log_softmax_);
   library.class_<LinearMap>("LinearMap")
       .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())
-      .def("product", &LinearMap::product);
+      .def("product", &LinearMap::product)
+      .def("tables", &LinearMap::tables);
   library.class_<SelfAttention>("SelfAttention")
       .def_static("average", &average_attention)
       .def_static("convolution", &convolution);

@@ -275,6 +275,25 @@ class LinearMap : public torch::CustomClassHolder {
     return y;
   }
 
+  // Inputs (T, b, in) to the `parts` tables (b, H, T, d_h) that the outputs consist of.
+  std::vector<Tensor> tables(const Tensor& inputs, int64_t parts, int64_t heads) const {
+    const Tensor x = inputs.transpose(0, 1).contiguous();
+    TORCH_CHECK(x.size(2) == in_ && x.scalar_type() == at::kFloat, "inputs for other weights");
+    const int64_t sentences = x.size(0), words = x.size(1), width = out_ / parts / heads;
+    std::vector<float> y;
+    product_into(y, x.const_data_ptr<float>(), sentences * words, false);
+    std::vector<Tensor> result;
+    for (int64_t part = 0; part < parts; part++) {
+      result.push_back(at::empty({sentences, heads, words, width}, x.options()));
+      float* to = result.back().mutable_data_ptr<float>();
+      for (int64_t sentence = 0; sentence < sentences; sentence++)
+        for (int64_t h = 0; h < heads; h++)
+          for (int64_t word = 0; word < words; word++, to += width)
+            std::copy_n(&y[(sentence * words + word) * out_ + (part * heads + h) * width], width, to);
+    }
+    return result;
+  }
+
   // Inputs (n, in) to outputs (n, out), which replace what was in y.
   void product_into(std::vector<float>& y, const float* x, int64_t rows, bool relu) const {
     y.resize(rows * out_);
