@@ -88,7 +88,7 @@ auto search_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
 }
 
-// What a decoder of softmax attention writes in steps of z slots, all of it in one call.
+// A decoder that writes z words a step, with its embedding and the map to logits.
 class Decoder : public torch::CustomClassHolder {
  public:
   // Of its layers; the embedding (V, C) with its scale and the number of slots without words; of the norm behind the layers,
