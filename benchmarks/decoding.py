@@ -580,6 +580,8 @@ def main() -> None:
         "training": None,
         "targets": [],
     }
+    if result.get("operators") == "PyTorch":
+        print("benchmarks.decoding: our operators are not compiled: amlp-fairseq compile", file=sys.stderr)
     done: list[Row] = []
 
     def keep(size: int, rows: list[Row]) -> None:
