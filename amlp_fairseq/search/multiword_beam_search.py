@@ -22,7 +22,7 @@ from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rescoring import Rescorer
-from amlp_fairseq.search.rules import Prefixes, score_rules
+from amlp_fairseq.search.rules import LeastWords, MostWords, NoPadding, Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
     Combinations,
     combine_words,
@@ -33,6 +33,9 @@ from amlp_fairseq.search.search_steps import (
     overwrites_logits,
     row_permutation,
 )
+
+#: The rules that hold where several steps are made in one call; with another one there is a call for each.
+RULES_OF_STEPS_AT_ONCE = {NoPadding, LeastWords, MostWords}
 
 
 class MultiwordBeamSearch:
@@ -282,8 +285,9 @@ class _Search:
         decoding, options = self.decodings[0], self.options
         if not self.compiled or len(self.decodings) > 1 or not isinstance(decoding, Decoding):
             return None
-        plain = not options.alignment and options.temperature == 1 and options.unk_penalty == 0
-        return decoding if plain and decoding.decoder.compiled is not None else None
+        plain = not options.alignment and options.temperature == 1
+        obeyed = all(type(rule) in RULES_OF_STEPS_AT_ONCE for rule in self.rules)
+        return decoding if plain and obeyed and decoding.decoder.compiled is not None else None
 
     def run(self) -> None:
         steps = 0
