@@ -34,6 +34,24 @@ def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, ReadyModel]:
     return task, ReadyModel(toy.model(task, **options), decode_dtype)
 
 
+def compare_steps(task: Any, model: ReadyModel, counts: list[int], tolerance: float) -> None:
+    """Of a beam whose rows branch, over sources with padding; so many words of each row at once."""
+    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
+    net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
+    sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
+    words = torch.full((6, counts[0]), EOS)
+    for count in [*counts[1:], 2]:
+        model.decoder.layers_at_once = at_once
+        found, _ = sessions[0].step(words)
+        model.decoder.layers_at_once = None
+        expected, _ = sessions[1].step(words)
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+        rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
+        for session in sessions:
+            session.reorder(rows)
+        words = torch.randint(4, 16, (6, count), generator=generator)
+
+
 @pytest.mark.parametrize("width", [16, 40, 512])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
@@ -45,21 +63,8 @@ def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: i
         tolerance = 0.1 if decode_dtype == "int8" else 1e-5
     widths = {"encoder_embed_dim": width, "decoder_embed_dim": width}
     task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **widths)
-    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
-    assert at_once is not None
-    net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
-    sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
-    words = torch.full((6, 2), EOS)
-    for _ in range(36):
-        model.decoder.layers_at_once = at_once
-        found, _ = sessions[0].step(words)
-        model.decoder.layers_at_once = None
-        expected, _ = sessions[1].step(words)
-        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
-        rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
-        for session in sessions:
-            session.reorder(rows)
-        words = torch.randint(4, 16, (6, 2), generator=generator)
+    assert model.decoder.layers_at_once is not None
+    compare_steps(task, model, [2] * 36, tolerance)
 
 
 KERNELS = {"decoder_kernel_size_list": [3, 5], "decoder_conv_heads": 4}
@@ -87,21 +92,8 @@ def test_other_self_attentions_in_cpp(
     """One step after the other, and two at once. An input may be rounded to another of int8's steps."""
     tolerance = 0.1 if decode_dtype == "int8" else tolerance
     task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **options)
-    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
-    assert (at_once is not None) == (operators == "C++")
-    net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
-    sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
-    words = torch.full((6, 2), EOS)
-    for step in range(12):
-        model.decoder.layers_at_once = at_once
-        found, _ = sessions[0].step(words)
-        model.decoder.layers_at_once = None
-        expected, _ = sessions[1].step(words)
-        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
-        rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
-        for session in sessions:
-            session.reorder(rows)
-        words = torch.randint(4, 16, (6, 2 + 2 * (step % 2)), generator=generator)
+    assert (model.decoder.layers_at_once is not None) == (operators == "C++")
+    compare_steps(task, model, [2, 2, 4] * 4, tolerance)
 
 
 @torch.inference_mode()
