@@ -135,10 +135,7 @@ class StepDecoder:
                 context.slots,
                 context.end,
                 context.bias,
-                [tensor for state in states for tensor in state.values()],
-                [memory["k"] for memory in memories],
-                [memory["v"] for memory in memories],
-                memories[0].get("bias"),
+                *_tensors(states, memories),
             )
             return self.output(x), None
         for layer, state, memory in zip(self.layers, states, memories, strict=True):
@@ -217,10 +214,7 @@ class Decoding:
         tokens, word_scores, scores, made, ways = decoder.compiled.search(
             *(tokens, word_scores, scores, z, min(most, room // z), k, eos, pad, ignore, least, self.length),
             *(decoder.encodings, decoder.bias if decoder.masked else None),
-            [tensor for state in self.states.layers for tensor in state.values()],
-            [memory["k"] for memory in self.memories],
-            [memory["v"] for memory in self.memories],
-            self.memories[0].get("bias"),
+            *_tensors(self.states.layers, self.memories),
         )
         self.length += made * z
         return tokens, word_scores, scores, made, ways
@@ -270,6 +264,12 @@ class _Layer:
         if self.activation is not None:
             inner = self.activation(inner)
         return after[2](x + self.fc2(inner)), attention
+
+
+def _tensors(states: list[State], memories: list[Memory]) -> tuple[list[Tensor], list[Tensor], list[Tensor], Any]:
+    """The last arguments of ``StepLayers.forward``, of decoders whose cross-attention is softmax attention."""
+    ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
+    return [tensor for state in states for tensor in state.values()], ks, vs, memories[0].get("bias")
 
 
 def _norm(module: nn.LayerNorm) -> Map:
