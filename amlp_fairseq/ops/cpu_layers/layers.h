@@ -171,7 +171,9 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     const int64_t work = 4 * count * k.positions * width;
     at::parallel_for(0, sentences * heads_, rows_for_a_thread(work), [&](int64_t begin, int64_t end) {
       for (int64_t each = begin; each < end; each++) {
-        const int64_t row = each / heads_, h = each % heads_;
+        const int64_t row = each / heads_, h = each % heads_, next = each + 1;
+        if (!many && next < end)
+          for (const Table* table : {&k, &v}) table->fetch(next / heads_, next % heads_, width);
         const Head head{from + row * count * step + h * width, k.at(row, h), v.at(row, h),
                         to + row * count * channels + h * width, count, k.positions, width, step, k.position, v.position,
                         channels};
