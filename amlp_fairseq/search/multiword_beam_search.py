@@ -292,27 +292,36 @@ class _Search:
     def run(self) -> None:
         steps = 0
         while self.sentences.numel() > 0:
-            combinations, made = (None, 0) if self.at_once is None else self._make_steps(self.at_once)
-            if combinations is None:
-                combinations, made = self._expand(), made + 1
+            combinations, made = self._make_steps()
             steps += made
-            self._advance(combinations, steps)
+            if combinations is not None:
+                self._advance(combinations, steps)
 
-    def _make_steps(self, decoding: Decoding) -> tuple[Combinations | None, int]:
-        """Make steps in one call for as long as all of the best hypotheses go on, and no output can reach its limit.
+    def _make_steps(self) -> tuple[Combinations | None, int]:
+        """Make one step, or several in one call for as long as no output can reach its limit.
 
-        Returns the ways to continue them in the first step in which they do not, None if it is not reached; and how
-        many steps were made.
+        Returns the ways to continue the hypotheses in the last one, None if all of the best of them have gone on; and
+        how many were made.
         """
         generator, options = self.generator, self.options
         most = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
-        if most <= 0:
-            return None, 0
-        self.tokens, self.word_scores, self.scores, made, ways = decoding.search(
+        if self.at_once is None or most <= 0:
+            step = self._expand()
+            return (None if self.compiled and self._continue_all(step) else step), 1
+        self.tokens, self.word_scores, self.scores, made, ways = self.at_once.search(
             *(self.tokens, self.word_scores, self.scores, most, self.candidates, generator.eos, generator.pad),
             *(options.words_behind_end == "ignore", options.min_len),
         )
         return Combinations(*ways) if ways else None, made
+
+    def _continue_all(self, step: Combinations) -> bool:
+        """Go on with the best hypotheses if none of them ends; returns whether it is so."""
+        scores, rows, words, word_scores, all_continue = torch.ops.amlp_fairseq.continue_all(
+            self.scores, step.scores, step.ends, step.words, step.word_scores
+        )
+        if all_continue:
+            self._go_on(scores, rows if self.beam > 1 else None, words, word_scores)
+        return bool(all_continue)
 
     def _expand(self) -> Combinations:
         """The best ways to continue each row."""
@@ -354,16 +363,9 @@ class _Search:
         """Collect finished hypotheses, keep the best unfinished ones, drop finished sentences.
 
         Args:
-            step: the ways to continue each row.
+            step: the ways to continue each row; of a compiled one some of the best end.
             steps: decoder calls so far.
         """
-        if self.compiled:
-            scores, rows, words, word_scores, all_continue = torch.ops.amlp_fairseq.continue_all(
-                self.scores, step.scores, step.ends, step.words, step.word_scores
-            )
-            if all_continue:
-                self._go_on(scores, rows if self.beam > 1 else None, words, word_scores)
-                return
         beam, k = self.beam, step.scores.size(1)
         totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
         ended = step.ends.view(-1, beam * k) < self.z
