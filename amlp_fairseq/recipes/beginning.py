@@ -18,7 +18,7 @@ _ONE = threading.Lock()  # builds a model at a time: they draw from one generato
 
 
 def write_fitted(words: Sequence[str], filename: Path, out: Path) -> None:
-    """Write the parameters of another model with those that do not fit replaced by new ones.
+    """Write the parameters of another model with those that do not fit replaced by new ones, and a training time of 0.
 
     Args:
         words: the arguments of ``fairseq-train`` for the model.
@@ -34,4 +34,5 @@ def write_fitted(words: Sequence[str], filename: Path, out: Path) -> None:
         model = setup_task(cfg.task).build_model(cfg.model)
     state = checkpoint_utils.load_checkpoint_to_cpu(str(filename))
     initialize(model, state["model"], str(filename))
-    save({**state, "model": model.state_dict()}, out)
+    extra = {**state["extra_state"], "previous_training_time": 0}  # fairseq goes on counting from it
+    save({**state, "model": model.state_dict(), "extra_state": extra}, out)

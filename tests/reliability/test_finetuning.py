@@ -90,6 +90,17 @@ def test_fairseqs_own_model_begins_with_what_fits(data: Path, teacher: Path, tmp
         assert torch.allclose(own[name], a[name], atol=1e-6)
 
 
+def test_the_training_time_is_not_that_of_the_teacher_too(data: Path, teacher: Path, tmp_path: Path) -> None:
+    state = torch.load(teacher / "checkpoint_last.pt", weights_only=False)
+    state["extra_state"]["previous_training_time"] = 1e6
+    torch.save(state, tmp_path / "old")
+    words = command(load("transformer_student", "embedded", "embedded"), data, tmp_path, [*TINY], {})
+    write_fitted(words, tmp_path / "old", tmp_path / "begin")
+    train(data, tmp_path / "begun", "transformer_student", "--finetune-from-model", tmp_path / "begin")
+    begun = torch.load(tmp_path / "begun" / "checkpoint_last.pt", weights_only=False)
+    assert 0 < begun["extra_state"]["previous_training_time"] < 1e6
+
+
 def test_what_does_not_fit_at_all_is_named(data: Path, teacher: Path, tmp_path: Path) -> None:
     sizes = [f"--{side}-embed-dim=8" for side in ("encoder", "decoder")]
     ffn = [f"--{side}-ffn-embed-dim=24" for side in ("encoder", "decoder")]
