@@ -65,11 +65,6 @@ void softmax(float* scores, const float* bias, int64_t keys) {
   for (int64_t j = 0; j < keys; j++) scores[j] /= total;
 }
 
-template <int Count>
-struct Vector {
-  typedef float Of __attribute__((vector_size(4 * Count)));
-};
-
 // The sum of numbers in a vector, which is halved until one is left.
 template <int Count>
 float sum_of(const typename Vector<Count>::Of& numbers) {

@@ -27,7 +27,11 @@ constexpr int kRows = 6;  // and its rows: as many sums as registers can hold
 constexpr int64_t kRowsAtATime = 8 * kRows;  // of a product's block for a thread
 // How far ahead weights are fetched, in bytes.
 constexpr int64_t kAhead = 4096;
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));
+template <int Count>
+struct Vector {
+  typedef float Of __attribute__((vector_size(4 * Count)));
+};
+typedef Vector<kLanes>::Of Lanes;
 
 // Loops over a tile's sums are unrolled: only then does the compiler keep the sums in registers.
 #define UNROLLED _Pragma("GCC unroll 8")
