@@ -79,6 +79,10 @@ class GenerationOrder:
         """The slot of each word of a text, (length,): the inverse of :meth:`permutation`, shared like it."""
         return _slots(length, self.num_directions, self.middle_to_side)
 
+    def slots_and_end(self, length: int) -> Tensor:
+        """:meth:`slots` with the slot of the end symbol behind the words, (length + 1,); shared, too."""
+        return _slots_and_end(length, self.num_directions, self.middle_to_side)
+
     def recover(self, words: Tensor) -> Tensor:
         """Permute words (n, …) from generation order to reading order: the inverse of :meth:`interleave`."""
         return words[self.slots(words.size(0)).to(words.device)]
@@ -109,6 +113,12 @@ def _permutation(length: int, h: int, middle_to_side: bool) -> Tensor:
 @torch.inference_mode(False)
 def _slots(length: int, h: int, middle_to_side: bool) -> Tensor:
     return _permutation(length, h, middle_to_side).argsort()
+
+
+@lru_cache(maxsize=4096)
+@torch.inference_mode(False)
+def _slots_and_end(length: int, h: int, middle_to_side: bool) -> Tensor:
+    return torch.cat([_slots(length, h, middle_to_side), torch.tensor([length])])
 
 
 def word_positions(slots: Tensor, num_directions: int) -> Tensor:

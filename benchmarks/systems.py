@@ -273,9 +273,9 @@ class _RightWords(ModelDrafter):
 
     right: list[list[int]]
 
-    def begin(self, net_input: dict[str, torch.Tensor], sentences: torch.Tensor) -> list["_WordsInPlace"]:
+    def begin(self, net_input: dict[str, torch.Tensor], sentences: list[int]) -> list["_WordsInPlace"]:
         super().begin(net_input, sentences)
-        return [_WordsInPlace(self.right[row], self.task.target_dictionary.unk()) for row in sentences.tolist()]
+        return [_WordsInPlace(self.right[row], self.task.target_dictionary.unk()) for row in sentences]
 
 
 class _WordsInPlace:

@@ -199,25 +199,26 @@ class Decoding:
         tokens: Tensor,
         word_scores: Tensor,
         scores: Tensor,
+        found: list[int],
         most: int,
         k: int,
         eos: int,
         pad: int,
         ignore: bool,
         least: int,
-    ) -> tuple[Tensor, Tensor, Tensor, int, list[Tensor]]:
+    ) -> tuple[Tensor, Tensor, Tensor, list[int], Any]:
         """Steps of a beam search in one call, at most ``most``, where there is a ``decoder.compiled``: see
         ``Decoder.search`` in ``ops/cpu_layers``."""
         decoder, z = self.decoder, self.decoder.words_per_step
         self.make_room(self.length + z, self.length + z)
         room = min(self.states.slots, len(decoder.slots)) - self.length
-        tokens, word_scores, scores, made, ways = decoder.compiled.search(
-            *(tokens, word_scores, scores, z, min(most, room // z), k, eos, pad, ignore, least, self.length),
+        tokens, word_scores, scores, made, remaining, ended = decoder.compiled.search(
+            *(tokens, word_scores, scores, found, z, min(most, room // z), k, eos, pad, ignore, least, self.length),
             *(decoder.encodings, decoder.bias if decoder.masked else None),
             *_tensors(self.states.layers, self.memories),
         )
         self.length += made * z
-        return tokens, word_scores, scores, made, ways
+        return tokens, word_scores, scores, remaining, ended
 
     def make_room(self, slots: int, positions: int) -> None:
         """Let the states have so many slots, and the decoder's tables so many positions."""

@@ -83,7 +83,8 @@ def _loads(library: Path) -> bool:
 
 def library_of(source: Path) -> Path:
     """Where the library of a source belongs: its name stands for all that it depends on."""
-    texts = [path.read_text(encoding="utf-8") for path in (*sorted(source.parent.glob("*.h")), source)]
+    headers = sorted(source.parent.parent.glob("*/*.h"))
+    texts = [path.read_text(encoding="utf-8") for path in (*headers, source)]
     depends = "\n".join([*texts, torch.__version__, *FLAGS, _processor()])
     name = f"{source.parent.name}-{hashlib.sha256(depends.encode()).hexdigest()[:16]}.so"
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -73,7 +73,9 @@ class DraftAndVerify(MultiwordBeamSearch):
             self.drafter.share_encoder(ready)
         return ready
 
-    def search(self, net_input: dict[str, Tensor], sentences: Tensor, hypotheses: list[list[dict[str, Any]]]) -> None:
+    def search(
+        self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]
+    ) -> None:
         _VerifiedSearch(self, net_input, sentences, hypotheses).run()
 
 
@@ -100,16 +102,16 @@ class _VerifiedSearch:
         self,
         generator: DraftAndVerify,
         net_input: dict[str, Tensor],
-        sentences: Tensor,
+        sentences: list[int],
         hypotheses: list[list[dict[str, Any]]],
     ) -> None:
         self.generator, self.options, self.hypotheses = generator, generator.options, hypotheses
         source, lengths = net_input["src_tokens"][sentences], net_input["src_lengths"][sentences]
         (model,) = generator.ready_models(generator.models)
-        self.limits = generator.max_lengths(source)
+        self.device, limits = source.device, generator.max_lengths(source)
         self.decoding = model.begin_verification(source, lengths)
         drafts = generator.drafter.begin(net_input, sentences)
-        self.rows = [_Row(*each) for each in zip(sentences.tolist(), source, self.limits.tolist(), drafts, strict=True)]
+        self.rows = [_Row(*each) for each in zip(sentences, source, limits, drafts, strict=True)]
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
         self.ngrams = generator.ngrams()
 
@@ -121,7 +123,7 @@ class _VerifiedSearch:
 
     def _verify(self, calls: int) -> None:
         """One call: every row gets the words of its draft up to the first wrong one, and the right one for that."""
-        generator, device = self.generator, self.limits.device
+        generator, device = self.generator, self.device
         proposals = [self._proposal(row) for row in self.rows]
         count = max(map(len, proposals)) + 1
         read = [
@@ -163,7 +165,7 @@ class _VerifiedSearch:
         for index, row in enumerate(self.rows):
             written = torch.tensor([row.words], dtype=torch.long)
             for rule in self.rules:
-                rule(lprobs[index : index + 1], Prefixes(written, self.limits.new_tensor([row.most]), row.most))
+                rule(lprobs[index : index + 1], Prefixes(written, torch.tensor([row.most], device=self.device), row.most))
         combine = partial(combine_words, lprobs.view(rows * count, 1, vocab), 1, generator.eos, generator.pad)
         if self.ngrams is None:
             best = combine()
@@ -180,13 +182,11 @@ class _VerifiedSearch:
         return words.view(rows, count).tolist(), scores.view(rows, count).tolist()
 
     def _finish(self, row: _Row, calls: int) -> None:
-        device = self.limits.device
-        word_scores = torch.tensor([row.scores], device=device)
-        length = torch.tensor([len(row.words)], device=device)
-        score = self.generator.normalized(word_scores.sum(dim=1), length)
+        words, word_scores = (torch.tensor(values, device=self.device) for values in (row.words, row.scores))
+        total, length = (torch.tensor(value, device=self.device) for value in (sum(row.scores), len(row.words)))
         attention = torch.cat(row.attention) if row.attention else None
-        words = torch.tensor(row.words, device=device)
-        found = self.generator.hypothesis(words, word_scores[0], score[0], attention, row.source, calls)
+        score = self.generator.normalized(total, length)
+        found = self.generator.hypothesis(words, word_scores, score, attention, row.source, calls)
         self.hypotheses[row.sentence].append({**found, "drafts": row.drafts})
 
 

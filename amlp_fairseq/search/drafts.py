@@ -29,8 +29,8 @@ class Draft(Protocol):
 class Drafter(Protocol):
     """Makes drafts."""
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> Sequence[Draft]:
-        """The drafts for some sentences (R,), by their indices, of a batch: ``src_tokens`` (b, S), ``src_lengths``."""
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:
+        """The drafts for some sentences, by their indices, of a batch: ``src_tokens`` (b, S), ``src_lengths``."""
 
 
 class SentenceDraft:
@@ -71,7 +71,7 @@ class SourceDrafter:
         self.names = [tgt_dict.index(symbol) for symbol in src_dict.symbols]
         self.special = {src_dict.pad(), src_dict.eos(), src_dict.bos()}
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> list[SentenceDraft]:
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[SentenceDraft]:
         sources = net_input["src_tokens"][sentences].tolist()
         return [SentenceDraft([self.names[word] for word in each if word not in self.special]) for each in sources]
 
@@ -109,7 +109,7 @@ class MemoryDrafter:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"--draft-file {file} cannot be read: {error}") from None
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> list[_MemoryDraft]:
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[_MemoryDraft]:
         return [_MemoryDraft(self) for _ in sentences]
 
     def behind(self, context: list[int]) -> int | None:
@@ -162,7 +162,7 @@ class ModelDrafter:
             (ready,) = self.generator.ready_models([self.model])
             ready.share_encoder(verifier)
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> Sequence[Draft]:
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:
         sources, pad = net_input["src_tokens"][sentences], self.task.source_dictionary.pad()
         tokens = [source[source != pad].cpu() for source in sources]
         dataset = self.task.build_dataset_for_inference(tokens, [len(each) for each in tokens])

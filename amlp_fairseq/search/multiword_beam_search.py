@@ -25,6 +25,8 @@ from amlp_fairseq.search.rescoring import Rescorer
 from amlp_fairseq.search.rules import LeastWords, MostWords, NoPadding, Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
     Combinations,
+    Ended,
+    advance,
     combine_words,
     compiled,
     deduplicate_ngrams,
@@ -112,15 +114,15 @@ class MultiwordBeamSearch:
                 model.eval()
         source = sample["net_input"]["src_tokens"]
         hypotheses: list[list[dict[str, Any]]] = [[] for _ in source]
-        has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1)
-        for row in (~has_words).nonzero().squeeze(1).tolist():
+        has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1).tolist()
+        sentences = [row for row, has in enumerate(has_words) if has]
+        for row in {*range(len(hypotheses))}.difference(sentences):
             hypotheses[row] = [self._empty_hypothesis(source)]
-        sentences = has_words.nonzero().squeeze(1)
-        if sentences.numel() > 0:
+        if sentences:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if is_final(self.models) else torch.no_grad():
                 self.search(sample["net_input"], sentences, hypotheses)
-                rows = [row for row in sentences.tolist() if hypotheses[row]]
+                rows = [row for row in sentences if hypotheses[row]]
                 if self.chooser is not None and rows:
                     several = [hypotheses[row] for row in rows]
                     self.rescorer.rescore(self.chooser, source[rows], several, self.normalized)
@@ -136,29 +138,31 @@ class MultiwordBeamSearch:
                     hypothesis[name] = value.clone() if isinstance(value, Tensor) else value
         return hypotheses
 
-    def search(self, net_input: dict[str, Tensor], sentences: Tensor, hypotheses: list[list[dict[str, Any]]]) -> None:
+    def search(
+        self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]
+    ) -> None:
         """Translate some of a batch's sentences.
 
         Args:
             net_input: the batch's.
-            sentences: their indices in the batch, (b,).
+            sentences: their indices in the batch.
             hypotheses: of all sentences of the batch; those found are added.
         """
         _Search(self, net_input, sentences, hypotheses).run()
 
-    def max_lengths(self, source: Tensor) -> Tensor:
-        """The most words that the outputs for sources (b, S) may have, (b,).
+    def max_lengths(self, source: Tensor) -> list[int]:
+        """The most words that the outputs for sources (b, S) may have.
 
         Raises:
             ValueError: if ``min_len`` exceeds it for one of them.
         """
         models = self.models if self.chooser is None else [*self.models, self.chooser]
         longest = min(model.max_decoder_positions() for model in models) - 1
-        limits = self.options.max_len_a * source.ne(self.pad).sum(dim=1) + self.options.max_len_b
-        limits = limits.long().clamp(max=longest)
-        if self.options.min_len > (shortest := int(limits.min())):
+        options, lengths = self.options, source.ne(self.pad).sum(dim=1).tolist()
+        limits = [min(int(options.max_len_a * length + options.max_len_b), longest) for length in lengths]
+        if options.min_len > (shortest := min(limits)):
             raise ValueError(
-                f"--min-len {self.options.min_len} exceeds the {shortest} words that --max-len-a, --max-len-b and "
+                f"--min-len {options.min_len} exceeds the {shortest} words that --max-len-a, --max-len-b and "
                 "--max-target-positions allow for a sentence"
             )
         return limits
@@ -195,20 +199,19 @@ class MultiwordBeamSearch:
             steps: decoder calls.
         """
         options, length = self.options, len(words) - 1
-        recovered = self.order.slots(length).to(words.device)
+        order = self.order.slots_and_end(length).to(words.device)
         if options.deduplicate_ngram_size > 0:
-            kept = deduplicate_ngrams(words[recovered].tolist(), options.deduplicate_ngram_size)
-            recovered = recovered[kept]
-        order = torch.cat([recovered, recovered.new_tensor([length])])
+            kept = deduplicate_ngrams(words[order[:-1]].tolist(), options.deduplicate_ngram_size)
+            order = order[[*kept, length]]
         alignment: Any = torch.empty(0)
         if attention is not None:
             extract = utils.extract_hard_alignment if options.alignment == "hard" else utils.extract_soft_alignment
             attention = attention[order]
             alignment = extract(attention.float(), source, words[order], self.pad, self.eos)
         return {
-            "tokens": words[order],
+            "tokens": words.index_select(0, order),
             "score": score,
-            "positional_scores": word_scores[order],
+            "positional_scores": word_scores.index_select(0, order),
             "attention": None if attention is None else attention.t(),
             "alignment": alignment,
             "steps": steps,
@@ -230,7 +233,7 @@ class _Search:
     """The state of one batch's search: B rows of hypotheses for each sentence that is not finished.
 
     Attributes:
-        sentences: index in the batch of each unfinished sentence, (b,).
+        sentences: index in the batch of each unfinished sentence.
         source: their source tokens, (b, S).
         max_lengths: the most words that their outputs may have, (b,).
         tokens: z start symbols and the words so far in generation order, (b·B, z + T).
@@ -246,21 +249,23 @@ class _Search:
         self,
         generator: MultiwordBeamSearch,
         net_input: dict[str, Tensor],
-        sentences: Tensor,
+        sentences: list[int],
         hypotheses: list[list[dict]],
     ) -> None:
         self.generator, self.options = generator, generator.options
         self.beam, self.z = self.options.beam_size, generator.order.words_per_step
         self.hypotheses = hypotheses
         self.sentences = sentences
-        self.source = source = net_input["src_tokens"][sentences]
-        lengths = net_input["src_lengths"][sentences]
+        source, lengths = net_input["src_tokens"], net_input["src_lengths"]
+        if len(sentences) < len(source):
+            source, lengths = source[sentences], lengths[sentences]
+        self.source = source
         models = generator.ready_models(generator.models)
         self.compiled = compiled(source.device, self.options.no_repeat_ngram_size > 0)
         refuse_too_large(self._needed_bytes(models), len(sentences), self.beam, source.device)
         self.decodings = [model.begin(source, lengths, self.beam) for model in models]
-        self.max_lengths = generator.max_lengths(source)
-        self.shortest_limit = int(self.max_lengths.min())
+        limits = generator.max_lengths(source)
+        self.max_lengths, self.shortest_limit = torch.tensor(limits, device=source.device), min(limits)
         rows = len(sentences) * self.beam
         self.tokens = source.new_full((rows, self.z), generator.eos)
         self.word_scores = torch.zeros(rows, 0, device=source.device)
@@ -290,38 +295,54 @@ class _Search:
         return decoding if plain and obeyed and decoding.decoder.compiled is not None else None
 
     def run(self) -> None:
-        steps = 0
-        while self.sentences.numel() > 0:
-            combinations, made = self._make_steps()
-            steps += made
-            if combinations is not None:
-                self._advance(combinations, steps)
+        while self.sentences:
+            most = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
+            if self.at_once is not None and most > 0:
+                self._make_steps(self.at_once, most)
+            else:
+                self._make_step()
 
-    def _make_steps(self) -> tuple[Combinations | None, int]:
-        """Make one step, or several in one call for as long as no output can reach its limit.
+    def _make_step(self) -> None:
+        step = self._expand()
+        if self.ngrams is not None and self.generator.order.num_directions > 1:
+            self._drop_repetitions(self.ngrams, step)
+        onward = advance(self.tokens, self.word_scores, self.scores, self._found(), step)
+        self._collect(onward.ended)
+        scores, rows, words, word_scores = onward[:4]
+        if (kept := self._keep(onward.remaining)) is not None:
+            rows = kept if rows is None else rows[kept]
+            scores, words, word_scores = scores[kept[:: self.beam] // self.beam], words[kept], word_scores[kept]
+        if self.sentences:
+            self._go_on(scores, rows, words, word_scores)
 
-        Returns the ways to continue the hypotheses in the last one, None if all of the best of them have gone on; and
-        how many were made.
-        """
+    def _make_steps(self, decoding: Decoding, most: int) -> None:
+        """Make steps in one call until a sentence is finished, at most so many that no output can reach its limit."""
         generator, options = self.generator, self.options
-        most = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
-        if self.at_once is None or most <= 0:
-            step = self._expand()
-            return (None if self.compiled and self._continue_all(step) else step), 1
-        self.tokens, self.word_scores, self.scores, made, ways = self.at_once.search(
-            *(self.tokens, self.word_scores, self.scores, most, self.candidates, generator.eos, generator.pad),
-            *(options.words_behind_end == "ignore", options.min_len),
+        self.tokens, self.word_scores, self.scores, remaining, ended = decoding.search(
+            *(self.tokens, self.word_scores, self.scores, self._found(), most, self.candidates),
+            *(generator.eos, generator.pad, options.words_behind_end == "ignore", options.min_len),
         )
-        return Combinations(*ways) if ways else None, made
+        self._collect(Ended(*ended))
+        if (kept := self._keep(remaining)) is not None:
+            self.scores = self.scores[kept[:: self.beam] // self.beam]
+            self._reorder(kept)
 
-    def _continue_all(self, step: Combinations) -> bool:
-        """Go on with the best hypotheses if none of them ends; returns whether it is so."""
-        scores, rows, words, word_scores, all_continue = torch.ops.amlp_fairseq.continue_all(
-            self.scores, step.scores, step.ends, step.words, step.word_scores
-        )
-        if all_continue:
-            self._go_on(scores, rows if self.beam > 1 else None, words, word_scores)
-        return bool(all_continue)
+    def _found(self) -> list[int]:
+        """How many hypotheses each sentence has."""
+        return [len(self.hypotheses[sentence]) for sentence in self.sentences]
+
+    def _keep(self, remaining: list[int]) -> Tensor | None:
+        """Drop all sentences but some (by their indices); returns the rows that stay, None if all do, or none."""
+        if len(remaining) == len(self.sentences):
+            return None
+        if not remaining:
+            self.sentences = []
+            return None
+        remaining = [remaining[i] for i in row_permutation(remaining)]
+        self.sentences = [self.sentences[i] for i in remaining]
+        kept = torch.tensor(remaining, dtype=torch.long, device=self.source.device)
+        self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
+        return (kept.unsqueeze(1) * self.beam + torch.arange(self.beam, device=kept.device)).flatten()
 
     def _expand(self) -> Combinations:
         """The best ways to continue each row."""
@@ -359,42 +380,6 @@ class _Search:
             return all_lprobs[0], attention
         return torch.logsumexp(torch.stack(all_lprobs), dim=0) - math.log(len(all_lprobs)), attention
 
-    def _advance(self, step: Combinations, steps: int) -> None:
-        """Collect finished hypotheses, keep the best unfinished ones, drop finished sentences.
-
-        Args:
-            step: the ways to continue each row; of a compiled one some of the best end.
-            steps: decoder calls so far.
-        """
-        beam, k = self.beam, step.scores.size(1)
-        totals = (self.scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
-        ended = step.ends.view(-1, beam * k) < self.z
-        if not self.compiled:
-            # Here or below is the only host-device sync per step, unless one of the best candidates ends.
-            if beam * k == 1 and ((totals > -math.inf) & ~ended).all():  # greedy search: each row goes on with its word
-                self._go_on(totals, None, step.words.squeeze(1), step.word_scores.squeeze(1))
-                return
-            scores, best = totals.topk(beam, dim=1)
-        kept = torch.arange(len(totals), device=totals.device)
-        if self.compiled or not ((scores > -math.inf) & ~ended.gather(1, best)).all():
-            scores, best = totals.masked_fill(ended, -math.inf).topk(beam, dim=1)
-            able, unfinished = (scores[:, 0] > -math.inf).tolist(), self._collect(totals, ended, step, steps)
-            remaining = [sentence for sentence in range(len(able)) if able[sentence] and unfinished[sentence]]
-            if not remaining:
-                self.sentences = self.sentences[:0]
-                return
-            if len(remaining) < len(able):
-                kept = kept.new_tensor([remaining[i] for i in row_permutation(remaining)])
-                scores, best, self.sentences = scores[kept], best[kept], self.sentences[kept]
-                self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
-        if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
-            order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
-            scores, best = scores.gather(1, order), best.gather(1, order)
-        chosen = (best + kept.unsqueeze(1) * (beam * k)).flatten()
-        rows = chosen // k if beam > 1 or len(chosen) < len(self.tokens) else None
-        words, word_scores = (table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores))
-        self._go_on(scores, rows, words, word_scores)
-
     def _go_on(self, scores: Tensor, rows: Tensor | None, words: Tensor, word_scores: Tensor) -> None:
         """Continue hypotheses.
 
@@ -418,66 +403,37 @@ class _Search:
             for decoding in self.decodings:
                 decoding.reorder(rows)
 
-    def _collect(self, totals: Tensor, ended: Tensor, step: Combinations, steps: int) -> list[bool]:
-        """Collect the hypotheses that end, of the candidates (b, B·k); returns which sentences are unfinished."""
-        if self.ngrams is not None and self.generator.order.num_directions > 1:
-            self._drop_repetitions(self.ngrams, totals, ended, step, steps)
-        # A hypothesis that ends counts only if it is among the B best candidates, ended or not; as in fairseq.
-        best_scores, best = totals.topk(min(self.beam, totals.size(1)), dim=1)
-        sentences, ranks = (ended.gather(1, best) & best_scores.isfinite()).nonzero().unbind(1)
-        if len(sentences) > 0:
-            self._finish(sentences, best[sentences, ranks], step, steps)
-        return [len(self.hypotheses[sentence]) < self.beam for sentence in self.sentences.tolist()]
-
-    def _drop_repetitions(
-        self, ngrams: NoRepeatNgrams, totals: Tensor, ended: Tensor, step: Combinations, steps: int
-    ) -> None:
-        """Set ``totals`` to -inf for hypotheses that end and repeat an n-gram, which is where two directions meet.
+    def _drop_repetitions(self, ngrams: NoRepeatNgrams, step: Combinations) -> None:
+        """Set scores to -inf of ways that end a hypothesis and repeat an n-gram, which is where two directions meet.
 
         A hypothesis at the length limit stays, and so do those of a sentence that has nothing else: something must be
         returned.
         """
-        k, before = step.scores.size(1), totals.clone()
-        for sentence, candidate in (ended & totals.isfinite()).nonzero().tolist():
-            row, column = sentence * self.beam + candidate // k, candidate % k
-            length = (steps - 1) * self.z + int(step.ends[row, column])
-            words = torch.cat([self.tokens[row, self.z :], step.words[row, column]])[:length].tolist()
-            if length < int(self.max_lengths[sentence]) and ngrams.repeats(words):
-                totals[sentence, candidate] = -math.inf
-        for sentence in (~totals.isfinite().any(dim=1)).nonzero().squeeze(1).tolist():
-            if not self.hypotheses[int(self.sentences[sentence])]:
-                totals[sentence] = before[sentence]
+        written, totals = self.word_scores.size(1), self.scores.flatten().unsqueeze(1) + step.scores
+        before = step.scores.clone()
+        for row, way in ((step.ends < self.z) & totals.isfinite()).nonzero().tolist():
+            length = written + int(step.ends[row, way])
+            words = torch.cat([self.tokens[row, self.z :], step.words[row, way]])[:length].tolist()
+            if length < int(self.max_lengths[row // self.beam]) and ngrams.repeats(words):
+                step.scores[row, way] = totals[row, way] = -math.inf
+        nothing = ~totals.view(len(self.sentences), -1).isfinite().any(dim=1)
+        for sentence in nothing.nonzero().squeeze(1).tolist():
+            if not self.hypotheses[self.sentences[sentence]]:
+                rows = slice(sentence * self.beam, (sentence + 1) * self.beam)
+                step.scores[rows] = before[rows]
 
-    def _finish(self, sentences: Tensor, candidates: Tensor, step: Combinations, steps: int) -> None:
-        """Add finished hypotheses, in reading order, unless their sentence has B already.
-
-        Args:
-            sentences: indices into the unfinished sentences, (n,), ascending; of each one the best hypothesis first.
-            candidates: indices into the sentence's B·k candidates, (n,).
-            step: the step in which they end.
-            steps: decoder calls so far.
-        """
-        options, z, k = self.options, self.z, step.scores.size(1)
-        rows, columns = sentences * self.beam + candidates // k, candidates % k
-        words = torch.cat([self.tokens[rows, z:], step.words[rows, columns]], dim=1)
-        word_scores = torch.cat([self.word_scores[rows], step.word_scores[rows, columns]], dim=1)
-        lengths, scores = (steps - 1) * z + step.ends[rows, columns], word_scores.sum(dim=1)
-        counted = lengths + 1 if options.words_behind_end == "ignore" else torch.full_like(lengths, steps * z)
-        scores = self.generator.normalized(scores, counted)
-        finished = zip(self.sentences[sentences].tolist(), rows.tolist(), lengths.tolist(), strict=True)
-        for number, (sentence, row, length) in enumerate(finished):
-            if len(self.hypotheses[sentence]) == self.beam:
-                continue
-            written, attention = slice(length + 1), None
-            if options.alignment:
-                attention = torch.cat([table[row] for table in self.attention])[written]
-            self.hypotheses[sentence].append(
-                self.generator.hypothesis(
-                    words[number, written],
-                    word_scores[number, written],
-                    scores[number],
-                    attention,
-                    self.source[row // self.beam],
-                    steps,
-                )
-            )
+    def _collect(self, ended: Ended) -> None:
+        """Add finished hypotheses, in reading order."""
+        if not ended.rows:
+            return
+        options, z, device = self.options, self.z, self.source.device
+        totals, lengths = torch.tensor(ended.totals, device=device), torch.tensor(ended.lengths, device=device)
+        counted = lengths + 1 if options.words_behind_end == "ignore" else (lengths // z + 1) * z
+        scores = self.generator.normalized(totals, counted).unbind()
+        for row, length, words, word_scores, score in zip(
+            ended.rows, ended.lengths, ended.words, ended.word_scores, scores, strict=True
+        ):
+            attention = torch.cat([table[row] for table in self.attention])[: length + 1] if options.alignment else None
+            index, steps = row // self.beam, length // z + 1
+            found = self.generator.hypothesis(words, word_scores, score, attention, self.source[index], steps)
+            self.hypotheses[self.sentences[index]].append(found)

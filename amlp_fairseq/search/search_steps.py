@@ -35,6 +35,43 @@ class Combinations(NamedTuple):
     ends: Tensor
 
 
+class Ended(NamedTuple):
+    """Hypotheses that end in a step, of each sentence the best one first.
+
+    Attributes:
+        rows: which one each continues.
+        lengths: their words before the end symbol.
+        totals: the sums of their log-probabilities.
+        words: their words in generation order, the last one is the end symbol, (n + 1,) each.
+        word_scores: the log-probabilities of these, (n + 1,) each.
+    """
+
+    rows: list[int]
+    lengths: list[int]
+    totals: list[float]
+    words: list[Tensor]
+    word_scores: list[Tensor]
+
+
+class Onward(NamedTuple):
+    """What becomes of the R = b·B hypotheses of b sentences in a step.
+
+    Attributes:
+        scores: of those that go on, (b, B); -inf where a sentence has fewer.
+        rows: which one each continues, (R,); None if every row continues itself.
+        words, word_scores: its words in this step and their log-probabilities, (R, z).
+        remaining: the sentences that are not finished.
+        ended: those that end.
+    """
+
+    scores: Tensor
+    rows: Tensor | None
+    words: Tensor
+    word_scores: Tensor
+    remaining: list[int]
+    ended: Ended
+
+
 # (words chosen in this step so far (R, k, p), candidates for slot p (R, m)) -> forbidden (R, k, m)
 Forbidden = Callable[[Tensor, Tensor], Tensor]
 
@@ -130,6 +167,67 @@ def combine_words(
 def _take(table: Tensor, rows: Tensor) -> Tensor:
     """Rows (R, k) of a table (R, m, p): (R, k, p)."""
     return table.gather(1, rows.unsqueeze(2).expand(-1, -1, table.size(2)))
+
+
+def advance(tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int], step: Combinations) -> Onward:
+    """Choose the hypotheses that go on, and those that end (lines 16-19).
+
+    A hypothesis that ends counts only if it is among the B best candidates, ended or not, as in fairseq, and its
+    sentence has not B already. A sentence that has them, or nothing that goes on, is finished.
+
+    Args:
+        tokens: z start symbols and the words so far, (b·B, z + T).
+        word_scores: log-probabilities of the words so far, (b·B, T).
+        scores: their sums, (b, B).
+        found: how many hypotheses of each sentence have ended, (b,).
+        step: the ways to continue each.
+    """
+    if compiled(scores.device, False) and step.scores.dtype == torch.float32:
+        kept, rows, words, new_scores, remaining, *ended = torch.ops.amlp_fairseq.advance(
+            tokens, word_scores, scores, found, *step
+        )
+        return Onward(kept, rows if scores.size(1) > 1 else None, words, new_scores, remaining, Ended(*ended))
+    (sentences, beam), k, z = scores.shape, step.scores.size(1), step.words.size(2)
+    totals = (scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
+    ends = step.ends.view(-1, beam * k) < z
+    best_scores, best = totals.topk(beam, dim=1)
+    remaining, ended = [*range(sentences)], Ended([], [], [], [], [])
+    # Here is the only host-device sync per step, unless one of the best candidates ends.
+    if not ((best_scores > -math.inf) & ~ends.gather(1, best)).all():
+        ended = _ended(tokens, word_scores, found, step, best_scores, best)
+        finished = [row // beam for row in ended.rows]
+        best_scores, best = totals.masked_fill(ends, -math.inf).topk(beam, dim=1)
+        able = (best_scores[:, 0] > -math.inf).tolist()
+        remaining = [each for each in remaining if able[each] and found[each] + finished.count(each) < beam]
+    if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
+        order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
+        best_scores, best = best_scores.gather(1, order), best.gather(1, order)
+    chosen = (best + torch.arange(sentences, device=best.device).unsqueeze(1) * (beam * k)).flatten()
+    words, new_scores = (table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores))
+    return Onward(best_scores, chosen // k if beam > 1 else None, words, new_scores, remaining, ended)
+
+
+def _ended(
+    tokens: Tensor, word_scores: Tensor, found: list[int], step: Combinations, best_scores: Tensor, best: Tensor
+) -> Ended:
+    """Those of the B best candidates (b, B) that end and are kept."""
+    (_, k, z), beam, written = step.words.shape, best.size(1), word_scores.size(1)
+    candidates = best + torch.arange(len(best), device=best.device).unsqueeze(1) * (beam * k)
+    ends = step.ends.flatten()[candidates]
+    chosen, found = [], [*found]
+    for sentence, rank in ((ends < z) & best_scores.isfinite()).nonzero().tolist():
+        if found[sentence] < beam:
+            found[sentence] += 1
+            chosen.append((sentence, rank))
+    index = tuple(torch.tensor(chosen, dtype=torch.long, device=best.device).view(-1, 2).t())
+    each = candidates[index]
+    words = torch.cat([tokens[each // k, z:], step.words.flatten(0, 1)[each]], dim=1)
+    scores = torch.cat([word_scores[each // k], step.word_scores.flatten(0, 1)[each]], dim=1)
+    lengths = (written + ends[index]).tolist()
+    texts, text_scores = (
+        [row[: length + 1] for row, length in zip(table, lengths, strict=True)] for table in (words, scores)
+    )
+    return Ended((each // k).tolist(), lengths, scores.sum(dim=1, dtype=torch.float64).tolist(), texts, text_scores)
 
 
 def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:

@@ -157,13 +157,13 @@ class Translator:
         made of sentences of similar length."""
         if not sentences:
             return []
-        dictionary = self.task.source_dictionary
-        tokens = [dictionary.encode_line(each, add_if_not_exist=False).long() for each in sentences]
+        index, eos = self.task.source_dictionary.index, self.task.source_dictionary.eos()
+        tokens = [torch.tensor([*map(index, each.split()), eos]) for each in sentences]
         lengths = [len(each) for each in tokens]
         dataset = self.task.build_dataset_for_inference(tokens, lengths)
         by_length, most = np.argsort(lengths, kind="stable"), max(self.max_tokens, max(lengths) + 1)
         found: dict[int, list[dict[str, Any]]] = {}
-        for rows in dataset.batch_by_size(by_length, max_tokens=most):
+        for rows in dataset.batch_by_size(by_length, max_tokens=most) if len(tokens) > 1 else [[0]]:
             batch = dataset.collater([dataset[row] for row in rows])
             with self._lock:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch

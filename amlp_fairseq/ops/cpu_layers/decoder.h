@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/layer_norm.h>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../search_steps/search_steps.h"
 #include "layers.h"
 
 namespace {
@@ -82,12 +82,6 @@ Tensor log_softmax_(Tensor logits) {
   return logits;
 }
 
-// An operator of ops/search_steps.
-template <typename Function>
-auto search_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
-}
-
 // A decoder that writes z words a step, with its embedding and the map to logits.
 class Decoder : public torch::CustomClassHolder {
  public:
@@ -98,29 +92,27 @@ class Decoder : public torch::CustomClassHolder {
       : layers_(std::move(layers)), output_(std::move(output)), table_(std::move(table)), norm_weight_(std::move(norm_weight)),
         norm_bias_(std::move(norm_bias)), scale_(scale), eps_(eps), starts_(starts) {}
 
-  // The steps of a beam search until one is made in which not all of the best hypotheses go on, but at most `most`.
+  // The steps of a beam search until one in which sentences are finished, but at most `most`.
   //
   // Takes the hypotheses of _Search in search/multiword_beam_search.py: tokens (R, z + T), word_scores (R, T) and
-  // scores (b, B); how many ways to continue each are looked at, k, and the other arguments of combine_words; the least
-  // words before an end symbol; the slots that are written, T, the encodings (.., C) of all and the bias (.., ..) between
-  // them; and the last arguments of StepLayers.forward. Padding is not a word.
+  // scores (b, B); how many of each sentence have ended, found (b); how many ways to continue each are looked at, k, and the
+  // other arguments of combine_words; the least words before an end symbol; the slots that are written, T, the encodings
+  // (.., C) of all and the bias (.., ..) between them; and the last arguments of StepLayers.forward. Padding is not a word.
   //
-  // Returns the hypotheses that have gone on; how many steps were made; and of the last one the ways to continue them, as
-  // combine_words gives them, or nothing where they have gone on in that one, too.
-  std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<Tensor>> search(
-      Tensor tokens, Tensor word_scores, Tensor scores, int64_t z, int64_t most, int64_t k, int64_t eos, int64_t pad, bool ignore,
-      int64_t least, int64_t slots_written, const Tensor& encodings, const std::optional<Tensor>& bias, std::vector<Tensor> states,
-      const std::vector<Tensor>& ks, const std::vector<Tensor>& vs, const std::optional<Tensor>& source_bias) const {
-    using Ways = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-    using OnwardOrNot = std::tuple<Tensor, Tensor, Tensor, Tensor, bool>;
-    static const auto combine_words =
-        search_operator<Ways(const Tensor&, int64_t, int64_t, int64_t, bool)>("amlp_fairseq::combine_words");
-    static const auto continue_all =
-        search_operator<OnwardOrNot(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&)>(
-            "amlp_fairseq::continue_all");
+  // Returns the hypotheses that have gone on, how many steps were made, the sentences that are not finished, and the hypotheses
+  // that have ended, as advance does.
+  std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<int64_t>, Ended> search(
+      Tensor tokens, Tensor word_scores, Tensor scores, std::vector<int64_t> found, int64_t z, int64_t most, int64_t k, int64_t eos,
+      int64_t pad, bool ignore, int64_t least, int64_t slots_written, const Tensor& encodings, const std::optional<Tensor>& bias,
+      std::vector<Tensor> states, const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
+      const std::optional<Tensor>& source_bias) const {
     constexpr float none = -std::numeric_limits<float>::infinity();
     const Tensor slots = at::arange(slots_written, slots_written + most * z, tokens.options());
-    for (int64_t made = 0; made < most;) {
+    const int64_t beam = scores.size(1);
+    std::vector<int64_t> remaining;
+    Ended all_ended;
+    int64_t made = 0;
+    do {
       const int64_t begin = slots_written + made * z, end = begin + z;
       const Tensor words = tokens.narrow(1, tokens.size(1) - z, z);
       Tensor x = embed(words, slots.narrow(0, made * z, z), table_, scale_, encodings, starts_);
@@ -131,19 +123,19 @@ class Decoder : public torch::CustomClassHolder {
       const Tensor lprobs = log_softmax_(output_->product(x, false));
       lprobs.select(2, pad).fill_(none);
       if (begin < least) lprobs.narrow(1, 0, std::min(z, least - begin)).select(2, eos).fill_(none);
-      const auto [step_scores, step_words, step_word_scores, ends] = combine_words.call(lprobs, k, eos, pad, ignore);
-      const auto [kept, rows, next, next_scores, all] =
-          continue_all.call(scores, step_scores, ends, step_words, step_word_scores);
+      auto [kept, rows, next, next_scores, onward, ended] =
+          advance(tokens, word_scores, scores, found, combine_words(lprobs, k, eos, pad, ignore));
       made++;
-      if (!all) return {tokens, word_scores, scores, made, {step_scores, step_words, step_word_scores, ends}};
-      scores = kept;
+      scores = kept, remaining = std::move(onward);
       if (moves(rows)) {
         tokens = tokens.index_select(0, rows), word_scores = word_scores.index_select(0, rows);
         for (const Tensor& state : states) permute(state, rows, end);
       }
       tokens = at::cat({tokens, next}, 1), word_scores = at::cat({word_scores, next_scores}, 1);
-    }
-    return {tokens, word_scores, scores, most, {}};
+      for (const int64_t row : std::get<0>(ended)) found[row / beam]++;
+      append(all_ended, std::move(ended));
+    } while (made < most && remaining.size() == found.size());
+    return {tokens, word_scores, scores, made, remaining, all_ended};
   }
 
  private:
@@ -153,6 +145,13 @@ class Decoder : public torch::CustomClassHolder {
   std::optional<Tensor> norm_weight_, norm_bias_;
   double scale_, eps_;
   int64_t starts_;
+
+  static void append(Ended& all, Ended more) {
+    const auto join = [](auto& list, auto& other) { list.insert(list.end(), other.begin(), other.end()); };
+    join(std::get<0>(all), std::get<0>(more)), join(std::get<1>(all), std::get<1>(more));
+    join(std::get<2>(all), std::get<2>(more)), join(std::get<3>(all), std::get<3>(more));
+    join(std::get<4>(all), std::get<4>(more));
+  }
 
   static bool moves(const Tensor& rows) {
     const int64_t* from = rows.const_data_ptr<int64_t>();

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.ops.compiled import loaded
-from amlp_fairseq.ops.search_steps import SOURCE as SEARCH_STEPS
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -93,8 +92,7 @@ def compiled_convolution(first: Any, last: Any, kernels: Any, *sizes: int, glu: 
 def compiled_decoder(
     layers: Any, table: Tensor, scale: float, starts: int, norm: nn.LayerNorm | None, output: Any
 ) -> Any:
-    """An object whose method ``search`` makes steps of a beam search, see ``Decoder`` in ``kernels.cpp``; None where
-    ``ops/search_steps`` has not been compiled.
+    """An object whose method ``search`` makes steps of a beam search, see ``Decoder`` in ``decoder.h``.
 
     Args:
         layers: what ``compiled_layers`` has given.
@@ -102,7 +100,5 @@ def compiled_decoder(
         norm: behind the layers.
         output: the map to logits, what ``compiled_map`` has given.
     """
-    if not loaded(SEARCH_STEPS):
-        return None
     weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight.detach(), norm.bias.detach(), norm.eps)
     return torch.classes.amlp_fairseq.Decoder(layers, table, scale, starts, weight, bias, eps, output)

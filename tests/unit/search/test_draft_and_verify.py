@@ -29,14 +29,14 @@ class Fixed:
     def __init__(self, drafts: Sequence[list[int]]) -> None:
         self.drafts = drafts
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> list[SentenceDraft]:
-        return [SentenceDraft(self.drafts[sentence]) for sentence in sentences.tolist()]
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[SentenceDraft]:
+        return [SentenceDraft(self.drafts[sentence]) for sentence in sentences]
 
 
 class Liar:
     """Proposes each time what was proposed never before, always with end symbols and padding among it."""
 
-    def begin(self, net_input: dict[str, Tensor], sentences: Tensor) -> list[Liar]:
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[Liar]:
         return [self for _ in sentences]
 
     def propose(self, words: list[int], count: int) -> list[int]:

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from amlp_fairseq.search.search_steps import (
+    Combinations,
+    advance,
     combine_words,
     deduplicate_ngrams,
     length_penalty,
@@ -117,6 +119,84 @@ def test_forbidden_candidates_make_room_for_the_next_best() -> None:
 
     found = combine_words(lprobs, 2, EOS, PAD, "count", no_word_twice, most_forbidden=1)
     assert sorted(found.words[0].tolist()) == [[3, 4], [4, 3]]
+
+
+def test_hypotheses_that_go_on_and_end_by_hand() -> None:
+    """Two sentences with two rows each, steps of two words; of the second one hypothesis has ended before."""
+    tokens = torch.tensor([[EOS, EOS, 5, 6], [EOS, EOS, 6, 5], [EOS, EOS, 7, 7], [EOS, EOS, 8, 8]])
+    word_scores = torch.tensor([[-0.5, -0.5], [-1.0, -1.0], [-0.25, -0.25], [-4.0, -4.0]])
+    words = torch.tensor(
+        [[[3, 4], [3, EOS]], [[4, 4], [EOS, PAD]], [[EOS, PAD], [9, 9]], [[9, 8], [EOS, PAD]]],
+    )
+    scores = torch.tensor([[-0.5, -0.75], [-0.25, -3.0], [-0.5, -1.0], [-1.0, -2.0]])
+    both = scores.unsqueeze(2) / torch.tensor([2.0, 2.0])
+    both[words == PAD] = 0
+    ends = words.eq(EOS).int().argmax(dim=2).long().where(words.eq(EOS).any(dim=2), 2)
+    onward = advance(
+        tokens, word_scores, torch.tensor([[-1.0, -2.0], [-0.5, -8.0]]), [0, 1], Combinations(scores, words, both, ends)
+    )
+    # Totals of the first sentence: 3 4 -1.5, 3 end -1.75, 4 4 -2.25, end -5; of the second: end -1, 9 9 -1.5, 9 8 -9,
+    # end -10.
+    assert onward.remaining == [0]
+    assert onward.scores[0].tolist() == [-1.5, -2.25]
+    assert onward.rows is not None
+    assert onward.rows[:2].tolist() == [0, 1]
+    assert onward.words[:2].tolist() == [[3, 4], [4, 4]]
+    assert onward.word_scores[:2].tolist() == [[-0.25, -0.25], [-0.125, -0.125]]
+    rows, lengths, totals, texts, text_scores = onward.ended
+    assert (rows, lengths) == ([0, 2], [3, 2])
+    assert totals == [-1.0 - 0.375 - 0.375, -0.5 - 0.25]
+    assert [each.tolist() for each in texts] == [[5, 6, 3, EOS], [7, 7, EOS]]
+    assert [each.tolist() for each in text_scores] == [[-0.5, -0.5, -0.375, -0.375], [-0.25, -0.25, -0.25]]
+
+
+@pytest.mark.parametrize(("beam", "k", "z"), [(1, 1, 1), (1, 2, 3), (3, 6, 1), (4, 8, 2)])
+def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int) -> None:
+    """Random steps in which many end and some have no finite score, as sorted lists decide."""
+    sentences, written = 40, 2 * z
+    generator = torch.Generator().manual_seed(beam)
+    rows = sentences * beam
+
+    def random(*shape: int) -> torch.Tensor:
+        return -torch.rand(*shape, generator=generator)
+
+    tokens = torch.randint(3, 9, (rows, z + written), generator=generator)
+    words = torch.randint(EOS, 6, (rows, k, z), generator=generator)
+    ends = words.ne(EOS).cumprod(dim=2).sum(dim=2)
+    step_scores, scores = random(rows, k).masked_fill(random(rows, k) < -0.8, -math.inf), random(sentences, beam)
+    found = torch.randint(0, beam, (sentences,), generator=generator).tolist()
+    word_scores, new_scores = random(rows, written), random(rows, k, z)
+    onward = advance(tokens, word_scores, scores, found, Combinations(step_scores, words, new_scores, ends))
+    remaining, ended = [], []
+    for sentence in range(sentences):
+        ways = [(row, way) for row in range(sentence * beam, (sentence + 1) * beam) for way in range(k)]
+        total = {(row, way): float(scores.flatten()[row] + step_scores[row, way]) for row, way in ways}
+        ways = sorted((each for each in ways if total[each] > -math.inf), key=lambda each: -total[each])
+        complete = [each for each in ways[:beam] if ends[each] < z][: beam - found[sentence]]
+        ended += complete
+        going = [each for each in ways if ends[each] == z][:beam]
+        if not going or found[sentence] + len(complete) == beam:
+            continue
+        remaining.append(sentence)
+        place = slice(sentence * beam, sentence * beam + len(going))
+        if len(going) == beam:
+            origins = (
+                range(sentence * beam, (sentence + 1) * beam) if onward.rows is None else onward.rows[place].tolist()
+            )
+            kept = onward.scores[sentence].tolist(), onward.words[place].tolist(), onward.word_scores[place].tolist()
+            assert sorted(zip(origins, *kept, strict=True), key=lambda each: -each[1]) == [
+                (each[0], total[each], words[each].tolist(), new_scores[each].tolist()) for each in going
+            ]
+        finite = sorted(score for score in onward.scores[sentence].tolist() if score > -math.inf)
+        assert finite == sorted(total[each] for each in going)
+    assert onward.remaining == remaining
+    assert onward.ended.rows == [row for row, _ in ended]
+    assert onward.ended.lengths == [written + int(ends[each]) for each in ended]
+    for each, total, text, text_scores in zip(ended, *onward.ended[2:], strict=True):
+        row, end = each[0], int(ends[each]) + 1
+        assert text.tolist() == [*tokens[row, z:].tolist(), *words[each][:end].tolist()]
+        assert text_scores.tolist() == [*word_scores[row].tolist(), *new_scores[each][:end].tolist()]
+        assert total == pytest.approx(float(word_scores[row].double().sum() + new_scores[each].double().sum()))
 
 
 def test_length_penalties() -> None:

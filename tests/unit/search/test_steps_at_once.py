@@ -38,8 +38,9 @@ def calls(operators: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     search, step = Decoding.search, Decoding.step
 
     def recorded_search(self: Decoding, *arguments: Any) -> Any:
+        before = self.length
         found = search(self, *arguments)
-        made.append(found[3])
+        made.append((self.length - before) // self.decoder.words_per_step)
         return found
 
     def recorded_step(self: Decoding, *arguments: Any) -> Any:
@@ -111,16 +112,18 @@ def test_other_self_attentions(
         ]
 
 
-def test_a_sentence_is_one_call(calls: list[int]) -> None:
-    """Greedily, unless it reaches the limit."""
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_sentence_is_one_call(beam: int, calls: list[int]) -> None:
+    """Unless it reaches the limit."""
     task = toy.task(9, num_directions=1)
     model, limit, ended = toy.model(task, seed=1), 60, 0
     for source in toy.random_sources(5, 9, seed=1):
         calls.clear()
-        (((words, *_, steps),),) = translate(task, model, [source], beam_size=1, max_len_b=limit)
-        if len(words) <= limit:
+        (hypotheses,) = translate(task, model, [source], beam_size=beam, max_len_b=limit)
+        last = max(steps for *_, steps in hypotheses)
+        if last <= limit:
             ended += 1
-            assert calls == [steps]
+            assert calls == [last]
     assert ended > 0
 
 
