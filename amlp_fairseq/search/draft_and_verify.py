@@ -163,9 +163,10 @@ class _VerifiedSearch:
             logits = logits / options.temperature
         lprobs = log_probabilities(logits)
         for index, row in enumerate(self.rows):
-            written = torch.tensor([row.words], dtype=torch.long)
+            most = torch.tensor([row.most], device=self.device)
+            prefixes = Prefixes(torch.tensor([row.words], dtype=torch.long), most, row.most)
             for rule in self.rules:
-                rule(lprobs[index : index + 1], Prefixes(written, torch.tensor([row.most], device=self.device), row.most))
+                rule(lprobs[index : index + 1], prefixes)
         combine = partial(combine_words, lprobs.view(rows * count, 1, vocab), 1, generator.eos, generator.pad)
         if self.ngrams is None:
             best = combine()
