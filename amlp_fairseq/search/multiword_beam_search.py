@@ -308,12 +308,16 @@ class _Search:
             self._drop_repetitions(self.ngrams, step)
         onward = advance(self.tokens, self.word_scores, self.scores, self._found(), step)
         self._collect(onward.ended)
-        scores, rows, words, word_scores = onward[:4]
+        self.scores, rows, words, word_scores = onward[:4]
         if (kept := self._keep(onward.remaining)) is not None:
             rows = kept if rows is None else rows[kept]
-            scores, words, word_scores = scores[kept[:: self.beam] // self.beam], words[kept], word_scores[kept]
-        if self.sentences:
-            self._go_on(scores, rows, words, word_scores)
+            words, word_scores = words[kept], word_scores[kept]
+        if not self.sentences:
+            return
+        if rows is not None:
+            self._reorder(rows)
+        self.tokens = torch.cat([self.tokens, words], dim=1)
+        self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
 
     def _make_steps(self, decoding: Decoding, most: int) -> None:
         """Make steps in one call until a sentence is finished, at most so many that no output can reach its limit."""
@@ -324,7 +328,6 @@ class _Search:
         )
         self._collect(Ended(*ended))
         if (kept := self._keep(remaining)) is not None:
-            self.scores = self.scores[kept[:: self.beam] // self.beam]
             self._reorder(kept)
 
     def _found(self) -> list[int]:
@@ -341,7 +344,7 @@ class _Search:
         remaining = [remaining[i] for i in row_permutation(remaining)]
         self.sentences = [self.sentences[i] for i in remaining]
         kept = torch.tensor(remaining, dtype=torch.long, device=self.source.device)
-        self.source, self.max_lengths = self.source[kept], self.max_lengths[kept]
+        self.source, self.max_lengths, self.scores = self.source[kept], self.max_lengths[kept], self.scores[kept]
         return (kept.unsqueeze(1) * self.beam + torch.arange(self.beam, device=kept.device)).flatten()
 
     def _expand(self) -> Combinations:
@@ -380,28 +383,12 @@ class _Search:
             return all_lprobs[0], attention
         return torch.logsumexp(torch.stack(all_lprobs), dim=0) - math.log(len(all_lprobs)), attention
 
-    def _go_on(self, scores: Tensor, rows: Tensor | None, words: Tensor, word_scores: Tensor) -> None:
-        """Continue hypotheses.
-
-        Args:
-            scores: their scores, (b, B).
-            rows: which row each continues, (b·B,); None if every row continues itself.
-            words: the step's words, (b·B, z).
-            word_scores: their log-probabilities.
-        """
-        self.scores = scores
-        if rows is not None:
-            self._reorder(rows)
-        self.tokens = torch.cat([self.tokens, words], dim=1)
-        self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
-
     def _reorder(self, rows: Tensor) -> None:
         """Apply a row permutation; it may repeat rows and leave some out."""
         self.tokens, self.word_scores = self.tokens.index_select(0, rows), self.word_scores.index_select(0, rows)
         self.attention = [table[rows] for table in self.attention]
-        if rows.numel() > 0:
-            for decoding in self.decodings:
-                decoding.reorder(rows)
+        for decoding in self.decodings:
+            decoding.reorder(rows)
 
     def _drop_repetitions(self, ngrams: NoRepeatNgrams, step: Combinations) -> None:
         """Set scores to -inf of ways that end a hypothesis and repeat an n-gram, which is where two directions meet.
