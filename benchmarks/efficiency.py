@@ -15,8 +15,9 @@ autoregressive (--draft-path, greedily), or else chooses among its hypotheses (-
 - Latency, for each number of --latency-cores: a process, pinned to so many CPUs and with as many threads, is given a
   line when it has answered the one before. A line's latency is from its last byte in to the last byte of its
   translation out; the median over --repeats counts for a line, and the median over lines for the system.
-- Throughput, on all CPUs: all lines at once from a file, for each of --batch-tokens, and for CTranslate2 with a worker
-  on all cores and with one on each. The table has the fastest; the file has all.
+- Throughput, on all CPUs: all lines at once from a file, --copies times over, so that loading weighs less, for each of
+  --batch-tokens, and for CTranslate2 with a worker on all cores and with one on each. The table has the fastest; the
+  file has all.
 - Time: wall clock of the process, from its start to its end, with loading. "Less a one-line run" is that without the
   time of a process, in the same rounds, that translates the first line alone.
 - Memory: the largest resident set of the process. Size: what it loads, on disk.
@@ -75,7 +76,8 @@ class Job:
         runs: reports of run_process.py, with ``others``, see ``quiet.Timing``.
         one_line: seconds of processes with one line.
         answers: for each run the ms of each line, where they come one by one.
-        outputs: the translations of the last run.
+        lines: how many lines a run translates.
+        outputs: the translations of the last run, of the first copy.
     """
 
     system: str
@@ -85,6 +87,7 @@ class Job:
     runs: list[dict[str, float]] = field(default_factory=list)
     one_line: list[float] = field(default_factory=list)
     answers: list[list[float]] = field(default_factory=list)
+    lines: int = 0
     outputs: list[str] = field(default_factory=list)
 
     @property
@@ -211,8 +214,9 @@ def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]
     return found, skipped
 
 
-def round_of(chosen: list[Job], lines: list[str], folder: Path, seed: int) -> list[Row]:
-    """Run each job once, and with one line; what failed, and why. What does not depend on batches runs once for all."""
+def round_of(chosen: list[Job], lines: list[str], copies: int, folder: Path, seed: int) -> list[Row]:
+    """Run each job once, for throughput with copies of the lines, and with one line; what failed, and why. What does
+    not depend on batches runs once for all."""
     shuffled, failed = list(chosen), []
     random.Random(seed).shuffle(shuffled)
     one_line: dict[tuple[str, str, Setting], float] = {}
@@ -222,11 +226,13 @@ def round_of(chosen: list[Job], lines: list[str], folder: Path, seed: int) -> li
         try:
             if key not in one_line:
                 one_line[key] = run(job, lines[:1], folder)[0]["seconds"]
-            report, job.outputs, ms = run(job, lines, folder)
+            text = lines if job.setting.batch is None else lines * copies
+            report, outputs, ms = run(job, text, folder)
         except Failed as error:
             failed.append({"job": str(job), "reason": str(error)})
             chosen.remove(job)
             continue
+        job.lines, job.outputs = len(text), outputs[: len(lines)]
         job.runs.append(report)
         job.one_line.append(one_line[key])
         job.answers += [ms] if ms else []
@@ -259,7 +265,7 @@ def way(row: Row) -> tuple[str, ...]:
 
 def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], list[float]]) -> Row:
     """The numbers of a job that has run; ``seeds`` as of ``bleu_of_seeds``."""
-    lines, seconds = len(job.outputs), statistics.median(report["seconds"] for report in job.runs)
+    lines, seconds = job.lines, statistics.median(report["seconds"] for report in job.runs)
     rest = statistics.median(report["seconds"] - first for report, first in zip(job.runs, job.one_line, strict=True))
     timings = [quiet.Timing(report["seconds"], report["cpu_seconds"], report["others"]) for report in job.runs]
     row = job.facts | {
@@ -342,7 +348,8 @@ def tables(result: dict[str, Any]) -> str:
     found = [f"Latency, {result['lines']} lines, one at a time:", markdown([*first, *columns, *last], slow)]
     columns = ["pieces x batches", *(each.format("lines/s") for each in whole)]
     if fast:
-        found += [f"Throughput, {result['lines']} lines at once:", markdown([*first, *columns, *last], fast)]
+        lines = result["lines"] * result["options"].get("copies", 1)
+        found += [f"Throughput, {lines} lines at once:", markdown([*first, *columns, *last], fast)]
     found += [f"skipped: {row['system']} {row['model']}: {row['reason']}" for row in result["skipped"]]
     found += [f"failed: {row['job']}: {row['reason']}" for row in result["failed"]]
     return "\n\n".join(found)
@@ -384,6 +391,7 @@ def parsed() -> argparse.Namespace:
         help="source pieces of a batch",
     )
     add("--lines", type=positive, metavar="N", help="only the first N")
+    add("--copies", type=positive, default=1, metavar="N", help="how often throughput has all lines (default: once)")
     add("--repeats", type=positive, default=3, metavar="N")
     add("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
     add("--markdown", type=Path, metavar="FILE.md", help="write the tables to this file")
@@ -439,7 +447,7 @@ def main() -> None:
         seeds, result["failed"] = bleu_of_seeds(args, scratch / "seeds")
         for number in range(args.repeats):
             print(f"round {number + 1} of {args.repeats}: {len(chosen)} configurations", file=sys.stderr)
-            result["failed"] += round_of(chosen, args.texts, scratch, seed=number)
+            result["failed"] += round_of(chosen, args.texts, args.copies, scratch, seed=number)
             result["rows"] = [row_of(job, args.references, seeds) for job in chosen]
             result["complete"] = number + 1 == args.repeats
             write(args.out, result)

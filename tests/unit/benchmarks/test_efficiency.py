@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -85,6 +86,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+def drawn(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of a result's rows that are in its picture."""
+    return [row for row in rows if row["mode"] == "latency" or "ms_per_line_less_one_line" in row]
+
+
 def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot, table = tmp_path / "plot.svg", tmp_path / "table.md"
     models = ["--model", *(f"{name}={tmp_path / name}" for name in ("ar", "ibdecoder"))]
@@ -117,9 +123,7 @@ def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.Ca
     assert tables.count("| upper | ibdecoder | float32 | beam 4 |") == 2
     texts = [element.text for element in ElementTree.parse(plot).iter() if element.text]
     ways = [text.split(":")[0] for text in texts if "BLEU," in text]
-    assert sorted(ways) == sorted(
-        2 * [f"{name} float32 beam 4" for name in ("upper ar", "upper ibdecoder", "large ar")]
-    )
+    assert sorted(ways) == sorted(f"{row['system']} {row['model']} float32 beam 4" for row in drawn(rows.values()))
     assert {"upper", "large", "ar"} <= set(texts)
 
     seen = [json.loads(line) for line in (tmp_path / "Upper.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -130,6 +134,21 @@ def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.Ca
     together = [facts for facts in seen if facts["waiting"] == [True] * 4]  # a file can always be read
     assert len(together) == 2 * 2
     assert all((facts["cpus"], facts["threads"]) == (cpus, str(len(cpus))) for facts in together)
+
+
+def test_throughput_has_copies_of_the_lines(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reference = ["--reference", tmp_path / "reference"]
+    slow, fast = program("--systems", "upper", "--repeats", 1, "--copies", 3, *reference)["rows"]
+    assert slow["seconds"][0] * slow["lines_per_second"] == pytest.approx(4)
+    assert fast["seconds"][0] * fast["lines_per_second"] == pytest.approx(12)
+    rest = fast["seconds"][0] - fast["one_line_seconds"][0]
+    assert rest <= 0 or fast["lines_per_second_less_one_line"] == pytest.approx(11 / rest)
+    assert fast["bleu"] == pytest.approx(100)  # of one copy
+    seen = [json.loads(line) for line in (tmp_path / "Upper.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert sorted(len(facts["waiting"]) for facts in seen) == [1, 1, 4, 12]
+    printed = capsys.readouterr().out
+    assert "Latency, 4 lines, one at a time:" in printed
+    assert "Throughput, 12 lines at once:" in printed
 
 
 class Shorter(Upper):
@@ -153,7 +172,7 @@ def test_models_of_other_seeds(
     assert [row["bleu_of_seeds"] for row in rows] == [pytest.approx(right[row["system"]]) for row in rows]
     assert capsys.readouterr().out.count(f"100.00 ({expected:.2f}-100.00, 3 seeds)") == 2
     bars = [element for element in ElementTree.parse(tmp_path / "plot.svg").iter() if element.get("class") == "seeds"]
-    assert len(bars) == 2
+    assert len(bars) == len(drawn(row for row in rows if row["system"] == "shorter"))
     assert all(float(bar.attrib["y1"]) > float(bar.attrib["y2"]) for bar in bars)
 
     failed = program("--systems", "broken", "upper", "--repeats", 1, *seeds)["failed"]
