@@ -76,8 +76,7 @@ class Job:
         runs: reports of run_process.py, with ``others``, see ``quiet.Timing``.
         one_line: seconds of processes with one line.
         answers: for each run the ms of each line, where they come one by one.
-        lines: how many lines a run translates.
-        outputs: the translations of the last run, of the first copy.
+        outputs: the translations of the last run.
     """
 
     system: str
@@ -87,7 +86,6 @@ class Job:
     runs: list[dict[str, float]] = field(default_factory=list)
     one_line: list[float] = field(default_factory=list)
     answers: list[list[float]] = field(default_factory=list)
-    lines: int = 0
     outputs: list[str] = field(default_factory=list)
 
     @property
@@ -227,12 +225,11 @@ def round_of(chosen: list[Job], lines: list[str], copies: int, folder: Path, see
             if key not in one_line:
                 one_line[key] = run(job, lines[:1], folder)[0]["seconds"]
             text = lines if job.setting.batch is None else lines * copies
-            report, outputs, ms = run(job, text, folder)
+            report, job.outputs, ms = run(job, text, folder)
         except Failed as error:
             failed.append({"job": str(job), "reason": str(error)})
             chosen.remove(job)
             continue
-        job.lines, job.outputs = len(text), outputs[: len(lines)]
         job.runs.append(report)
         job.one_line.append(one_line[key])
         job.answers += [ms] if ms else []
@@ -265,7 +262,7 @@ def way(row: Row) -> tuple[str, ...]:
 
 def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], list[float]]) -> Row:
     """The numbers of a job that has run; ``seeds`` as of ``bleu_of_seeds``."""
-    lines, seconds = job.lines, statistics.median(report["seconds"] for report in job.runs)
+    lines, seconds = len(job.outputs), statistics.median(report["seconds"] for report in job.runs)
     rest = statistics.median(report["seconds"] - first for report, first in zip(job.runs, job.one_line, strict=True))
     timings = [quiet.Timing(report["seconds"], report["cpu_seconds"], report["others"]) for report in job.runs]
     row = job.facts | {
@@ -290,9 +287,9 @@ def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], 
         row["ms_95"] = row["ms_percentiles"][-1]
         row["disturbed"] += quiet.unsteady(by_line[1:])  # the first one waits for the model
     if references is not None:
-        bleu, chrf = BLEU(), CHRF()
-        row["bleu"] = bleu.corpus_score(job.outputs, [references]).score
-        row["chrf"] = chrf.corpus_score(job.outputs, [references]).score
+        bleu, chrf, outputs = BLEU(), CHRF(), job.outputs[: len(references)]  # of the first copy
+        row["bleu"] = bleu.corpus_score(outputs, [references]).score
+        row["chrf"] = chrf.corpus_score(outputs, [references]).score
         row["bleu_of_seeds"] = [row["bleu"], *seeds.get(way(row), ())]
         row |= {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
     return row
@@ -348,7 +345,7 @@ def tables(result: dict[str, Any]) -> str:
     found = [f"Latency, {result['lines']} lines, one at a time:", markdown([*first, *columns, *last], slow)]
     columns = ["pieces x batches", *(each.format("lines/s") for each in whole)]
     if fast:
-        lines = result["lines"] * result["options"].get("copies", 1)
+        lines = result["lines"] * result["options"]["copies"]
         found += [f"Throughput, {lines} lines at once:", markdown([*first, *columns, *last], fast)]
     found += [f"skipped: {row['system']} {row['model']}: {row['reason']}" for row in result["skipped"]]
     found += [f"failed: {row['job']}: {row['reason']}" for row in result["failed"]]
