@@ -8,7 +8,7 @@ the end; the status is 1 if any part failed. Without a CUDA device the kernels r
 sizes are small.
 
 - environment: versions, the device, what Triton needs to compile
-- parity, gradients: the kernels in all types against float64
+- parity: the kernels in all types and their gradients against float64
 - graphs: decoder calls that are captured as CUDA graphs against plain ones
 - ops: forward and backward of the kernels on more than the L2 cache holds, as a share of the bandwidth of a copy
 - lengths, decoding: benchmarks/length.py and benchmarks/decoding.py, in part
@@ -35,6 +35,7 @@ import time
 import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ import torch
 from torch import Tensor
 
 Row = dict[str, Any]
+forks = multiprocessing.get_context("fork")
 #: The shares of a copy's bandwidth that are to be reached.
 FORWARD_GOAL, BACKWARD_GOAL = 0.8, 0.75
 #: Scores of the same words may differ by so much between captured and plain calls, which have other shapes.
@@ -168,47 +170,67 @@ def needs_kernels(check: Callable[[Report, Size, str], None], report: Report, si
         check(report, size, device)
 
 
-def check_agreement(gradients: bool, report: Report, size: Size, device: str) -> None:
-    """The kernels' output, or its gradients, against float64."""
+class _Agreement(NamedTuple):
+    """A case of an operator, to be compared with float64."""
+
+    operator: str
+    case: str
+    dtype: str
+    dropout: float = 0.0
+
+    def errors(self, device: str) -> tuple[Row, Row]:
+        """Of the output and each gradient: how far off it is, and how far it may be."""
+        from amlp_fairseq.ops.amlp_cov import cases as cov
+        from amlp_fairseq.ops.dynamic_conv import cases as conv
+
+        dtype = getattr(torch, self.dtype)
+        if self.operator == "cross_covariance":
+            errors = cov.errors(cov.CASES[self.case], dtype, "triton", device)
+            return errors, dict.fromkeys(errors, cov.TOLERANCES[dtype])
+        arguments = conv.CASES[self.case], dtype
+        options: Row = {"shared": self.operator == "light_conv", "dropout": self.dropout}
+        return (
+            conv.errors(*arguments, "triton", device, **options),
+            conv.tolerances(*arguments, device, **options),
+        )
+
+
+def _attempt(agreement: _Agreement, device: str) -> tuple[Row, Row] | str:
+    torch.set_num_threads(1)
+    try:
+        return agreement.errors(device)
+    except Exception as error:  # a kernel that does not compile: the others may
+        return f"{type(error).__name__}: {_first_line(error)}"
+
+
+def check_agreement(report: Report, size: Size, device: str) -> None:
+    """The kernels' output and gradients against float64, in as many processes as there are CPUs: most of the time is
+    the compiler's."""
     from amlp_fairseq.ops.amlp_cov import cases as cov
     from amlp_fairseq.ops.dynamic_conv import cases as conv
 
-    def note(operator: str, case: str, dtype: str, errors: dict[str, float], allowed: dict[str, float]) -> None:
-        names = [name for name in errors if (name == "output") != gradients]
-        worst = max(names, key=lambda name: errors[name] / allowed[name] if allowed[name] else 0.0)
-        report.row(operator=operator, case=case, dtype=dtype, error=errors[worst], allowed=allowed[worst])
-        for name in names:
-            if not errors[name] <= allowed[name]:
-                text = f"{name} is off by {errors[name]:.1e}, {allowed[name]:.1e} is allowed"
-                report.note("failures", f"{operator}, {case}, {dtype}: {text}")
-
-    def attempt(operator: str, case: str, dtype: str, run: Callable[[], tuple[Row, Row]]) -> None:
-        try:
-            note(operator, case, dtype, *run())
-        except Exception as error:  # a kernel that does not compile: the others may
-            report.note("failures", f"{operator}, {case}, {dtype}: {type(error).__name__}: {_first_line(error)}")
-
-    for dtype, name, shared in itertools.product(size.dtypes, size.conv or conv.CASES, (False, True)):
-        for dropout in (0.0, 0.3) if dtype == "float32" else (0.3,):
-            arguments = (conv.CASES[name], getattr(torch, dtype))
-            options: Row = {"shared": shared, "dropout": dropout}
-            attempt(
-                "light_conv" if shared else "dynamic_conv",
-                f"{name}, dropout {dropout}",
-                dtype,
-                lambda: (
-                    conv.errors(*arguments, "triton", device, **options),  # noqa: B023
-                    conv.tolerances(*arguments, device, **options),  # noqa: B023
-                ),
-            )
-    for dtype, name in itertools.product(size.dtypes, size.cov or cov.CASES):
-        kind = getattr(torch, dtype)
-
-        def run() -> tuple[Row, Row]:
-            errors = cov.errors(cov.CASES[name], kind, "triton", device)  # noqa: B023
-            return errors, dict.fromkeys(errors, cov.TOLERANCES[kind])  # noqa: B023
-
-        attempt("cross_covariance", name, dtype, run)
+    agreements = [
+        _Agreement(operator, name, dtype, dropout)
+        for dtype, name in itertools.product(size.dtypes, size.conv or conv.CASES)
+        for operator in ("dynamic_conv", "light_conv")
+        for dropout in ((0.0, 0.3) if dtype == "float32" else (0.3,))
+    ]
+    agreements += [
+        _Agreement("cross_covariance", name, dtype)
+        for dtype, name in itertools.product(size.dtypes, size.cov or cov.CASES)
+    ]
+    with ProcessPoolExecutor(os.cpu_count(), forks) as pool:
+        for agreement, found in zip(agreements, pool.map(partial(_attempt, device=device), agreements), strict=True):
+            where = f"{agreement.operator}, {agreement.case}, dropout {agreement.dropout}, {agreement.dtype}"
+            if isinstance(found, str):
+                report.note("failures", f"{where}: {found}")
+                continue
+            errors, allowed = found
+            for name, error in errors.items():
+                report.row(**agreement._asdict(), of=name, error=error, allowed=allowed[name])
+                if not error <= allowed[name]:
+                    text = f"{name} is off by {error:.1e}, {allowed[name]:.1e} is allowed"
+                    report.note("failures", f"{where}: {text}")
 
 
 def check_graphs(report: Report, size: Size, device: str) -> None:
@@ -386,15 +408,13 @@ class Part(NamedTuple):
 
 PARTS = {
     "environment": Part(check_environment, 60),
-    "parity": Part(partial(needs_kernels, partial(check_agreement, False)), 200),
-    "gradients": Part(partial(needs_kernels, partial(check_agreement, True)), 200),
+    "parity": Part(partial(needs_kernels, check_agreement), 200),
     "graphs": Part(check_graphs, 120),
     "ops": Part(partial(needs_kernels, check_ops), 90),
     "lengths": Part(partial(run_benchmark, "length"), 120),
     "decoding": Part(partial(run_benchmark, "decoding"), 180),
     "tuning": Part(partial(needs_kernels, tune), 400),
 }
-forks = multiprocessing.get_context("fork")
 
 
 def _child(part: Part, path: Path, log: Path, size: Size, device: str) -> None:
