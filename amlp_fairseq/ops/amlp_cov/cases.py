@@ -59,7 +59,8 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, to
 
 def errors(case: Case, dtype: torch.dtype, backend: str, device: str = "cpu") -> dict[str, float]:
     """How far an implementation is from the exact result: for the output and each gradient, the largest difference
-    as a share of the largest exact value."""
+    as a share of the largest exact value; for the gradient of a head's temperature, in whose sum terms cancel, as a
+    share of the largest sum of the terms' magnitudes."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -81,8 +82,16 @@ def errors(case: Case, dtype: torch.dtype, backend: str, device: str = "cpu") ->
 
     exact = run(cross_covariance_naive, torch.float64)
     ours = run(cross_covariance, dtype, backend=backend)
+    magnitudes = {name: value.abs() for name, value in exact.items()}
+    if case.temperature:
+        x, y = (inputs[name].double() for name in ("x", "y"))
+        scores = cross_covariance_naive(x, y, None, mask, normalize=case.normalize).log()  # but for a term of each row
+        scores = scores - scores.mean(dim=-1, keepdim=True)
+        p, d_p = exact["output"], grad.double()
+        d_scores = p * (d_p - (p * d_p).sum(dim=-1, keepdim=True))  # with the temperature
+        magnitudes["gradient of temperature"] = (d_scores * scores).abs().sum(dim=(0, 2, 3))
     return {
-        name: float((ours[name].double() - value).abs().max() / value.abs().max().clamp(min=1e-30))
+        name: float((ours[name].double() - value).abs().max() / magnitudes[name].max().clamp(min=1e-30))
         for name, value in exact.items()
     }
 
