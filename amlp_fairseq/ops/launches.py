@@ -1,7 +1,7 @@
 """How the kernels are launched: warps of a program, and channels of a block.
 
 Chosen so that ptxas spills no registers for sm_80 and sm_90 (``tests/unit/ops/test_compiled_kernels.py``); no device
-has been asked yet. ``python -m benchmarks.gpu_check --parts tuning`` asks one, and prints what it would have here.
+has been asked which are the fastest. ``python -m benchmarks.gpu_check --parts tuning`` asks one, and prints them.
 """
 
 from __future__ import annotations
