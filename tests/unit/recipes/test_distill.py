@@ -107,6 +107,23 @@ def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -
     assert manifest["counts"] == {"sentences": 60, "empty": 1, "ratio": 59 - len(kept), "kept": len(kept)}
 
 
+def test_another_model_may_choose_the_targets(teacher: Path, tmp_path: Path) -> None:
+    other = torch.load(teacher / "checkpoint_last.pt", weights_only=False)
+    torch.manual_seed(1)
+    for tensor in other["model"].values():
+        if tensor.is_floating_point():
+            tensor.add_(0.2 * torch.randn_like(tensor))
+    torch.save(other, tmp_path / "other.pt")
+    search = ["--task", "translation_interleaved", "--num-directions", "1", "--beam", "4"]
+    chosen = [*search, "--rescore-path", tmp_path / "other.pt"]
+    words = [teacher / "checkpoint_last.pt", teacher / "data", tmp_path / "out", "--max-ratio", "99"]
+    commands.run("amlp_fairseq.recipes.distill", *words, *chosen, *OPTIONS)
+    hypotheses = translations(teacher / "data", teacher, *chosen)
+    expected = [[*hypotheses[i], 2] for i, source in enumerate(sentences(teacher / "data", "src")) if len(source) > 1]
+    assert sentences(tmp_path / "out", "tgt") == expected
+    assert hypotheses != translations(teacher / "data", teacher, *search)
+
+
 def test_more_sources_from_a_reverse_model(teacher: Path, distilled: Path, tmp_path: Path) -> None:
     """The teacher of copying is its own reverse, if it says so."""
     checkpoint, reverse, out = teacher / "checkpoint_last.pt", tmp_path / "reverse.pt", tmp_path / "out"
