@@ -219,7 +219,7 @@ def check_agreement(report: Report, size: Size, device: str) -> None:
         _Agreement("cross_covariance", name, dtype)
         for dtype, name in itertools.product(size.dtypes, size.cov or cov.CASES)
     ]
-    with ProcessPoolExecutor(os.cpu_count(), forks) as pool:
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(agreements)), forks) as pool:
         for agreement, found in zip(agreements, pool.map(partial(_attempt, device=device), agreements), strict=True):
             where = f"{agreement.operator}, {agreement.case}, dropout {agreement.dropout}, {agreement.dtype}"
             if isinstance(found, str):
