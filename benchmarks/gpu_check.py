@@ -185,8 +185,8 @@ class _Agreement(NamedTuple):
 
         dtype = getattr(torch, self.dtype)
         if self.operator == "cross_covariance":
-            errors = cov.errors(cov.CASES[self.case], dtype, "triton", device)
-            return errors, dict.fromkeys(errors, cov.TOLERANCES[dtype])
+            case = cov.CASES[self.case]
+            return cov.errors(case, dtype, "triton", device), cov.tolerances(case, dtype, device)
         arguments = conv.CASES[self.case], dtype
         options: Row = {"shared": self.operator == "light_conv", "dropout": self.dropout}
         return (
@@ -196,7 +196,6 @@ class _Agreement(NamedTuple):
 
 
 def _attempt(agreement: _Agreement, device: str) -> tuple[Row, Row] | str:
-    torch.set_num_threads(1)
     try:
         return agreement.errors(device)
     except Exception as error:  # a kernel that does not compile: the others may
@@ -219,7 +218,8 @@ def check_agreement(report: Report, size: Size, device: str) -> None:
         _Agreement("cross_covariance", name, dtype)
         for dtype, name in itertools.product(size.dtypes, size.cov or cov.CASES)
     ]
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(agreements)), forks) as pool:
+    processes = min(os.cpu_count() or 1, len(agreements))
+    with ProcessPoolExecutor(processes, forks, torch.set_num_threads, (1,)) as pool:
         for agreement, found in zip(agreements, pool.map(partial(_attempt, device=device), agreements), strict=True):
             where = f"{agreement.operator}, {agreement.case}, dropout {agreement.dropout}, {agreement.dtype}"
             if isinstance(found, str):
