@@ -13,10 +13,11 @@ decoding with causal attention over the whole sequence; otherwise nothing is mea
   by the kernel that it chooses: flash attention on a CPU and, in half precision, on CUDA
 - AMLP-Cov, AMLP-PQuery, ABC, local, Performer: the registry's attentions with linear cost
 
-- Time: wall clock between synchronisations, launching included: the mean of the runs between the first and the third
-  quartile, as in the paper, and the median. The systems take turns, in random order; a system is not called again once
-  it has taken --seconds, and ``repeats`` says how often it was called. ``forward`` is without gradients,
-  ``forward+backward`` with those of the inputs and of all weights, ``core`` is the forward without the projections.
+- Time: wall clock between synchronisations, launching included but for ``--cuda-graphs``: the mean of the runs between
+  the first and the third quartile, as in the paper, and the median. The systems take turns, in random order; a system
+  is not called again once it has taken --seconds, and ``repeats`` says how often it was called. ``forward`` is without
+  gradients, ``forward+backward`` with those of the inputs and of all weights, ``core`` is the forward without the
+  projections.
 - Memory: as in ops.py, the most that is allocated at once during a call beyond inputs and weights.
 - What needs more than three quarters of the free memory, by a rough estimate, is left out: the table says so.
 - Crossover: the length from which on an attention takes no more than a softmax attention, interpolated between
@@ -41,6 +42,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.amlp import ACTIVATIONS
 from amlp_fairseq.attention.registry import ATTENTIONS, AttentionSpec
 from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
@@ -256,6 +258,9 @@ def measure(modules: dict[str, Any], length: int, args: argparse.Namespace) -> l
                 continue
             function()  # warms up: kernels are compiled, the libraries take their workspaces
             rows[name][f"{kind}_mib"] = peak_extra_memory(function, args.device) / MIB
+            if args.cuda_graphs and name != AR:
+                replay, _, _ = cuda_graphs.capture(function, torch.device(args.device), None)
+                timed[kind] = partial(seconds, replay, args.device)
             calls[name, kind] = timed[kind]
     for (name, kind), runs in rounds(calls, args.repeats, args.seconds).items():
         rows[name] |= {
@@ -436,7 +441,15 @@ def main() -> None:
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="of AMLP")
     parser.add_argument("--window", type=int, default=31, help="positions that each sees in local attention")
     parser.add_argument("--seconds", type=float, default=10, help="no more repetitions of what has taken this long")
+    add = parser.add_argument
+    add(
+        "--cuda-graphs",
+        action="store_true",
+        help="time calls as CUDA graphs, without what the CPU takes to launch them",
+    )
     args, options = parse(parser)
+    if args.cuda_graphs and args.device not in cuda_graphs.CAPTURING:
+        parser.error("--cuda-graphs needs --device cuda")
     if args.embed_dim % args.heads:
         parser.error("the heads must divide the dimension")
     options["lengths"] = args.lengths = sorted(set(args.lengths))

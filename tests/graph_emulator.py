@@ -91,6 +91,7 @@ def capture(
     own = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
     pool.append(own)
 
+    @torch.no_grad()
     def replay() -> None:
         for results in pool:
             if results is not own:

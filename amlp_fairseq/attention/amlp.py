@@ -36,8 +36,9 @@ ACTIVATIONS = {
 
 #: Values of ``--amlp-scale``: 1/√d_h scales nothing, the argument of σ₁, or those of σ₂ as well.
 SCALES = ("none", "sqrt", "all")
-#: Queries of one pass through Eq. 8: its intermediate results never exist for all of a long sequence at once.
-CHUNK = 256
+#: Queries of one pass through Eq. 8, so that its intermediate results never exist for all of a long sequence at once:
+#: few on a CPU, for its caches; on other devices many, for few launches.
+CPU_CHUNK, CHUNK = 256, 4096
 #: Steps of a causal decoder whose covariances exist at the same time.
 BLOCK = 16
 
@@ -114,7 +115,8 @@ class AMLP(MultiHeadAttention):
         weights = self.adaptive_weights(q, memory["k"], memory["v"], padding_mask, memory.get("padding_mask"))
         weights = self.ready_weights(*weights, q)
         # Positions outermost, the layout in which the heads are joined.
-        outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in q.split(CHUNK, dim=2)]
+        chunks = q.split(CPU_CHUNK if q.device.type == "cpu" else CHUNK, dim=2)
+        outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in chunks]
         return torch.cat(outputs).permute(1, 2, 0, 3), None
 
     def ready_weights(self, l_t: Tensor, w: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

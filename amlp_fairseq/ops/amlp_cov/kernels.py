@@ -2,11 +2,10 @@
 
 Forward: the positions are split over programs, which write partial sums; a second kernel adds these in a fixed order
 (no atomics: the result is deterministic), normalises and takes the softmax. Backward: what has no axis n is left to
-PyTorch (``shared.py``), then one kernel makes d_x and, with x and y exchanged, d_y.
+PyTorch (``shared.py``), then one kernel makes d_x and d_y.
 
 Sizes: B batch, H heads, N positions, D and E channels of x and y; BN, BD, BE blocks of them. A row is a sentence's
-head, b·H + h. Offsets are int64. Arithmetic is float32 from the load on: bfloat16 arithmetic is wrong in Triton's
-interpreter.
+head, b·H + h. Offsets are int64. Arithmetic is float32, but that the covariances' products have factors of x's type.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -21,61 +20,66 @@ import triton.language as tl
 from torch import Tensor
 
 from amlp_fairseq.ops.amlp_cov.shared import EPS, new_gradients, new_outputs, small_gradients
-from amlp_fairseq.ops.launches import LAUNCHES, half_precision
+from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, full_precision, half_precision
 
-#: Positions of a block. Blocks of x and y in float32 with 128 channels are 32 KiB, and a pipeline holds several.
-BLOCK = 32
-#: A program sums about SPLIT positions, more where that would make more than MAX_SPLITS programs: a partial sum of
-#: 64 × 64 numbers is an eighth of the numbers that it sums.
-SPLIT, MAX_SPLITS = 256, 64
+#: How many programs share the work of all heads at least, where there are positions enough; and that of one head at
+#: most, because their partial sums are added one after the other.
+PROGRAMS, MAX_SPLITS = 512, 64
 
 
 @triton.jit
-def _counted(mask_ptr, b, i, mask_b, mask_n, N, MASKED: tl.constexpr):
-    """Which positions exist and are not padding."""
-    inside = i < N
+def _offset(n, stride):
+    return n.to(tl.int64) * stride
+
+
+@triton.jit
+def _tile(pointer, b, h, i, c, stride_b, stride_h, stride_n, stride_c, BN: tl.constexpr):
+    """Pointers to the positions from i on, (BN, channels c)."""
+    rows = pointer + _offset(b, stride_b) + _offset(h, stride_h) + _offset(i, stride_n)
+    rows += _offset(tl.arange(0, BN), stride_n)
+    return rows[:, None] + _offset(c, stride_c)[None, :]
+
+
+@triton.jit
+def _counted(mask_ptr, b, i, mask_b, mask_n, N, BN: tl.constexpr, MASKED: tl.constexpr):
+    """Which of the positions from i on exist and are not padding."""
+    n = tl.arange(0, BN)
+    inside = n < N - i
     if MASKED:
-        inside = inside & (tl.load(mask_ptr + b * mask_b + i * mask_n, mask=inside, other=1) == 0)
+        mask = mask_ptr + _offset(b, mask_b) + _offset(i, mask_n) + _offset(n, mask_n)
+        inside = inside & (tl.load(mask, mask=inside, other=1) == 0)
     return inside
 
 
-@triton.jit
-def _load_tile(pointer, i, c, stride_n, stride_c, counted, size_c):
-    """(positions i) × (channels c), float32, zero at padding and outside."""
-    valid = counted[:, None] & (c < size_c)[None, :]
-    return tl.load(pointer + i[:, None] * stride_n + c[None, :] * stride_c, mask=valid, other=0.0).to(tl.float32)
-
-
-@triton.jit(do_not_specialize=["N", "splits", "mask_b", "mask_n"])
+@triton.jit(do_not_specialize=["N", "mask_b", "mask_n"])
 def _partial_kernel(
     x_ptr, y_ptr, mask_ptr, partial_ptr, x_square_ptr, y_square_ptr,
-    N, H, D, E, splits,
+    N, H, D, E,
     x_b, x_h, x_n, x_c, y_b, y_h, y_n, y_c, mask_b, mask_n,
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
-    BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every ``splits``-th block's share of G, partial (B·H, splits, D, E), and of the squared norms."""
-    p = tl.program_id(0).to(tl.int64)
-    row, split = p // splits, p % splits
-    b, h = row // H, row % H
-    d = tl.arange(0, BD).to(tl.int64)
-    e = tl.arange(0, BE).to(tl.int64)
+    h, b, split, splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    d, e = tl.arange(0, BD), tl.arange(0, BE)
     total = tl.zeros((BD, BE), dtype=tl.float32)
-    x_square = tl.zeros((BD,), dtype=tl.float32)
-    y_square = tl.zeros((BE,), dtype=tl.float32)
-    for block in range(split, tl.cdiv(N, BN), splits):
-        i = block * BN + tl.arange(0, BN).to(tl.int64)
-        counted = _counted(mask_ptr, b, i, mask_b, mask_n, N, MASKED)
-        x = _load_tile(x_ptr + b * x_b + h * x_h, i, d, x_n, x_c, counted, D)
-        y = _load_tile(y_ptr + b * y_b + h * y_h, i, e, y_n, y_c, counted, E)
-        total += tl.dot(tl.trans(x), y, input_precision=PRECISION)
+    x_squares = tl.zeros((BN, BD), dtype=tl.float32)
+    y_squares = tl.zeros((BN, BE), dtype=tl.float32)
+    for n in range(0, tl.cdiv(N, splits * BN)):
+        i = (n * splits + split) * BN
+        counted = _counted(mask_ptr, b, i, mask_b, mask_n, N, BN, MASKED)[:, None]
+        x = tl.load(_tile(x_ptr, b, h, i, d, x_b, x_h, x_n, x_c, BN), mask=counted & (d < D)[None, :], other=0.0)
+        y = tl.load(_tile(y_ptr, b, h, i, e, y_b, y_h, y_n, y_c, BN), mask=counted & (e < E)[None, :], other=0.0)
+        total += tl.dot(tl.trans(x.to(FACTOR)), y.to(FACTOR), input_precision=PRECISION)
         if NORMALIZE:
-            x_square += tl.sum(x * x, axis=0)
-            y_square += tl.sum(y * y, axis=0)
-    tl.store(partial_ptr + (p * D + d[:, None]) * E + e[None, :], total, mask=(d < D)[:, None] & (e < E)[None, :])
+            x_squares += x.to(tl.float32) * x.to(tl.float32)
+            y_squares += y.to(tl.float32) * y.to(tl.float32)
+    p = (_offset(b, H) + h) * splits + split
+    partial = partial_ptr + _offset(p * D + d, E)[:, None] + e[None, :].to(tl.int64)
+    tl.store(partial, total, mask=(d < D)[:, None] & (e < E)[None, :])
     if NORMALIZE:
-        tl.store(x_square_ptr + p * D + d, x_square, mask=d < D)
-        tl.store(y_square_ptr + p * E + e, y_square, mask=e < E)
+        tl.store(x_square_ptr + (p * D + d), tl.sum(x_squares, axis=0), mask=d < D)
+        tl.store(y_square_ptr + (p * E + e), tl.sum(y_squares, axis=0), mask=e < E)
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -114,38 +118,46 @@ def _finish_kernel(
     tl.store(out_ptr + out, scores / tl.sum(scores, axis=1)[:, None], mask=valid)
 
 
+@triton.jit
+def _load_m(m_ptr, row, e0, D, E, BD: tl.constexpr, BE: tl.constexpr):
+    """A row's M from channel e0 of y on, (BD, BE) float32."""
+    d, e = tl.arange(0, BD), e0 + tl.arange(0, BE)
+    pointers = (m_ptr + (row * D + d) * E)[:, None] + e[None, :].to(tl.int64)
+    return tl.load(pointers, mask=(d < D)[:, None] & (e < E)[None, :], other=0.0)
+
+
 @triton.jit(do_not_specialize=["N", "mask_b", "mask_n"])
 def _gradient_kernel(
-    x_ptr, y_ptr, mask_ptr, m_ptr, u_ptr, dx_ptr,
+    x_ptr, y_ptr, mask_ptr, m_ptr, u_ptr, v_ptr, dx_ptr, dy_ptr,
     N, H, D, E,
-    x_b, x_h, x_n, x_c, y_b, y_h, y_n, y_c, dx_b, dx_h, dx_n, dx_c, mask_b, mask_n, m_d, m_e,
-    MASKED: tl.constexpr,
-    BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, PRECISION: tl.constexpr,
+    x_b, x_h, x_n, x_c, y_b, y_h, y_n, y_c, dx_b, dx_h, dx_n, dx_c, dy_b, dy_h, dy_n, dy_c, mask_b, mask_n,
+    OWN: tl.constexpr, MASKED: tl.constexpr,
+    BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, E_BLOCKS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d_x = y Mᵀ - x diag(u); zero at padding."""
-    p = tl.program_id(0).to(tl.int64)
-    blocks = tl.cdiv(N, BN)
-    row = p // blocks
-    b, h = row // H, row % H
-    i = p % blocks * BN + tl.arange(0, BN)
-    d = tl.arange(0, BD).to(tl.int64)
-    counted = _counted(mask_ptr, b, i, mask_b, mask_n, N, MASKED)
-    x = _load_tile(x_ptr + b * x_b + h * x_h, i, d, x_n, x_c, counted, D)
-    d_x = -x * tl.load(u_ptr + row * D + d, mask=d < D, other=0.0)[None, :]
-    for e0 in range(0, E, BE):
-        e = e0 + tl.arange(0, BE).to(tl.int64)
-        y = _load_tile(y_ptr + b * y_b + h * y_h, i, e, y_n, y_c, counted, E)
-        m = tl.load(
-            m_ptr + row * D * E + e[:, None] * m_e + d[None, :] * m_d,
-            mask=(e < E)[:, None] & (d < D)[None, :],
-            other=0.0,
-        )
-        d_x += tl.dot(y, m, input_precision=PRECISION)
-    tl.store(
-        dx_ptr + b * dx_b + h * dx_h + i[:, None] * dx_n + d[None, :] * dx_c,
-        d_x,
-        mask=(i < N)[:, None] & (d < D)[None, :],
-    )
+    """d_x = y Mᵀ - x diag(u), and d_y = x M - y diag(v) unless y is x; zero at padding."""
+    h, b, split, splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    d, row = tl.arange(0, BD), _offset(b, H) + h
+    m = _load_m(m_ptr, row, 0, D, E, BD, BE)
+    u = tl.load(u_ptr + (row * D + d), mask=d < D, other=0.0)[None, :]
+    for n in range(0, tl.cdiv(N, splits * BN)):
+        i = (n * splits + split) * BN
+        inside = (tl.arange(0, BN) < N - i)[:, None]
+        counted = _counted(mask_ptr, b, i, mask_b, mask_n, N, BN, MASKED)[:, None]
+        x = tl.load(_tile(x_ptr, b, h, i, d, x_b, x_h, x_n, x_c, BN), mask=counted & (d < D)[None, :], other=0.0)
+        x = x.to(tl.float32)
+        d_x = -x * u
+        for e0 in range(0, E_BLOCKS * BE, BE):
+            e = e0 + tl.arange(0, BE)
+            if E_BLOCKS > 1:
+                m = _load_m(m_ptr, row, e0, D, E, BD, BE)
+            y = tl.load(_tile(y_ptr, b, h, i, e, y_b, y_h, y_n, y_c, BN), mask=counted & (e < E)[None, :], other=0.0)
+            y = y.to(tl.float32)
+            d_x += tl.dot(y, tl.trans(m), input_precision=PRECISION)
+            if not OWN:
+                v = tl.load(v_ptr + (row * E + e), mask=e < E, other=0.0)[None, :]
+                d_y = tl.dot(x, m, input_precision=PRECISION) - y * v
+                tl.store(_tile(dy_ptr, b, h, i, e, dy_b, dy_h, dy_n, dy_c, BN), d_y, mask=inside & (e < E)[None, :])
+        tl.store(_tile(dx_ptr, b, h, i, d, dx_b, dx_h, dx_n, dx_c, BN), d_x, mask=inside & (d < D)[None, :])
 
 
 def forward(
@@ -156,19 +168,17 @@ def forward(
         y, y_norm = x, x_norm
     batch, heads, length, d = x.shape
     rows, e = batch * heads, y.size(3)
-    splits = min(triton.cdiv(length, SPLIT), MAX_SPLITS)
+    options = _options("cross_covariance", x, y)
+    splits = _splits(rows, length, options)
     partial, x_square, y_square = (
         torch.empty(rows, splits, size, dtype=torch.float32, device=x.device) for size in (d * e, d, e)
     )
     sizes = {"H": heads, "D": d, "E": e, "splits": splits}
     sums = {"partial_ptr": partial, "x_square_ptr": x_square, "y_square_ptr": y_square}
-    options = _options(x, y)
     with _on(x):
-        _partial_kernel[(rows * splits,)](
-            x_ptr=x, y_ptr=y, **_mask(padding_mask), **sums, N=length, **sizes,
-            **_strides("x", x), **_strides("y", y), NORMALIZE=normalize, **options,
-            # 128 × 128 sums are 64 registers of each thread then; float32 inputs of so many channels take as many.
-            num_warps=16 if x.dtype == torch.float32 and max(options["BD"], options["BE"]) > 64 else 8,
+        _partial_kernel[(heads, batch, splits)](
+            x_ptr=x, y_ptr=y, **_mask(padding_mask), **sums, N=length, H=heads, D=d, E=e,
+            **_strides("x", x), **_strides("y", y), NORMALIZE=normalize, FACTOR=FACTORS[x.dtype], **options,
         )  # fmt: skip
         _finish_kernel[(rows * triton.cdiv(d, 16),)](
             **sums, temperature_ptr=temperature, out_ptr=out, covariance_ptr=covariance,
@@ -187,36 +197,38 @@ def backward(
     m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature, own=y is None)
     if temperature is not None:
         d_temperature.copy_(d_small)
-    m = m.contiguous()
-    _gradient(x, x if y is None else y, padding_mask, m, u.contiguous(), d_x)
-    if y is not None:
-        _gradient(y, x, padding_mask, m.mT, v.contiguous(), d_y)
+    other, d_other = (x, d_x) if y is None else (y, d_y)
+    batch, heads, length, d = x.shape
+    options = _options("cross_covariance, gradient", x, other)
+    with _on(x):
+        _gradient_kernel[(heads, batch, _splits(batch * heads, length, options))](
+            x_ptr=x, y_ptr=other, **_mask(padding_mask), m_ptr=m.contiguous(), u_ptr=u.contiguous(),
+            v_ptr=v.contiguous(), dx_ptr=d_x, dy_ptr=d_other,
+            N=length, H=heads, D=d, E=other.size(3), **_strides("x", x), **_strides("y", other),
+            **_strides("dx", d_x), **_strides("dy", d_other), OWN=y is None,
+            E_BLOCKS=triton.cdiv(other.size(3), options["BE"]), **options,
+        )  # fmt: skip
     return d_x, d_y, d_temperature
 
 
-def _gradient(x: Tensor, y: Tensor, padding_mask: Tensor | None, m: Tensor, u: Tensor, d_x: Tensor) -> None:
-    batch, heads, length, d = x.shape
-    options, launch = _options(x, y), LAUNCHES["cross_covariance, gradient", x.element_size()]
-    options["BE"] = min(options["BE"], launch.channels)
-    with _on(x):
-        _gradient_kernel[(triton.cdiv(length, BLOCK) * batch * heads,)](
-            x_ptr=x, y_ptr=y, **_mask(padding_mask), m_ptr=m, u_ptr=u, dx_ptr=d_x,
-            N=length, H=heads, D=d, E=y.size(3),
-            **_strides("x", x), **_strides("y", y), **_strides("dx", d_x), m_d=m.stride(2), m_e=m.stride(3), **options,
-            num_warps=launch.warps,
-        )  # fmt: skip
-
-
-def _options(x: Tensor, y: Tensor) -> dict[str, Any]:
-    """The kernels' blocks. tl.dot needs blocks of 16 at least."""
+def _options(kernel: str, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """A kernel's blocks and warps. tl.dot needs blocks of 16 at least."""
+    # float32 by three products of tf32 needs more registers than there are for 128 channels.
+    wide = x.dtype == torch.float32 and max(x.size(3), y.size(3)) > 64
+    launch = LAUNCHES[kernel + ", wide" * wide, x.element_size()]
+    precision = full_precision() if x.dtype == torch.float32 else half_precision()
     return {
-        "BN": BLOCK,
+        "BN": launch.positions,
         "BD": max(triton.next_power_of_2(x.size(3)), 16),
-        "BE": max(triton.next_power_of_2(y.size(3)), 16),
-        # float16 and bfloat16 values are exact in tf32. float32 by three products of tf32 ("tf32x3") would need more
-        # registers than there are for 128 channels: ptxas spills for sm_80.
-        "PRECISION": "ieee" if x.dtype == torch.float32 else half_precision(),
+        "BE": min(max(triton.next_power_of_2(y.size(3)), 16), launch.channels),
+        "PRECISION": "ieee" if wide else precision,
+        "num_warps": launch.warps,
     }
+
+
+def _splits(rows: int, length: int, options: dict[str, Any]) -> int:
+    """How many programs share the positions of a sentence's head."""
+    return min(triton.cdiv(length, options["BN"]), triton.cdiv(PROGRAMS, rows), MAX_SPLITS)
 
 
 def _mask(padding_mask: Tensor | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from amlp_fairseq.ops.backend import choose_backend
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Largest d and e for the kernels: a program keeps a sum of d × e in registers.
 TRITON_CHANNELS = 128
+#: Most sentences: CUDA's largest grid.
+TRITON_SENTENCES = 65535
 
 
 def cross_covariance(
@@ -84,6 +86,8 @@ def _triton_limit(x: Tensor, y: Tensor) -> str:
         return f"the tensors are {x.dtype}"
     if max(x.size(3), y.size(3)) > TRITON_CHANNELS:
         return f"heads of {x.size(3)} and {y.size(3)} channels have more than {TRITON_CHANNELS}"
+    if x.size(0) > TRITON_SENTENCES:
+        return f"there are more than {TRITON_SENTENCES} sentences"
     return ""
 
 

@@ -5,8 +5,8 @@ holds the k weights of output i, shifted to the inputs that they meet. The kerne
 (each weight once), normalise its rows and use the tensor cores: softmax and DropConnect need no memory of their own.
 
 Sizes: T outputs, S inputs, B batch, H heads, R = C/H channels of a head, K kernel width; BT, BS, BR blocks of them.
-Offsets of rows and columns are int64; what a program computes for every element of a block is int32, for registers.
-Arithmetic is float32 from the load on: bfloat16 arithmetic is wrong in Triton's interpreter.
+Offsets in memory are int64: those of a block's first element, its rows and its columns are added, so that few are
+computed for every element. Arithmetic is float32, but that products have factors of x's type; exponentials have base 2.
 
 What changes from batch to batch or from layer to layer is not specialised: no batch size compiles anything anew. The
 strides of x, of the output and of their gradients are: that they are multiples of 16 makes loads of 16 bytes.
@@ -25,10 +25,13 @@ from torch import Tensor
 
 from amlp_fairseq.ops.dynamic_conv.drop_connect import drop_threshold
 from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
-from amlp_fairseq.ops.launches import LAUNCHES, full_precision, half_precision
+from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, full_precision, half_precision
 
+#: How many programs share the work of a sum over all positions.
+PROGRAMS = 512
 #: Arguments whose value, or divisibility by 16, depends on the batch or the layer, and that no load is faster for.
-VARYING = ["T", "S", "B", "K", "padding_l", "threshold", "splits", "w_t", "w_b", "dw_t", "dw_b"]
+VARYING = ["T", "S", "B", "K", "padding_l", "begin", "blocks", "threshold", "w_t", "w_b", "dw_t", "dw_b"]
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -49,47 +52,94 @@ def _keep(seed, rows, j, threshold):
 
 
 @triton.jit
-def _block(T, B, H, R, BT: tl.constexpr, BR: tl.constexpr):
-    """This program's first position, sentence, head and channels."""
-    p = tl.program_id(0).to(tl.int64)
-    blocks = tl.cdiv(T, BT)
-    t, p = p % blocks * BT, p // blocks
-    r_blocks = tl.cdiv(R, BR)
-    r, p = p % r_blocks * BR, p // r_blocks
-    return t, p // H, p % H, r + tl.arange(0, BR)
+def _inside(n, first, size):
+    """Which of the positions first + n there are; n is int32."""
+    return (n >= -first) & (n < size - first)
 
 
 @triton.jit
 def _windows(t0, SIZE: tl.constexpr, STEP: tl.constexpr):
     """Where the windows of the outputs t0, t0 + 1, … begin, counted from the step that t0 is in, (SIZE,) int32."""
-    return ((t0 % STEP).to(tl.int32) + tl.arange(0, SIZE)) // STEP * STEP
+    return (t0 % STEP + tl.arange(0, SIZE)) // STEP * STEP
 
 
 @triton.jit
-def _band_offsets(
-    i, b, h, t0, w_t, w_b, w_h, w_k, STEP: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr
+def _offset(n, stride):
+    """One multiplication, of int32 numbers, with a result of 64 bits."""
+    return n.to(tl.int64) * stride
+
+
+@triton.jit
+def _tile(pointer, t, b, c, stride_t, stride_b, stride_c, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Pointers to the positions from t on and the channels from c on, (POSITIONS, CHANNELS)."""
+    rows = pointer + _offset(t, stride_t) + _offset(b, stride_b) + _offset(c, stride_c)
+    rows += _offset(tl.arange(0, POSITIONS), stride_t)
+    return rows[:, None] + _offset(tl.arange(0, CHANNELS), stride_c)[None, :]
+
+
+@triton.jit
+def _load_tile(
+    pointer, t, b, c, stride_t, stride_b, stride_c, size_t, c_valid, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """(POSITIONS, CHANNELS), zero outside."""
+    valid = _inside(tl.arange(0, POSITIONS), t, size_t)[:, None] & c_valid[None, :]
+    return tl.load(_tile(pointer, t, b, c, stride_t, stride_b, stride_c, POSITIONS, CHANNELS), mask=valid, other=0.0)
+
+
+@triton.jit
+def _band(i0, T, K, first, windows, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr):
+    """By which weight each output sees each input, (OUTPUTS, INPUTS), and whether it does.
+
+    Args:
+        first: the weight by which an output whose window begins at 0 sees the first of the inputs.
+    """
+    j = (first - windows)[:, None] + tl.arange(0, INPUTS)[None, :]
+    width = tl.where(_inside(tl.arange(0, OUTPUTS), i0, T), K, 0)
+    return j, j.to(tl.uint32) < width.to(tl.uint32)[:, None]
+
+
+@triton.jit
+def _band_pointers(
+    pointer, i0, b, h, first, windows, w_t, w_b, w_h, w_k,
+    STEP: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Where the weights of the outputs i are, in the form of a band matrix, (BT, BS): a sum of rows and columns."""
-    rows = i * w_t + b * w_b + h * w_h - _windows(t0, BT, STEP).to(tl.int64) * w_k
-    return rows[:, None] + (tl.arange(0, BS).to(tl.int64) * w_k)[None, :]
-
-
-@triton.jit
-def _rows(i, b, h, B, H, SHARED: tl.constexpr):
-    """Index of a weight row: that of its head where all positions share it."""
-    if SHARED:
-        return i * 0 + h
+    """Where those weights are: outside the band anywhere."""
+    rows = pointer + _offset(i0, w_t) + _offset(b, w_b) + _offset(h, w_h) + _offset(first, w_k)
+    if STEP == 1:
+        rows += _offset(tl.arange(0, OUTPUTS), w_t - w_k)
     else:
-        return (i * B + b) * H + h
+        rows += _offset(tl.arange(0, OUTPUTS), w_t) - _offset(windows, w_k)
+    return rows[:, None] + _offset(tl.arange(0, INPUTS), w_k)[None, :]
 
 
 @triton.jit
-def _load_tile(pointer, t, b, c, stride_t, stride_b, stride_c, size_t, c_valid):
-    """(positions t) × (channels c), float32, zero outside."""
-    valid = ((t >= 0) & (t < size_t))[:, None] & c_valid[None, :]
-    return tl.load(pointer + t[:, None] * stride_t + b * stride_b + c[None, :] * stride_c, mask=valid, other=0.0).to(
-        tl.float32
-    )
+def _log_sums(pointer, i0, b, h, T, H, OUTPUTS: tl.constexpr):
+    """Where log2 Σ exp of each output's weights is, (OUTPUTS,), and whether there is one."""
+    n = tl.arange(0, OUTPUTS)
+    return pointer + ((_offset(b, H) + h) * T + i0) + n.to(tl.int64), _inside(n, i0, T)
+
+
+@triton.jit
+def _normalised(
+    w_ptr, lse_ptr, i0, b, h, T, H, first, windows, band, w_t, w_b, w_h, w_k,
+    STEP: tl.constexpr, SOFTMAX: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+):  # fmt: skip
+    """The band matrix before DropConnect, with the sums that the forward pass has left."""
+    pointers = _band_pointers(w_ptr, i0, b, h, first, windows, w_t, w_b, w_h, w_k, STEP, OUTPUTS, INPUTS)
+    p = tl.load(pointers, mask=band, other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
+    if SOFTMAX:
+        pointers, i_valid = _log_sums(lse_ptr, i0, b, h, T, H, OUTPUTS)
+        p = tl.exp2(p * LOG2_E - tl.load(pointers, mask=i_valid, other=0.0)[:, None])
+    return p
+
+
+@triton.jit
+def _dropped(x, seed_ptr, i0, b, h, B, H, j, threshold, scale, OUTPUTS: tl.constexpr, SHARED: tl.constexpr):
+    """DropConnect of what belongs to the weights j of each output, or of the head where all positions share them."""
+    rows = tl.zeros((OUTPUTS,), dtype=tl.int64) + h
+    if not SHARED:
+        rows += (_offset(i0, B) + b) * H + _offset(tl.arange(0, OUTPUTS), B * H)
+    return tl.where(_keep(tl.load(seed_ptr).to(tl.uint32), rows[:, None], j, threshold), x * scale, 0.0)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -98,30 +148,29 @@ def _forward_kernel(
     T, S, B, H, R, K, padding_l, threshold, scale,
     x_t, x_b, x_c, w_t, w_b, w_h, w_k, o_t, o_b, o_c,
     STEP: tl.constexpr, SOFTMAX: tl.constexpr, DROPOUT: tl.constexpr, SHARED: tl.constexpr,
-    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, R_BLOCKS: tl.constexpr,
+    FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    t0, b, h, r = _block(T, B, H, R, BT, BR)
-    i = t0 + tl.arange(0, BT)
-    s = t0 // STEP * STEP - padding_l + tl.arange(0, BS)
-    j = tl.arange(0, BS)[None, :] - _windows(t0, BT, STEP)[:, None]
-    band = (j >= 0) & (j < K) & (i < T)[:, None]
-    w_offsets = _band_offsets(i, b, h, t0, w_t, w_b, w_h, w_k, STEP, BT, BS)
-    p = tl.load(w_ptr + w_offsets, mask=band, other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
+    h, b, t0 = tl.program_id(0) // R_BLOCKS, tl.program_id(1), tl.program_id(2) * BT
+    r = tl.program_id(0) % R_BLOCKS * BR
+    c, c_valid = h * R + r, tl.arange(0, BR) < R - r
+    x = _load_tile(x_ptr, t0 // STEP * STEP - padding_l, b, c, x_t, x_b, x_c, S, c_valid, BS, BR)
+    first, windows = t0 * 0, _windows(t0, BT, STEP)
+    j, band = _band(t0, T, K, first, windows, BT, BS)
+    pointers = _band_pointers(w_ptr, t0, b, h, first, windows, w_t, w_b, w_h, w_k, STEP, BT, BS)
+    p = tl.load(pointers, mask=band, other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
+    sums, i_valid = _log_sums(lse_ptr, t0, b, h, T, H, BT)
     if SOFTMAX:
-        top = tl.where(i < T, tl.max(p, axis=1), 0.0)
-        p = tl.exp(p - top[:, None])
-        total = tl.where(i < T, tl.sum(p, axis=1), 1.0)
-        p = p / total[:, None]
+        top = tl.where(i_valid, tl.max(p, axis=1), 0.0) * LOG2_E
+        p = tl.exp2(p * LOG2_E - top[:, None])
+        total = tl.where(i_valid, tl.sum(p, axis=1), 1.0)
+        p *= (1 / total)[:, None]
         if not SHARED:
-            tl.store(lse_ptr + (i * B + b) * H + h, top + tl.log(total), mask=i < T)
+            tl.store(sums, top + tl.log2(total), mask=i_valid)
     if DROPOUT:
-        keep = _keep(tl.load(seed_ptr).to(tl.uint32), _rows(i, b, h, B, H, SHARED)[:, None], j, threshold)
-        p = tl.where(keep, p * scale, 0.0)
-    x = _load_tile(x_ptr, s, b, h * R + r, x_t, x_b, x_c, S, r < R)
-    out = tl.dot(p, x, input_precision=PRECISION)
-    tl.store(
-        out_ptr + i[:, None] * o_t + b * o_b + (h * R + r)[None, :] * o_c, out, mask=(i < T)[:, None] & (r < R)[None, :]
-    )
+        p = _dropped(p, seed_ptr, t0, b, h, B, H, j, threshold, scale, BT, SHARED)
+    out = tl.dot(p.to(FACTOR), x.to(FACTOR), input_precision=PRECISION)
+    tl.store(_tile(out_ptr, t0, b, c, o_t, o_b, o_c, BT, BR), out, mask=i_valid[:, None] & c_valid[None, :])
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -129,106 +178,98 @@ def _backward_x_kernel(
     grad_ptr, w_ptr, lse_ptr, seed_ptr, dx_ptr,
     T, S, B, H, R, K, padding_l, threshold, scale,
     g_t, g_b, g_c, w_t, w_b, w_h, w_k, dx_t, dx_b, dx_c,
-    STEP: tl.constexpr, SOFTMAX: tl.constexpr, DROPOUT: tl.constexpr, SHARED: tl.constexpr,
-    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, SOFTMAX: tl.constexpr, DROPOUT: tl.constexpr,
+    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, R_BLOCKS: tl.constexpr,
+    FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d_x = Pᵀ @ grad: here the rows are inputs s, the columns the outputs i whose windows hold them."""
-    s0, b, h, r = _block(S, B, H, R, BT, BR)
-    s = s0 + tl.arange(0, BT)
+    """d_x = Pᵀ @ grad, of BT inputs s and the BS outputs i whose windows hold them."""
+    h, b, s0 = tl.program_id(0) // R_BLOCKS, tl.program_id(1), tl.program_id(2) * BT
+    r = tl.program_id(0) % R_BLOCKS * BR
+    c, c_valid = h * R + r, tl.arange(0, BR) < R - r
     i0 = s0 + padding_l - (K - 1)
-    i = i0 + tl.arange(0, BS)
-    last = K - 1 + (i0 % STEP).to(tl.int32) + tl.arange(0, BT)  # of each input the weight by which the first i sees it
-    windows = _windows(i0, BS, STEP)
-    j = last[:, None] - windows[None, :]
-    i_valid = (i >= 0) & (i < T)
-    band = (j >= 0) & (j < K) & i_valid[None, :] & (s < S)[:, None]
-    columns = i * w_t + b * w_b + h * w_h - windows.to(tl.int64) * w_k
-    w_offsets = (last.to(tl.int64) * w_k)[:, None] + columns[None, :]
-    p = tl.load(w_ptr + w_offsets, mask=band, other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
-    rows = _rows(i, b, h, B, H, SHARED)
-    if SOFTMAX:
-        p = tl.exp(p - tl.load(lse_ptr + rows, mask=i_valid, other=0.0)[None, :])
+    grad = _load_tile(grad_ptr, i0, b, c, g_t, g_b, g_c, T, c_valid, BS, BR)
+    first, windows = K - 1 + i0 % STEP, _windows(i0, BS, STEP)
+    j, band = _band(i0, T, K, first, windows, BS, BT)
+    p = _normalised(
+        w_ptr, lse_ptr, i0, b, h, T, H, first, windows, band, w_t, w_b, w_h, w_k, STEP, SOFTMAX, BS, BT
+    )  # fmt: skip
     if DROPOUT:
-        p = tl.where(_keep(tl.load(seed_ptr).to(tl.uint32), rows[None, :], j, threshold), p * scale, 0.0)
-    grad = _load_tile(grad_ptr, i, b, h * R + r, g_t, g_b, g_c, T, r < R)
-    d_x = tl.dot(p, grad, input_precision=PRECISION)
-    tl.store(
-        dx_ptr + s[:, None] * dx_t + b * dx_b + (h * R + r)[None, :] * dx_c,
-        d_x,
-        mask=(s < S)[:, None] & (r < R)[None, :],
-    )
-
-
-@triton.jit
-def _weight_products(
-    grad_ptr, x_ptr, i, s, b, h, T, S, R,
-    g_t, g_b, g_c, x_t, x_b, x_c,
-    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """grad @ Xᵀ over a head's channels: the gradient of the weights before DropConnect and softmax, (BT, BS)."""
-    products = tl.zeros((BT, BS), dtype=tl.float32)
-    for r0 in range(0, R, BR):
-        r = r0 + tl.arange(0, BR)
-        grad = _load_tile(grad_ptr, i, b, h * R + r, g_t, g_b, g_c, T, r < R)
-        x = _load_tile(x_ptr, s, b, h * R + r, x_t, x_b, x_c, S, r < R)
-        products += tl.dot(grad, tl.trans(x), input_precision=PRECISION)
-    return products
+        p = _dropped(p, seed_ptr, i0, b, h, B, H, j, threshold, scale, BS, False)
+    d_x = tl.trans(tl.dot(tl.trans(grad.to(FACTOR)), p.to(FACTOR), input_precision=PRECISION))
+    s_valid = _inside(tl.arange(0, BT), s0, S)
+    tl.store(_tile(dx_ptr, s0, b, c, dx_t, dx_b, dx_c, BT, BR), d_x, mask=s_valid[:, None] & c_valid[None, :])
 
 
 @triton.jit(do_not_specialize=VARYING)
-def _backward_dynamic_weight_kernel(
+def _backward_weight_kernel(
     grad_ptr, x_ptr, w_ptr, lse_ptr, seed_ptr, dw_ptr,
     T, S, B, H, R, K, padding_l, threshold, scale,
     g_t, g_b, g_c, x_t, x_b, x_c, w_t, w_b, w_h, w_k, dw_t, dw_b, dw_h, dw_k,
     STEP: tl.constexpr, SOFTMAX: tl.constexpr, DROPOUT: tl.constexpr,
-    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
+    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, R_BLOCKS: tl.constexpr,
+    FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    p = tl.program_id(0).to(tl.int64)
-    blocks = tl.cdiv(T, BT)
-    t0, b, h = p % blocks * BT, p // blocks // H, p // blocks % H
-    i = t0 + tl.arange(0, BT)
-    s = t0 // STEP * STEP - padding_l + tl.arange(0, BS)
-    j = tl.arange(0, BS)[None, :] - _windows(t0, BT, STEP)[:, None]
-    band = (j >= 0) & (j < K) & (i < T)[:, None]
-    d_w = _weight_products(grad_ptr, x_ptr, i, s, b, h, T, S, R, g_t, g_b, g_c, x_t, x_b, x_c, BT, BS, BR, PRECISION)
-    rows = (i * B + b) * H + h
+    """d_W = grad @ Xᵀ of BT outputs i and the BS inputs s in their windows, then DropConnect's and softmax's."""
+    h, b, t0 = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BT
+    first, windows = t0 * 0, _windows(t0, BT, STEP)
+    j, band = _band(t0, T, K, first, windows, BT, BS)
+    d_w = tl.zeros((BT, BS), dtype=tl.float32)
+    for r in range(0, R_BLOCKS * BR, BR):
+        c, c_valid = h * R + r, tl.arange(0, BR) < R - r
+        grad = _load_tile(grad_ptr, t0, b, c, g_t, g_b, g_c, T, c_valid, BT, BR)
+        x = _load_tile(x_ptr, t0 // STEP * STEP - padding_l, b, c, x_t, x_b, x_c, S, c_valid, BS, BR)
+        d_w += tl.dot(grad.to(FACTOR), tl.trans(x.to(FACTOR)), input_precision=PRECISION)
     if DROPOUT:
-        d_w = tl.where(_keep(tl.load(seed_ptr).to(tl.uint32), rows[:, None], j, threshold), d_w * scale, 0.0)
+        d_w = _dropped(d_w, seed_ptr, t0, b, h, B, H, j, threshold, scale, BT, False)
     if SOFTMAX:
-        w_offsets = _band_offsets(i, b, h, t0, w_t, w_b, w_h, w_k, STEP, BT, BS)
-        w = tl.load(w_ptr + w_offsets, mask=band, other=float("-inf"))
-        lse = tl.load(lse_ptr + rows, mask=i < T, other=0.0)
-        p_w = tl.exp(w.to(tl.float32) - lse[:, None])
-        d_w = p_w * (d_w - tl.sum(p_w * d_w, axis=1)[:, None])
-    tl.store(dw_ptr + _band_offsets(i, b, h, t0, dw_t, dw_b, dw_h, dw_k, STEP, BT, BS), d_w, mask=band)
+        p = _normalised(
+            w_ptr, lse_ptr, t0, b, h, T, H, first, windows, band, w_t, w_b, w_h, w_k, STEP, SOFTMAX, BT, BS
+        )  # fmt: skip
+        d_w = p * (d_w - tl.sum(p * d_w, axis=1)[:, None])
+    tl.store(_band_pointers(dw_ptr, t0, b, h, first, windows, dw_t, dw_b, dw_h, dw_k, STEP, BT, BS), d_w, mask=band)
 
 
 @triton.jit(do_not_specialize=VARYING)
-def _backward_light_weight_kernel(
-    grad_ptr, x_ptr, partial_ptr,
-    T, S, B, H, R, K, padding_l, splits,
-    g_t, g_b, g_c, x_t, x_b, x_c,
-    STEP: tl.constexpr, ROWS: tl.constexpr,
-    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
+def _backward_light_kernel(
+    grad_ptr, x_ptr, w_ptr, lse_ptr, seed_ptr, dx_ptr, partial_ptr,
+    T, S, B, H, R, K, padding_l, begin, blocks, threshold, scale,
+    g_t, g_b, g_c, x_t, x_b, x_c, w_h, w_k, dx_t, dx_b, dx_c,
+    STEP: tl.constexpr, ROWS: tl.constexpr, SOFTMAX: tl.constexpr, DROPOUT: tl.constexpr,
+    BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, R_BLOCKS: tl.constexpr,
+    FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums the weights' gradient over every ``splits``-th block of ROWS positions: partial (splits, H, ROWS, K).
+    """The same for a head's shared weights, which are alike in all blocks of ROWS inputs because STEP divides ROWS.
 
-    ROWS is a multiple of STEP, so that the band lies alike in every block. No atomics: the sum is deterministic.
+    A program takes every ``splits``-th block, and writes what they add to d_W before softmax and DropConnect: partial
+    (H, splits, BS, K). No atomics: the sum is deterministic.
     """
-    p = tl.program_id(0).to(tl.int64)
-    split, h = p // H, p % H
-    m, n = tl.arange(0, BT), tl.arange(0, BS)
-    blocks = tl.cdiv(T, ROWS)
-    total = tl.zeros((BT, BS), dtype=tl.float32)
+    h, split, splits = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    phase = ((begin + padding_l - (K - 1)) % STEP + STEP) % STEP  # % has the sign of what it divides
+    first, windows = K - 1 + phase, _windows(phase, BS, STEP)
+    j = (first - windows)[:, None] + tl.arange(0, BT)[None, :]
+    band = j.to(tl.uint32) < K.to(tl.uint32)
+    pointers = w_ptr + _offset(h, w_h) + _offset(j, w_k)
+    p = tl.load(pointers, mask=band, other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
+    if SOFTMAX:
+        p = tl.exp2(p * LOG2_E - tl.load(lse_ptr + h.to(tl.int64)))
+    if DROPOUT:
+        p = _dropped(p, seed_ptr, 0, 0, h, B, H, j, threshold, scale, BS, True)
+    p = p.to(FACTOR)
+    d_w = tl.zeros((BS, BT), dtype=tl.float32)
     for block in range(split, blocks * B, splits):
-        t0 = (block % blocks).to(tl.int64) * ROWS
-        i = tl.where(m < ROWS, t0 + m, -1)
-        total += _weight_products(
-            grad_ptr, x_ptr, i, t0 - padding_l + n, (block // blocks).to(tl.int64), h, T, S, R,
-            g_t, g_b, g_c, x_t, x_b, x_c, BT, BS, BR, PRECISION,
-        )  # fmt: skip
-    j = n[None, :] - (m // STEP * STEP)[:, None]
-    tl.store(partial_ptr + (((p * ROWS + m) * K)[:, None] + j), total, mask=(j >= 0) & (j < K) & (m < ROWS)[:, None])
+        b, s0 = block % B, begin + block // B * ROWS
+        i0 = s0 + padding_l - (K - 1)
+        stop = tl.minimum(S, s0 + ROWS)
+        s_valid = _inside(tl.arange(0, BT), s0, stop)
+        for r in range(0, R_BLOCKS * BR, BR):
+            c, c_valid = h * R + r, tl.arange(0, BR) < R - r
+            grad = _load_tile(grad_ptr, i0, b, c, g_t, g_b, g_c, T, c_valid, BS, BR)
+            x = _load_tile(x_ptr, s0, b, c, x_t, x_b, x_c, stop, c_valid, BT, BR)
+            d_w += tl.dot(grad.to(FACTOR), tl.trans(x.to(FACTOR)), input_precision=PRECISION)
+            d_x = tl.trans(tl.dot(tl.trans(grad.to(FACTOR)), p, input_precision=PRECISION))
+            tl.store(_tile(dx_ptr, s0, b, c, dx_t, dx_b, dx_c, BT, BR), d_x, mask=s_valid[:, None] & c_valid[None, :])
+    rows = partial_ptr + (_offset(h, splits) + split) * BS * K + _offset(tl.arange(0, BS), K)
+    tl.store(rows[:, None] + j.to(tl.int64), d_w, mask=band)
 
 
 def forward(
@@ -248,7 +289,8 @@ def forward(
             x_ptr=x, w_ptr=weight, out_ptr=out, lse_ptr=lse, seed_ptr=seed,
             T=length, S=x.size(0), **sizes, padding_l=padding_l, **_dropout(dropout),
             **_strides("x", x), **_weight_strides("w", weight), **_strides("o", out),
-            K=weight.size(-1), STEP=step, SOFTMAX=softmax, DROPOUT=dropout > 0, SHARED=weight.dim() == 2, **blocks,
+            K=weight.size(-1), STEP=step, SOFTMAX=softmax, DROPOUT=dropout > 0, SHARED=weight.dim() == 2,
+            FACTOR=_factor(x, weight, softmax), **blocks,
         )  # fmt: skip
     return out, lse
 
@@ -259,36 +301,38 @@ def backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     length, width, shared = grad.size(0), weight.size(-1), weight.dim() == 2
     d_x, d_weight = torch.empty_like(x), torch.empty_like(weight)
-    if shared and softmax:
-        lse = weight.float().logsumexp(dim=-1)
-    sizes, options = _sizes(x, weight), {"K": width, "STEP": step}
+    sizes, options = _sizes(x, weight), {"K": width, "STEP": step, "SOFTMAX": softmax, "DROPOUT": dropout > 0}
+    options["FACTOR"] = _factor(x, weight, softmax)
+    common = {"T": length, "S": x.size(0), **sizes, "padding_l": padding_l, **_dropout(dropout)}
+    tensors = {"grad_ptr": grad, "w_ptr": weight, "lse_ptr": lse, "seed_ptr": seed, **_strides("g", grad)}
     of_x, of_weight = (
         _blocks(f"dynamic_conv, gradient of {name}", x, weight, max(length, x.size(0)), step)
         for name in ("x", "weight")
     )
-    common = {"T": length, "S": x.size(0), **sizes, "padding_l": padding_l}
     with _on(x):
-        _backward_x_kernel[_grid(x.size(0), sizes, of_x)](
-            grad_ptr=grad, w_ptr=weight, lse_ptr=lse, seed_ptr=seed, dx_ptr=d_x, **common, **_dropout(dropout),
-            **_strides("g", grad), **_weight_strides("w", weight), **_strides("dx", d_x),
-            SOFTMAX=softmax, DROPOUT=dropout > 0, SHARED=shared, **options, **of_x,
-        )  # fmt: skip
-        if shared:
-            rows = of_weight["BT"] // step * step
-            pieces = triton.cdiv(length, rows) * sizes["B"]
-            splits = min(pieces, 64)
-            partial = torch.empty(splits, sizes["H"], rows, width, dtype=torch.float32, device=x.device)
-            _backward_light_weight_kernel[(splits * sizes["H"],)](
-                grad_ptr=grad, x_ptr=x, partial_ptr=partial, **common, splits=splits,
-                **_strides("g", grad), **_strides("x", x), ROWS=rows, **options, **of_weight,
+        if not shared:
+            _backward_x_kernel[_grid(x.size(0), sizes, of_x)](
+                **tensors, dx_ptr=d_x, **common, **_weight_strides("w", weight), **_strides("dx", d_x),
+                **options, **of_x,
             )  # fmt: skip
-            return d_x, finish_light_gradient(partial.sum((0, 2)), weight, seed, softmax, dropout)
-        _backward_dynamic_weight_kernel[(triton.cdiv(length, of_weight["BT"]) * sizes["B"] * sizes["H"],)](
-            grad_ptr=grad, x_ptr=x, w_ptr=weight, lse_ptr=lse, seed_ptr=seed, dw_ptr=d_weight, **common,
-            **_dropout(dropout), **_strides("g", grad), **_strides("x", x), **_weight_strides("w", weight),
-            **_weight_strides("dw", d_weight), SOFTMAX=softmax, DROPOUT=dropout > 0, **options, **of_weight,
+            _backward_weight_kernel[(sizes["H"], sizes["B"], triton.cdiv(length, of_weight["BT"]))](
+                **tensors, x_ptr=x, dw_ptr=d_weight, **common, **_strides("x", x), **_weight_strides("w", weight),
+                **_weight_strides("dw", d_weight), **options, **of_weight,
+            )  # fmt: skip
+            return d_x, d_weight
+        blocks = _blocks("light_conv, gradients", x, weight, max(length, x.size(0)), step)
+        begin, rows = min(0, -padding_l), blocks["BT"] // step * step
+        pieces = triton.cdiv(x.size(0) - begin, rows)
+        splits = min(pieces * sizes["B"], triton.cdiv(PROGRAMS, sizes["H"]))
+        partial = torch.zeros(sizes["H"], splits, blocks["BS"], width, dtype=torch.float32, device=x.device)
+        if softmax:
+            tensors["lse_ptr"] = weight.float().logsumexp(dim=-1) * LOG2_E.value
+        _backward_light_kernel[(sizes["H"], splits)](
+            **tensors, x_ptr=x, dx_ptr=d_x, partial_ptr=partial, **common, begin=begin, blocks=pieces,
+            **_strides("x", x), w_h=weight.stride(0), w_k=weight.stride(1), **_strides("dx", d_x),
+            ROWS=rows, **options, **blocks,
         )  # fmt: skip
-    return d_x, d_weight
+    return d_x, finish_light_gradient(partial.sum((1, 2)), weight, seed, softmax, dropout)
 
 
 def _sizes(x: Tensor, weight: Tensor) -> dict[str, int]:
@@ -299,20 +343,27 @@ def _sizes(x: Tensor, weight: Tensor) -> dict[str, int]:
 def _blocks(kernel: str, x: Tensor, weight: Tensor, length: int, step: int) -> dict[str, Any]:
     """A kernel's blocks and warps. tl.dot needs blocks of 16 at least."""
     heads, width = weight.shape[-2:]
-    positions = 16 if max(length, step) <= 16 else 32
     launch = LAUNCHES[kernel, x.element_size()]
+    positions = 16 if max(length, step) <= 16 else launch.positions
+    window = triton.next_power_of_2(positions + width - 1 + step - 1)
+    channels = min(max(triton.next_power_of_2(x.size(2) // heads), 16), launch.channels)
     return {
         "BT": positions,
-        "BS": triton.next_power_of_2(positions + width - 1 + step - 1),
-        "BR": min(max(triton.next_power_of_2(x.size(2) // heads), 16), launch.channels),
+        "BS": window,
+        "BR": channels,
+        "R_BLOCKS": triton.cdiv(x.size(2) // heads, channels),
         "PRECISION": full_precision() if x.dtype == torch.float32 else half_precision(),
-        "num_warps": launch.warps,
+        "num_warps": launch.warps * (2 if window > 64 and x.dtype == torch.float32 else 1),  # for its registers
     }
 
 
-def _grid(length: int, sizes: dict[str, int], blocks: dict[str, Any]) -> tuple[int]:
-    per_head = triton.cdiv(length, blocks["BT"]) * triton.cdiv(sizes["R"], blocks["BR"])
-    return (per_head * sizes["B"] * sizes["H"],)
+def _factor(x: Tensor, weight: Tensor, softmax: bool) -> Any:
+    """The type of products' factors: that of x, unless float32 weights could be too large for it."""
+    return FACTORS[x.dtype if softmax else torch.promote_types(x.dtype, weight.dtype)]
+
+
+def _grid(length: int, sizes: dict[str, int], blocks: dict[str, Any]) -> tuple[int, int, int]:
+    return (sizes["H"] * blocks["R_BLOCKS"], sizes["B"], triton.cdiv(length, blocks["BT"]))
 
 
 def _dropout(dropout: float) -> dict[str, Any]:

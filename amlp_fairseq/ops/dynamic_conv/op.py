@@ -16,6 +16,8 @@ from amlp_fairseq.ops.dynamic_conv.shared import new_logsumexp, new_output
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Largest ``step`` and sum of it and k for the kernels: larger blocks do not fit into every GPU's shared memory.
 TRITON_STEP, TRITON_WINDOW = 32, 98
+#: Most sentences, and most blocks of 32 positions, for the kernels: CUDA's largest grid.
+TRITON_GRID = 65535
 
 
 def dynamic_conv(
@@ -122,7 +124,8 @@ def _apply(
         raise ValueError(f"step must be at least 1, not {step}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and less than 1, not {dropout}")
-    chosen = choose_backend(backend, x.device, operator, _triton_limit(x.dtype, weight.dtype, width, step))
+    blocks = max(x.size(1), x.size(0) // 32 + 1, length // 32 + 1)
+    chosen = choose_backend(backend, x.device, operator, _triton_limit(x.dtype, weight.dtype, width, step, blocks))
     if dropout == 0:
         seed = None
     elif seed is None:
@@ -133,12 +136,14 @@ def _apply(
     return out.transpose(0, 1) if batch_first else out
 
 
-def _triton_limit(x: torch.dtype, weight: torch.dtype, width: int, step: int) -> str:
+def _triton_limit(x: torch.dtype, weight: torch.dtype, width: int, step: int, blocks: int) -> str:
     """Why the kernels cannot take such inputs; "" if they can."""
     if not {x, weight} <= set(TRITON_DTYPES):
         return f"the tensors are {x} and {weight}"
     if step > TRITON_STEP or width + step > TRITON_WINDOW:
         return f"the kernel width {width} with step {step} is too large"
+    if blocks > TRITON_GRID:
+        return f"there are more than {TRITON_GRID} sentences or blocks of 32 positions"
     return ""
 
 
@@ -158,7 +163,7 @@ def _implementation(backend: str) -> Any:
 
 
 # Custom operators, so that torch.compile sees one node and not what is inside. A weight of 4 dimensions is dynamic, one
-# of 2 shared. The second result is what the kernels keep for the gradient: the weights' logsumexp (T, B, H), or empty.
+# of 2 shared. The second result is what the kernels keep for the gradient: log2 Σ exp of weights (B, H, T), or empty.
 # Autocast reaches into custom operators: there it would make products of float32 half precision.
 
 

@@ -16,9 +16,9 @@ def new_output(x: Tensor, length: int) -> Tensor:
 
 
 def new_logsumexp(weight: Tensor, softmax: bool, backend: str) -> Tensor:
-    """Uninitialised (T, B, H) float32 for dynamic weights under softmax in kernels; empty otherwise."""
-    shape = weight.shape[:3] if softmax and weight.dim() == 4 and backend == "triton" else (0,)
-    return weight.new_empty(shape, dtype=torch.float32)
+    """Uninitialised (B, H, T) float32 for dynamic weights (T, B, H, k) under softmax in kernels; empty otherwise."""
+    positions_last = weight.permute(1, 2, 0, 3).shape[:3] if weight.dim() == 4 else (0,)
+    return weight.new_empty(positions_last if softmax and backend == "triton" else (0,), dtype=torch.float32)
 
 
 def finish_light_gradient(

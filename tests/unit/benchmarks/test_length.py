@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import graph_emulator
 import pytest
 import torch
 
@@ -108,6 +109,21 @@ def test_some_systems_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert result["crossovers"] == []
     assert plot.exists()
     assert "AR's times" not in capsys.readouterr().out
+
+
+def test_calls_as_cuda_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--cuda-graphs", "--systems", AR, SDPA, COV, PQUERY, "--lengths", 8)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *options)
+    assert "--cuda-graphs needs --device cuda" in capsys.readouterr().err
+
+    captured, out = graph_emulator.install(monkeypatch), tmp_path / "numbers.json"
+    run(monkeypatch, *options, "--out", out)
+    assert len(captured) == 3 * len(SCRIPT.KINDS)  # AR's steps are not
+    rows = {row["system"]: row for row in json.loads(out.read_text(encoding="utf-8"))["results"]}
+    assert all(rows[name][f"{kind}_ms"] > 0 for name in (SDPA, COV, PQUERY) for kind in SCRIPT.KINDS)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -22,6 +22,7 @@ from amlp_fairseq.ops import backend as backends
 from amlp_fairseq.ops.amlp_cov import cpu, cross_covariance, kernels, op
 from amlp_fairseq.ops.amlp_cov.cases import CASES, TOLERANCES, errors, tolerances
 from amlp_fairseq.ops.amlp_cov.naive import cross_covariance_naive
+from amlp_fairseq.ops.launches import LAUNCHES
 
 # Backend and device. Without a GPU, Triton's kernels run in its interpreter: see conftest.py.
 RUNS = [("torch", "cpu"), *([("triton", "cpu")] if backends.interpreting() else [])]
@@ -95,12 +96,23 @@ def test_more_is_allowed_on_a_gpu_only_where_terms_cancel(case: str) -> None:
     assert set(tolerances(CASES[case], torch.float16, "cuda").values()) == {TOLERANCES[torch.float16]}
 
 
-def test_cases_need_several_blocks_and_programs() -> None:
+def test_cases_need_several_blocks() -> None:
     """So that what crosses their borders is tested."""
     longest = max(case.n for case in CASES.values())
-    assert longest > 2 * cpu.BLOCK
-    assert longest > 2 * kernels.SPLIT
-    assert longest % kernels.BLOCK != 0 != longest % cpu.BLOCK
+    positions = {cpu.BLOCK} | {launch.positions for name, launch in LAUNCHES.items() if "cross_covariance" in name[0]}
+    assert longest > 2 * max(positions)
+    assert all(longest % block != 0 for block in positions)
+
+
+@pytest.mark.skipif(not any("triton" in run for run in RUNS), reason="needs Triton's interpreter or a GPU")
+@pytest.mark.parametrize("programs", [1, 6])
+def test_programs_of_several_blocks(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with more heads and sentences than the cases have."""
+    monkeypatch.setattr(kernels, "PROGRAMS", programs)
+    device = "cuda" if ("triton", "cuda") in RUNS else "cpu"
+    for name in ("long, the last block not whole", "long padding"):
+        found, allowed = errors(CASES[name], torch.float32, "triton", device), tolerances(CASES[name], torch.float32)
+        assert all(found[name] <= allowed[name] for name in found), (found, allowed)
 
 
 # --- naive.py against the equation
@@ -344,7 +356,7 @@ def test_triton_kernels_get_the_inputs_themselves(monkeypatch: pytest.MonkeyPatc
     for name in KERNELS:
         monkeypatch.setattr(kernels, name, Spy(getattr(kernels, name)))
     cross_covariance(x, y, padding_mask=mask, backend="triton").backward(random(2, 2, 4, 3))
-    expected = [(x, y), None, (x, y), (y, x)]  # sum, softmax, d_x, d_y
+    expected = [(x, y), None, (x, y)]  # sum, softmax, gradients
     for arguments, pair in zip(launched, expected, strict=True):
         if pair is None:
             assert "x_ptr" not in arguments
