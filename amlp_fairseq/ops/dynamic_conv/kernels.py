@@ -30,7 +30,7 @@ from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, full_precision, half_pr
 #: How many programs share the work of a sum over all positions.
 PROGRAMS = 512
 #: Arguments whose value, or divisibility by 16, depends on the batch or the layer, and that no load is faster for.
-VARYING = ["T", "S", "B", "K", "padding_l", "begin", "blocks", "threshold", "w_t", "w_b", "dw_t", "dw_b"]
+VARYING = ["T", "S", "B", "K", "padding_l", "blocks", "threshold", "w_t", "w_b", "dw_t", "dw_b"]
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -232,7 +232,7 @@ def _backward_weight_kernel(
 @triton.jit(do_not_specialize=VARYING)
 def _backward_light_kernel(
     grad_ptr, x_ptr, w_ptr, lse_ptr, seed_ptr, dx_ptr, partial_ptr,
-    T, S, B, H, R, K, padding_l, begin, blocks, threshold, scale,
+    T, S, B, H, R, K, padding_l, blocks, threshold, scale,
     g_t, g_b, g_c, x_t, x_b, x_c, w_h, w_k, dx_t, dx_b, dx_c,
     STEP: tl.constexpr, ROWS: tl.constexpr, SOFTMAX: tl.constexpr, DROPOUT: tl.constexpr,
     BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, R_BLOCKS: tl.constexpr,
@@ -244,7 +244,7 @@ def _backward_light_kernel(
     (H, splits, BS, K). No atomics: the sum is deterministic.
     """
     h, split, splits = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    phase = ((begin + padding_l - (K - 1)) % STEP + STEP) % STEP  # % has the sign of what it divides
+    phase = ((padding_l - (K - 1)) % STEP + STEP) % STEP  # % has the sign of what it divides
     first, windows = K - 1 + phase, _windows(phase, BS, STEP)
     j = (first - windows)[:, None] + tl.arange(0, BT)[None, :]
     band = j.to(tl.uint32) < K.to(tl.uint32)
@@ -257,7 +257,7 @@ def _backward_light_kernel(
     p = p.to(FACTOR)
     d_w = tl.zeros((BS, BT), dtype=tl.float32)
     for block in range(split, blocks * B, splits):
-        b, s0 = block % B, begin + block // B * ROWS
+        b, s0 = block % B, block // B * ROWS
         i0 = s0 + padding_l - (K - 1)
         stop = tl.minimum(S, s0 + ROWS)
         s_valid = _inside(tl.arange(0, BT), s0, stop)
@@ -321,14 +321,14 @@ def backward(
             )  # fmt: skip
             return d_x, d_weight
         blocks = _blocks("light_conv, gradients", x, weight, max(length, x.size(0)), step)
-        begin, rows = min(0, -padding_l), blocks["BT"] // step * step
-        pieces = triton.cdiv(x.size(0) - begin, rows)
+        rows = blocks["BT"] // step * step
+        pieces = triton.cdiv(x.size(0), rows)
         splits = min(pieces * sizes["B"], triton.cdiv(PROGRAMS, sizes["H"]))
         partial = torch.zeros(sizes["H"], splits, blocks["BS"], width, dtype=torch.float32, device=x.device)
         if softmax:
             tensors["lse_ptr"] = weight.float().logsumexp(dim=-1) * LOG2_E.value
         _backward_light_kernel[(sizes["H"], splits)](
-            **tensors, x_ptr=x, dx_ptr=d_x, partial_ptr=partial, **common, begin=begin, blocks=pieces,
+            **tensors, x_ptr=x, dx_ptr=d_x, partial_ptr=partial, **common, blocks=pieces,
             **_strides("x", x), w_h=weight.stride(0), w_k=weight.stride(1), **_strides("dx", d_x),
             ROWS=rows, **options, **blocks,
         )  # fmt: skip

@@ -28,8 +28,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
 
 def options(**changes: Any) -> Namespace:
-    usual = {"device": "cpu", "dtype": torch.float32, "sdpa": "FLASH_ATTENTION", "systems": list(SCRIPT.SYSTEMS)}
-    return Namespace(**{**usual, **SIZES, **MEASURED, **changes})
+    usual = {"device": "cpu", "cuda_graphs": False, "dtype": torch.float32, "systems": list(SCRIPT.SYSTEMS)}
+    return Namespace(**{**usual, "sdpa": "FLASH_ATTENTION", **SIZES, **MEASURED, **changes})
 
 
 def built(args: Namespace) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def test_numbers_tables_and_plot(
     assert result["sdpa_kernel"] == "FLASH_ATTENTION"
     assert {"torch", "triton", "commit", "date"} <= result.keys()
     systems = [AR, WRITTEN, SDPA, COV, PQUERY, "ABC", "local", "Performer"]
-    assert result["options"] == {"device": "cpu", "dtype": "float32", "systems": systems, **SIZES, **MEASURED}
+    usual = {"device": "cpu", "cuda_graphs": False, "dtype": "float32", "systems": systems}
+    assert result["options"] == {**usual, **SIZES, **MEASURED}
 
     rows = {(row["n"], row["system"]): row for row in result["results"]}
     assert list(rows) == [(n, system) for n in (8, 40) for system in systems]
