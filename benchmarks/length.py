@@ -441,12 +441,8 @@ def main() -> None:
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="of AMLP")
     parser.add_argument("--window", type=int, default=31, help="positions that each sees in local attention")
     parser.add_argument("--seconds", type=float, default=10, help="no more repetitions of what has taken this long")
-    add = parser.add_argument
-    add(
-        "--cuda-graphs",
-        action="store_true",
-        help="time calls as CUDA graphs, without what the CPU takes to launch them",
-    )
+    words = "time calls as CUDA graphs, without what the CPU takes to launch them"
+    parser.add_argument("--cuda-graphs", action="store_true", help=words)
     args, options = parse(parser)
     if args.cuda_graphs and args.device not in cuda_graphs.CAPTURING:
         parser.error("--cuda-graphs needs --device cuda")

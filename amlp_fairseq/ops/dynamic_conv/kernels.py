@@ -305,12 +305,12 @@ def backward(
     options["FACTOR"] = _factor(x, weight, softmax)
     common = {"T": length, "S": x.size(0), **sizes, "padding_l": padding_l, **_dropout(dropout)}
     tensors = {"grad_ptr": grad, "w_ptr": weight, "lse_ptr": lse, "seed_ptr": seed, **_strides("g", grad)}
-    of_x, of_weight = (
-        _blocks(f"dynamic_conv, gradient of {name}", x, weight, max(length, x.size(0)), step)
-        for name in ("x", "weight")
-    )
+    longest = max(length, x.size(0))
     with _on(x):
         if not shared:
+            of_x, of_weight = (
+                _blocks(f"dynamic_conv, gradient of {name}", x, weight, longest, step) for name in ("x", "weight")
+            )
             _backward_x_kernel[_grid(x.size(0), sizes, of_x)](
                 **tensors, dx_ptr=d_x, **common, **_weight_strides("w", weight), **_strides("dx", d_x),
                 **options, **of_x,
@@ -320,7 +320,7 @@ def backward(
                 **_weight_strides("dw", d_weight), **options, **of_weight,
             )  # fmt: skip
             return d_x, d_weight
-        blocks = _blocks("light_conv, gradients", x, weight, max(length, x.size(0)), step)
+        blocks = _blocks("light_conv, gradients", x, weight, longest, step)
         rows = blocks["BT"] // step * step
         pieces = triton.cdiv(x.size(0), rows)
         splits = min(pieces * sizes["B"], triton.cdiv(PROGRAMS, sizes["H"]))
