@@ -50,12 +50,10 @@ FACTORS = {
 }
 
 
-def full_precision() -> str:
-    """The ``input_precision`` of products that are float32: three products of tf32, which only NVIDIA's GPUs have in
-    Triton; elsewhere without tensor cores."""
-    return "ieee" if torch.version.hip else "tf32x3"
-
-
-def half_precision() -> str:
-    """That of products of float16 and bfloat16 values in float32, which are exact in tf32."""
-    return "ieee" if torch.version.hip else "tf32"
+def precision(dtype: torch.dtype) -> str:
+    """The ``input_precision`` of products, by the type of x: for float32 three products of tf32; tf32 for float16 and
+    bfloat16 values in float32, which are exact in it. Triton has both for NVIDIA's GPUs only: elsewhere without tensor
+    cores."""
+    if torch.version.hip:
+        return "ieee"
+    return "tf32x3" if dtype == torch.float32 else "tf32"

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from amlp_fairseq.ops.amlp_cov.shared import EPS, new_gradients, new_outputs, small_gradients
-from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, full_precision, half_precision
+from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, precision
 
 #: How many programs share the work of all heads at least, where there are positions enough; and that of one head at
 #: most, because their partial sums are added one after the other.
@@ -216,12 +216,11 @@ def _options(kernel: str, x: Tensor, y: Tensor) -> dict[str, Any]:
     # float32 by three products of tf32 needs more registers than there are for 128 channels.
     wide = x.dtype == torch.float32 and max(x.size(3), y.size(3)) > 64
     launch = LAUNCHES[kernel + ", wide" * wide, x.element_size()]
-    precision = full_precision() if x.dtype == torch.float32 else half_precision()
     return {
         "BN": launch.positions,
         "BD": max(triton.next_power_of_2(x.size(3)), 16),
         "BE": min(max(triton.next_power_of_2(y.size(3)), 16), launch.channels),
-        "PRECISION": "ieee" if wide else precision,
+        "PRECISION": "ieee" if wide else precision(x.dtype),
         "num_warps": launch.warps,
     }
 

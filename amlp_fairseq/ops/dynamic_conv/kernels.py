@@ -25,7 +25,7 @@ from torch import Tensor
 
 from amlp_fairseq.ops.dynamic_conv.drop_connect import drop_threshold
 from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
-from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, full_precision, half_precision
+from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, precision
 
 #: How many programs share the work of a sum over all positions.
 PROGRAMS = 512
@@ -352,7 +352,7 @@ def _blocks(kernel: str, x: Tensor, weight: Tensor, length: int, step: int) -> d
         "BS": window,
         "BR": channels,
         "R_BLOCKS": triton.cdiv(x.size(2) // heads, channels),
-        "PRECISION": full_precision() if x.dtype == torch.float32 else half_precision(),
+        "PRECISION": precision(x.dtype),
         "num_warps": launch.warps * (2 if window > 64 and x.dtype == torch.float32 else 1),  # for its registers
     }
 

@@ -28,7 +28,7 @@ from amlp_fairseq.ops.dynamic_conv.cases import CASES, TOLERANCES, Case, errors,
 from amlp_fairseq.ops.dynamic_conv.drop_connect import drop_threshold, keep_mask
 from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
 from amlp_fairseq.ops.dynamic_conv.shared import new_output
-from amlp_fairseq.ops.launches import full_precision, half_precision
+from amlp_fairseq.ops.launches import precision
 
 # Backend and device. Without a GPU, Triton's kernels run in its interpreter: see conftest.py.
 RUNS = [("torch", "cpu"), *([("triton", "cpu")] if backends.interpreting() else [])]
@@ -746,10 +746,10 @@ def test_gpus_before_ampere_and_those_of_amd(monkeypatch: pytest.MonkeyPatch, lo
     assert log.messages == [f"dynamic_conv runs on torch for cuda tensors ({limit})"]
     with pytest.raises(RuntimeError, match=f"dynamic_conv: backend 'triton' cannot run: {limit}"):
         backends.choose_backend("triton", torch.device("cuda"), "dynamic_conv")
-    assert (full_precision(), half_precision()) == ("tf32x3", "tf32")
+    assert (precision(torch.float32), precision(torch.float16)) == ("tf32x3", "tf32")
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert backends.choose_backend("triton", torch.device("cuda"), "dynamic_conv") == "triton"
-    assert (full_precision(), half_precision()) == ("ieee", "ieee")
+    assert (precision(torch.float32), precision(torch.float16)) == ("ieee", "ieee")
 
 
 def test_auto_runs_on_cpu_tensors_of_every_dtype(log: pytest.LogCaptureFixture) -> None:
