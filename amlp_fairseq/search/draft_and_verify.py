@@ -183,8 +183,8 @@ class _VerifiedSearch:
         return words.view(rows, count).tolist(), scores.view(rows, count).tolist()
 
     def _finish(self, row: _Row, calls: int) -> None:
-        words, word_scores = (torch.tensor(values, device=self.device) for values in (row.words, row.scores))
-        total, length = (torch.tensor(value, device=self.device) for value in (sum(row.scores), len(row.words)))
+        words, word_scores = torch.tensor(row.words), torch.tensor(row.scores)
+        total, length = torch.tensor(sum(row.scores)), torch.tensor(len(row.words))
         attention = torch.cat(row.attention) if row.attention else None
         score = self.generator.normalized(total, length)
         found = self.generator.hypothesis(words, word_scores, score, attention, row.source, calls)

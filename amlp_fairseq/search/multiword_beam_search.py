@@ -117,7 +117,7 @@ class MultiwordBeamSearch:
         has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1).tolist()
         sentences = [row for row, has in enumerate(has_words) if has]
         for row in {*range(len(hypotheses))}.difference(sentences):
-            hypotheses[row] = [self._empty_hypothesis(source)]
+            hypotheses[row] = [self._empty_hypothesis()]
         if sentences:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if is_final(self.models) else torch.no_grad():
@@ -133,9 +133,7 @@ class MultiwordBeamSearch:
                     "or --min-len and --no-repeat-ngram-size leave none"
                 )
             found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
-            for hypothesis in found:  # inference tensors could not be changed in place
-                for name, value in hypothesis.items():
-                    hypothesis[name] = value.clone() if isinstance(value, Tensor) else value
+        _move([hypothesis for found in hypotheses for hypothesis in found], source.device)
         return hypotheses
 
     def search(
@@ -188,26 +186,26 @@ class MultiwordBeamSearch:
         source: Tensor,
         steps: int,
     ) -> dict[str, Any]:
-        """A finished hypothesis in reading order, see :meth:`generate`.
+        """A finished hypothesis in reading order, see :meth:`generate`; its tensors are in host memory.
 
         Args:
-            words: in generation order, (n + 1,); the last one is the end symbol.
-            word_scores: their log-probabilities, (n + 1,).
-            score: of the hypothesis.
+            words: in generation order, (n + 1,), in host memory; the last one is the end symbol.
+            word_scores: their log-probabilities, (n + 1,), in host memory.
+            score: of the hypothesis, in host memory.
             attention: over the source, (n + 1, S); None without ``--print-alignment``.
             source: (S,).
             steps: decoder calls.
         """
         options, length = self.options, len(words) - 1
-        order = self.order.slots_and_end(length).to(words.device)
+        order = self.order.slots_and_end(length)
         if options.deduplicate_ngram_size > 0:
             kept = deduplicate_ngrams(words[order[:-1]].tolist(), options.deduplicate_ngram_size)
             order = order[[*kept, length]]
         alignment: Any = torch.empty(0)
         if attention is not None:
             extract = utils.extract_hard_alignment if options.alignment == "hard" else utils.extract_soft_alignment
-            attention = attention[order]
-            alignment = extract(attention.float(), source, words[order], self.pad, self.eos)
+            attention = attention.cpu()[order]
+            alignment = extract(attention.float(), source.cpu(), words[order], self.pad, self.eos)
         return {
             "tokens": words.index_select(0, order),
             "score": score,
@@ -217,10 +215,10 @@ class MultiwordBeamSearch:
             "steps": steps,
         }
 
-    def _empty_hypothesis(self, source: Tensor) -> dict[str, Any]:
-        zeros = torch.zeros(1, device=source.device)
+    def _empty_hypothesis(self) -> dict[str, Any]:
+        zeros = torch.zeros(1)
         return {
-            "tokens": source.new_tensor([self.eos]),
+            "tokens": torch.tensor([self.eos]),
             "score": zeros[0],
             "positional_scores": zeros,
             "attention": None,
@@ -413,8 +411,8 @@ class _Search:
         """Add finished hypotheses, in reading order."""
         if not ended.rows:
             return
-        options, z, device = self.options, self.z, self.source.device
-        totals, lengths = torch.tensor(ended.totals, device=device), torch.tensor(ended.lengths, device=device)
+        options, z = self.options, self.z
+        totals, lengths = torch.tensor(ended.totals), torch.tensor(ended.lengths)
         counted = lengths + 1 if options.words_behind_end == "ignore" else (lengths // z + 1) * z
         scores = self.generator.normalized(totals, counted).unbind()
         for row, length, words, word_scores, score in zip(
@@ -424,3 +422,18 @@ class _Search:
             index, steps = row // self.beam, length // z + 1
             found = self.generator.hypothesis(words, word_scores, score, attention, self.source[index], steps)
             self.hypotheses[self.sentences[index]].append(found)
+
+
+def _move(hypotheses: list[dict[str, Any]], device: torch.device) -> None:
+    """Move hypotheses from host memory to a device, all in one copy; tensors made in inference mode, which could not be
+    changed in place, become ordinary ones."""
+    lengths = [len(each["tokens"]) for each in hypotheses]
+    tokens, scores = (
+        torch.cat([each[name] for each in hypotheses]).to(device).split(lengths)
+        for name in ("tokens", "positional_scores")
+    )
+    totals = torch.stack([each["score"] for each in hypotheses]).to(device).unbind()
+    for index, each in enumerate(hypotheses):
+        each |= {"tokens": tokens[index], "positional_scores": scores[index], "score": totals[index]}
+        if each["attention"] is not None:
+            each["attention"] = each["attention"].to(device, copy=True)

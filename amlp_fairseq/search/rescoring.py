@@ -51,7 +51,8 @@ class Rescorer:
         Args:
             model: the autoregressive model.
             src_tokens: sources with words, (b, S). Start symbols become padding: the model was trained without them.
-            hypotheses: one or more for each source, with ``tokens`` that end with the end symbol.
+            hypotheses: one or more for each source, with ``tokens`` that end with the end symbol; the scores are
+                wherever these are, in host memory or on the device.
             normalized: gives the score of sums of log-probabilities (n,) of so many words (n,), end symbols included.
         """
         (ready,) = self.ready_models([model])
@@ -62,9 +63,9 @@ class Rescorer:
         for first in range(0, len(hypotheses), at_once):
             sources, part = src_tokens[first : first + at_once], hypotheses[first : first + at_once]
             rows = [found[min(index, len(found) - 1)]["tokens"] for found in part for index in range(beam)]
-            targets = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
-            lprobs = self._lprobs(ready, sources, targets, beam)
-            scores = normalized(lprobs.sum(dim=1), targets.ne(self.pad).sum(dim=1))
+            texts = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
+            lprobs = self._lprobs(ready, sources, texts.to(sources.device), beam).to(texts.device)
+            scores = normalized(lprobs.sum(dim=1), texts.ne(self.pad).sum(dim=1))
             for source, found in enumerate(part):
                 for row, hypothesis in enumerate(found, source * beam):
                     hypothesis["positional_scores"] = lprobs[row, : len(hypothesis["tokens"])]

@@ -6,6 +6,7 @@ Source: Zhang et al. (2020), Algorithm 1. Notation: docs/glossary.md.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -42,8 +43,8 @@ class Ended(NamedTuple):
         rows: which one each continues.
         lengths: their words before the end symbol.
         totals: the sums of their log-probabilities.
-        words: their words in generation order, the last one is the end symbol, (n + 1,) each.
-        word_scores: the log-probabilities of these, (n + 1,) each.
+        words: their words in generation order, the last one is the end symbol, (n + 1,) each, in host memory.
+        word_scores: the log-probabilities of these, (n + 1,) each, in host memory.
     """
 
     rows: list[int]
@@ -195,10 +196,10 @@ def advance(tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int
     # Here is the only host-device sync per step, unless one of the best candidates ends.
     if not ((best_scores > -math.inf) & ~ends.gather(1, best)).all():
         ended = _ended(tokens, word_scores, found, step, best_scores, best)
-        finished = [row // beam for row in ended.rows]
+        finished = Counter(row // beam for row in ended.rows)
         best_scores, best = totals.masked_fill(ends, -math.inf).topk(beam, dim=1)
         able = (best_scores[:, 0] > -math.inf).tolist()
-        remaining = [each for each in remaining if able[each] and found[each] + finished.count(each) < beam]
+        remaining = [each for each in remaining if able[each] and found[each] + finished[each] < beam]
     if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
         order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
         best_scores, best = best_scores.gather(1, order), best.gather(1, order)
@@ -221,8 +222,8 @@ def _ended(
             chosen.append((sentence, rank))
     index = tuple(torch.tensor(chosen, dtype=torch.long, device=best.device).view(-1, 2).t())
     each = candidates[index]
-    words = torch.cat([tokens[each // k, z:], step.words.flatten(0, 1)[each]], dim=1)
-    scores = torch.cat([word_scores[each // k], step.word_scores.flatten(0, 1)[each]], dim=1)
+    words = torch.cat([tokens[each // k, z:], step.words.flatten(0, 1)[each]], dim=1).cpu()
+    scores = torch.cat([word_scores[each // k], step.word_scores.flatten(0, 1)[each]], dim=1).cpu()
     lengths = (written + ends[index]).tolist()
     texts, text_scores = (
         [row[: length + 1] for row, length in zip(table, lengths, strict=True)] for table in (words, scores)

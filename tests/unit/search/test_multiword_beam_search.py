@@ -300,6 +300,17 @@ def test_alignment_follows_reading_order() -> None:
     assert len(soft) == len(tokens)
 
 
+def test_outputs_of_final_models_can_be_changed() -> None:
+    """The search itself runs in inference mode, whose tensors refuse it."""
+    task, model = build(2, 1)
+    common = SimpleNamespace(bf16=False, fp16=False, cpu=True)
+    model.prepare_for_inference_(SimpleNamespace(generation=None, common=common))
+    for best, *_ in search(task, [model], sources(task), alignment="hard"):
+        for name in ("tokens", "score", "positional_scores", "attention"):
+            best[name].mul_(2)
+        assert len(best["tokens"]) == len(best["positional_scores"]) == best["attention"].size(1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_models_decode(dtype: torch.dtype) -> None:
     task, model = build(2, 2)
