@@ -93,10 +93,12 @@ def test_captured_steps_find_what_plain_steps_find(
 
 def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]) -> None:
     task, model = build()
-    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, SearchOptions(max_len_b=9, cuda_graphs=True))
-    search.generate([model], sources(task, 4, 0))
+    options = SearchOptions(max_len_a=4, max_len_b=1, cuda_graphs=True)
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, options)
+    search.generate([model], sources(task, 200, 0))  # which become fewer and fewer
     first = len(captures)
-    search.generate([model], sources(task, 4, 0))
+    assert first > 8
+    search.generate([model], sources(task, 200, 0))
     assert len(captures) == first
     graphs = search.ready_models([model])[0].captured.graphs.kept
     for beam in range(1, 2 * cuda_graphs.KEPT):
