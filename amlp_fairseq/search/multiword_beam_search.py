@@ -133,7 +133,8 @@ class MultiwordBeamSearch:
                     "or --min-len and --no-repeat-ngram-size leave none"
                 )
             found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
-        _move([hypothesis for found in hypotheses for hypothesis in found], source.device)
+        if hypotheses:
+            _move([hypothesis for found in hypotheses for hypothesis in found], source.device)
         return hypotheses
 
     def search(

@@ -300,6 +300,13 @@ def test_alignment_follows_reading_order() -> None:
     assert len(soft) == len(tokens)
 
 
+def test_a_batch_without_sentences_has_no_hypotheses() -> None:
+    task, model = build(2, 1)
+    batch = sources(task)
+    batch["net_input"] = {name: tensor[:0] for name, tensor in batch["net_input"].items()}
+    assert search(task, [model], batch) == []
+
+
 def test_outputs_of_final_models_can_be_changed() -> None:
     """The search itself runs in inference mode, whose tensors refuse it."""
     task, model = build(2, 1)
