@@ -13,6 +13,7 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.rescoring import Rescorer
 
 
@@ -86,8 +87,8 @@ class IterativeRefinement:
             for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
             log-probability of the words; that of words and end symbol where an autoregressive model has chosen),
             ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``: with
-            ``retain_history`` what the model read and wrote, as dicts of ``tokens`` with the end symbol, and for what
-            it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
+            ``retain_history`` what the model read and wrote, in host memory, as dicts of ``tokens`` with the end
+            symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
             ValueError: for prefixes, constraints, models that change a sentence's length, and a missing reranker.
@@ -119,7 +120,9 @@ class IterativeRefinement:
         chooser = models[-1] if self.rerank else self.chooser
         if chooser is not None:
             self.rescorer.rescore(chooser, src_tokens, candidates, torch.div)
-        return [[max(each, key=_quality)] for each in candidates]
+        chosen = [max(each, key=_quality) for each in candidates]
+        move(chosen, src_tokens.device)
+        return [[hypothesis] for hypothesis in chosen]
 
     def _refine(self, model: Any, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
         """Hypotheses of all candidates: those of the first sentence, those of the second, …"""
@@ -162,20 +165,15 @@ class IterativeRefinement:
                 done = ((state.output_tokens == before.output_tokens) & ~masks).all(dim=1)
             if not done.any():
                 continue
-            for row in done.nonzero().squeeze(1).tolist():
-                sentence = int(alive[row])
-                finished[sentence] = self._hypothesis(state, row, ends[sentence], scores)
+            ended, ended_scores = _rows(state, scores, done, torch.device("cpu"))
+            for row, sentence in enumerate(alive[done].tolist()):
+                finished[sentence] = self._hypothesis(ended, row, ends[sentence], ended_scores)
             if done.all():
                 break
             kept = (~done).nonzero().squeeze(1)
             alive = alive[kept]
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, kept)
-            state = state._replace(
-                output_tokens=state.output_tokens[kept],
-                output_scores=state.output_scores[kept],
-                history=None if state.history is None else [tokens[kept] for tokens in state.history],
-            )
-            scores = [None if each is None else each[kept] for each in scores]
+            state, scores = _rows(state, scores, kept, kept.device)
         return finished
 
     def _hypothesis(self, state: Any, row: int, end: int, scores: list[Any]) -> dict[str, Any]:
@@ -205,6 +203,19 @@ class IterativeRefinement:
     def _words(self, tokens: Tensor) -> Tensor:
         """Mask of the positions that hold neither start, end nor padding."""
         return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
+
+
+def _rows(
+    state: Any, scores: list[Tensor | None], rows: Tensor, device: torch.device
+) -> tuple[Any, list[Tensor | None]]:
+    """Rows, given by number or by a mask, of outputs, history and its scores, on a device."""
+
+    def taken(table: Tensor | None) -> Tensor | None:
+        return None if table is None else table[rows].to(device)
+
+    history = None if state.history is None else [taken(tokens) for tokens in state.history]
+    outputs = {"output_tokens": taken(state.output_tokens), "output_scores": taken(state.output_scores)}
+    return state._replace(history=history, **outputs), [taken(each) for each in scores]
 
 
 def _refines(model: Any) -> bool:

@@ -18,6 +18,7 @@ from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
@@ -133,8 +134,7 @@ class MultiwordBeamSearch:
                     "or --min-len and --no-repeat-ngram-size leave none"
                 )
             found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
-        if hypotheses:
-            _move([hypothesis for found in hypotheses for hypothesis in found], source.device)
+        move([hypothesis for found in hypotheses for hypothesis in found], source.device)
         return hypotheses
 
     def search(
@@ -423,18 +423,3 @@ class _Search:
             index, steps = row // self.beam, length // z + 1
             found = self.generator.hypothesis(words, word_scores, score, attention, self.source[index], steps)
             self.hypotheses[self.sentences[index]].append(found)
-
-
-def _move(hypotheses: list[dict[str, Any]], device: torch.device) -> None:
-    """Move hypotheses from host memory to a device, all in one copy; tensors made in inference mode, which could not be
-    changed in place, become ordinary ones."""
-    lengths = [len(each["tokens"]) for each in hypotheses]
-    tokens, scores = (
-        torch.cat([each[name] for each in hypotheses]).to(device).split(lengths)
-        for name in ("tokens", "positional_scores")
-    )
-    totals = torch.stack([each["score"] for each in hypotheses]).to(device).unbind()
-    for index, each in enumerate(hypotheses):
-        each |= {"tokens": tokens[index], "positional_scores": scores[index], "score": totals[index]}
-        if each["attention"] is not None:
-            each["attention"] = each["attention"].to(device, copy=True)

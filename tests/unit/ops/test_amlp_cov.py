@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from commands import fresh
+from launched import record_launches
 from memory import peak_memory
 from torch import Tensor
 
@@ -29,7 +28,6 @@ RUNS = [("torch", "cpu"), *([("triton", "cpu")] if backends.interpreting() else 
 if torch.cuda.is_available():
     RUNS += [("torch", "cuda"), ("triton", "cuda")]
 on_every_backend = pytest.mark.parametrize(("backend", "device"), RUNS, ids=["-".join(run) for run in RUNS])
-KERNELS = re.findall(r"^def (\w+_kernel)\(", Path(str(kernels.__file__)).read_text(encoding="utf-8"), re.MULTILINE)
 in_the_interpreter = pytest.mark.skipif(
     ("triton", "cpu") not in RUNS, reason="with a GPU the kernels do not run on the CPU"
 )
@@ -340,21 +338,7 @@ def test_triton_kernels_get_the_inputs_themselves(monkeypatch: pytest.MonkeyPatc
     x = VIEWS["between others"](random(2, 2, 7, 4)).requires_grad_()
     y = VIEWS["channels before positions"](random(2, 2, 7, 3, seed=2)).requires_grad_()
     mask = (torch.arange(14).view(7, 2) > 11).t()
-    launched: list[dict[str, Any]] = []
-
-    class Spy:
-        def __init__(self, kernel: Any) -> None:
-            self.kernel = kernel
-
-        def __getitem__(self, grid: Any) -> Callable[..., None]:
-            def launch(**arguments: Any) -> None:
-                launched.append(arguments)
-                self.kernel[grid](**arguments)
-
-            return launch
-
-    for name in KERNELS:
-        monkeypatch.setattr(kernels, name, Spy(getattr(kernels, name)))
+    launched = record_launches(kernels, monkeypatch)
     cross_covariance(x, y, padding_mask=mask, backend="triton").backward(random(2, 2, 4, 3))
     expected = [(x, y), None, (x, y)]  # sum, softmax, gradients
     for arguments, pair in zip(launched, expected, strict=True):

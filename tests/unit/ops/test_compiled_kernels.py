@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from commands import ROOT, fresh
+from launched import kernel_names
 
 from amlp_fairseq.ops.amlp_cov import kernels as amlp_cov
 from amlp_fairseq.ops.dynamic_conv import kernels as dynamic_conv
@@ -22,11 +23,7 @@ from amlp_fairseq.ops.dynamic_conv import kernels as dynamic_conv
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}
 #: All cases for the A100; for the H100, whose code differs little, those with the most registers.
 CASES = {80: "", 90: "(float32 (k=31|128)|dynamic_conv bfloat16)"}
-KERNELS = {
-    name
-    for module in (amlp_cov, dynamic_conv)
-    for name in re.findall(r"^def (\w+_kernel)\(", Path(str(module.__file__)).read_text(encoding="utf-8"), re.MULTILINE)
-}
+KERNELS = {name for module in (amlp_cov, dynamic_conv) for name in kernel_names(module)}
 
 
 @pytest.fixture

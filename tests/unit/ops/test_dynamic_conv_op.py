@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from commands import fresh
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+from launched import record_launches
 from memory import peak_memory
 from torch import Tensor
 
@@ -37,7 +36,6 @@ if torch.cuda.is_available():
 on_every_backend = pytest.mark.parametrize(("backend", "device"), RUNS, ids=["-".join(run) for run in RUNS])
 OPTIONS = {"plain": (False, 0.0), "softmax": (True, 0.0), "dropout": (False, 0.3), "softmax+dropout": (True, 0.3)}
 SEED = torch.tensor([1234])
-KERNELS = re.findall(r"^def (\w+_kernel)\(", Path(str(kernels.__file__)).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def random(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -332,21 +330,7 @@ def test_triton_kernels_get_the_inputs_themselves(kind: str, monkeypatch: pytest
     x = VIEWS["between others"](random(6, 2, 8)).requires_grad_()
     weight = WEIGHT_VIEWS["transposed"](random(*((2, 3) if kind == "light" else (6, 2, 2, 3)), seed=2)).requires_grad_()
     grad = VIEWS["one number"](random(6, 2, 8))
-    launched: list[dict[str, Any]] = []
-
-    class Spy:
-        def __init__(self, kernel: Any) -> None:
-            self.kernel = kernel
-
-        def __getitem__(self, grid: Any) -> Callable[..., None]:
-            def launch(**arguments: Any) -> None:
-                launched.append(arguments)
-                self.kernel[grid](**arguments)
-
-            return launch
-
-    for name in KERNELS:
-        monkeypatch.setattr(kernels, name, Spy(getattr(kernels, name)))
+    launched = record_launches(kernels, monkeypatch)
     out = (light_conv if kind == "light" else dynamic_conv)(x, weight, 2, backend="triton")
     out.backward(grad)
     assert len(launched) == (2 if kind == "light" else 3)
