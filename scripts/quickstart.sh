@@ -20,7 +20,7 @@ touch "$work/made_by_quickstart"
 cd "$root"
 models=examples/models
 printf '\nTranslate at once: four words a step instead of one\n\n' >&2
-cat > "$work/text" <<< $'Today our friend has drunk milk.\nI want to invite the woman if I am at home.'
+cat > "$work/text" <<< $'He says that the student can find the big cars.\nIn the morning his friendly uncle meets them.'
 run amlp-fairseq translate --model "$models/ibdecoder_sa" --input "$work/text"
 
 printf '\nTrain an IBDecoder\n\n' >&2
@@ -37,7 +37,7 @@ run amlp-fairseq compare --model "$models/ar" --model "$models/cmlmc" --model "$
 cat >&2 << 'end'
 
 What next:
-  amlp-fairseq watch --model examples/models/ibdecoder "Today our friend has drunk milk."    how it writes
-  examples/own_corpus/README.md                                                              your own corpus
-  docs/which-system.md                                                                       which system to use
+  amlp-fairseq watch --model examples/models/ibdecoder "The doctor is sixty years old."    how it writes
+  examples/own_corpus/README.md                                                            your own corpus
+  docs/which-system.md                                                                     which system to use
 end

@@ -143,7 +143,8 @@ def combine_words(
     words = top_words[:, 0].unsqueeze(2)
     ended = []
     if ignore:  # these are complete already, so they compete only with combinations of all z slots, at the end
-        stop = top_words.new_tensor([eos] + [pad] * (z - 1))
+        # Made on the device: a copy from the host would wait for the decoder call.
+        stop = F.pad(top_words.new_full((1,), eos), (0, z - 1), value=pad)
         ended.append((end_scores[:, :1], stop.expand(n, 1, z)))
     for slot in range(1, z):
         if ignore and slot < z - 1:
@@ -214,21 +215,20 @@ def _ended(
     """Those of the B best candidates (b, B) that end and are kept."""
     (_, k, z), beam, written = step.words.shape, best.size(1), word_scores.size(1)
     candidates = best + torch.arange(len(best), device=best.device).unsqueeze(1) * (beam * k)
-    ends = step.ends.flatten()[candidates]
-    chosen, found = [], [*found]
-    for sentence, rank in ((ends < z) & best_scores.isfinite()).nonzero().tolist():
-        if found[sentence] < beam:
-            found[sentence] += 1
-            chosen.append((sentence, rank))
-    index = tuple(torch.tensor(chosen, dtype=torch.long, device=best.device).view(-1, 2).t())
-    each = candidates[index]
-    words = torch.cat([tokens[each // k, z:], step.words.flatten(0, 1)[each]], dim=1).cpu()
-    scores = torch.cat([word_scores[each // k], step.word_scores.flatten(0, 1)[each]], dim=1).cpu()
-    lengths = (written + ends[index]).tolist()
+    ends = step.ends.flatten()[candidates].masked_fill(~best_scores.isfinite(), z)
+    chosen, lengths = [], []
+    for ways, slots, count in zip(*torch.stack([candidates, ends]).tolist(), found, strict=True):
+        those = [(way, slot) for way, slot in zip(ways, slots, strict=True) if slot < z][: beam - count]
+        chosen += [way for way, _ in those]
+        lengths += [written + slot for _, slot in those]
+    rows = [way // k for way in chosen]
+    before, new = torch.tensor([rows, chosen], dtype=torch.long, device=best.device)
+    words = torch.cat([tokens[before, z:], step.words.flatten(0, 1)[new]], dim=1).cpu()
+    scores = torch.cat([word_scores[before], step.word_scores.flatten(0, 1)[new]], dim=1).cpu()
     texts, text_scores = (
         [row[: length + 1] for row, length in zip(table, lengths, strict=True)] for table in (words, scores)
     )
-    return Ended((each // k).tolist(), lengths, scores.sum(dim=1, dtype=torch.float64).tolist(), texts, text_scores)
+    return Ended(rows, lengths, scores.sum(dim=1, dtype=torch.float64).tolist(), texts, text_scores)
 
 
 def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
+import graph_emulator
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from amlp_fairseq.search import search_steps
 from amlp_fairseq.search.search_steps import (
     Combinations,
     advance,
@@ -109,6 +113,24 @@ def test_large_dictionaries(k: int, z: int, behind: str) -> None:
     for name in ("words", "ends"):
         assert torch.equal(getattr(found, name)[possible], getattr(expected, name)[possible])
     torch.testing.assert_close(found.word_scores[possible], expected.word_scores[possible].float())
+
+
+@pytest.mark.parametrize("behind", ["ignore", "count"])
+@pytest.mark.parametrize("z", [1, 2, 4])
+def test_combining_does_not_wait_for_a_gpu(z: int, behind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read from the device, and nothing copied to it, so that the CPU can launch a step's kernels ahead."""
+    monkeypatch.setattr(search_steps, "compiled", lambda *arguments: False)
+    lprobs, used = torch.randn(4, z, 5000).log_softmax(-1), []
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+            used.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Operators():
+        combine_words(lprobs, 8, EOS, PAD, behind)
+    assert "topk" in used
+    assert not {*used} & {*graph_emulator.REFUSED, "lift_fresh"}  # lift_fresh: a tensor is made of Python's numbers
 
 
 def test_forbidden_candidates_make_room_for_the_next_best() -> None:
