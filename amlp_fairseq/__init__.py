@@ -10,7 +10,8 @@ from amlp_fairseq.quick_imports import quick_imports
 
 # Python 3.12 names bad escapes of fairseq when it compiles them: always, where it may not keep what it compiles.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=r".*[/\\]fairseq[/\\]")
-with quick_imports():
+with quick_imports(), warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # fairseq uses it; torch 2.14 warns
     from amlp_fairseq import compat
 
     compat.install()

@@ -9,7 +9,7 @@ import nox
 nox.options.default_venv_backend = "uv"
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.10", "3.11", "3.12")
-TORCHES = ("2.11.0", "2.13.0")  # the oldest and the newest; triton 3.6 and 3.7 come with them
+TORCHES = ("2.11.0", "2.14.1")  # the oldest and the newest; triton 3.6 and 3.8 come with them
 #: Without build isolation fairseq's extensions are compiled against the installed torch.
 BUILD = ("pip", "setuptools>=77,<82", "wheel", "cython")
 

@@ -12,8 +12,6 @@ from typing import Any
 from fairseq import checkpoint_utils
 from filelock import FileLock, Timeout
 
-from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
-
 logger = logging.getLogger(__name__)
 
 #: Locks of this process, which the system releases when the process ends, however it ends.
@@ -21,13 +19,11 @@ _held: dict[Path, FileLock] = {}
 
 
 def install() -> None:
-    """Guard the start of a training of a guarded task, see :mod:`amlp_fairseq.compat.guarded_tasks`."""
+    """Guard the start of a training, whatever its task."""
     load = checkpoint_utils.load_checkpoint
 
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        if not isinstance(trainer.task, GuardedTranslationTask):
-            return load(cfg, trainer, **kwargs)
         if trainer.is_data_parallel_master:
             _lock(Path(cfg.save_dir))
         try:

@@ -12,14 +12,14 @@ Version = tuple[int, int]
 #: From the oldest to the newest.
 TESTED: dict[str, tuple[Version, Version]] = {
     "Python": ((3, 10), (3, 12)),
-    "torch": ((2, 11), (2, 13)),
-    "triton": ((3, 6), (3, 7)),
+    "torch": ((2, 11), (2, 14)),
+    "triton": ((3, 6), (3, 8)),
     "numpy": ((1, 26), (2, 5)),
 }
 #: What must be there for the package to be imported at all, and how to get it.
 LEAST: dict[str, tuple[Version, str]] = {
     "Python": ((3, 10), "make a virtual environment of Python 3.10, 3.11 or 3.12"),
-    "torch": ((2, 6), 'pip install "torch>=2.11,<2.14"'),
+    "torch": ((2, 6), 'pip install "torch>=2.11,<2.15"'),
     "numpy": ((1, 26), 'pip install "numpy>=1.26"'),
 }
 

@@ -240,7 +240,7 @@ def scripted(function: Any) -> Any:
     """A function or module in TorchScript. Calling an operator with packed weights takes 12 µs from Python and 4 µs
     from TorchScript (8 × 8 weights, 1 row); all other operators of ``int8_product`` take 5 µs."""
     with _SCRIPTING, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.script`", DeprecationWarning)
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
         return torch.jit.script(function)
 
 

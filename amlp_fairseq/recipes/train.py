@@ -94,7 +94,7 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
 
 
 def has_ended(words: list[str], save_dir: Path) -> bool:
-    """Whether a training with these arguments has had its updates; given again, fairseq's own tasks make one more."""
+    """Whether a training with these arguments has had its updates."""
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--max-update", type=int, default=0)
     updates = known.parse_known_args(words)[0].max_update

@@ -74,8 +74,10 @@ def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_offered(
     assert all(torch.equal(tensor, expected[name]) for name, tensor in parameters(tmp_path).items())
 
 
-def test_two_trainings_in_one_folder(data: Path, tmp_path: Path) -> None:
-    command = ["amlp_fairseq.recipes.train", *words(data, "ibdecoder", tmp_path), "--max-update", "100000"]
+@pytest.mark.parametrize("row", ["ibdecoder", "transformer"])
+def test_two_trainings_in_one_folder(row: str, data: Path, tmp_path: Path) -> None:
+    """Of the plugin's models and of fairseq's."""
+    command = ["amlp_fairseq.recipes.train", *words(data, row, tmp_path), "--max-update", "100000"]
     first = commands.start(*command)
     try:
         while not (tmp_path / RECIPE).exists() or not list(tmp_path.glob("checkpoint_*.pt")):

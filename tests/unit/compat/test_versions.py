@@ -21,7 +21,15 @@ def installed(monkeypatch: pytest.MonkeyPatch, **numbers: str | None) -> None:
     monkeypatch.setattr(versions, "version", version)
 
 
-@pytest.mark.parametrize("numbers", [{}, {"triton": None}, {"torch": "2.11.0", "numpy": "1.26.4", "triton": "3.6.0"}])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"triton": None},
+        {"torch": "2.11.0", "numpy": "1.26.4", "triton": "3.6.0"},
+        {"torch": "2.14.1", "triton": "3.8.0"},
+    ],
+)
 def test_tested_versions_are_silent(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, str | None]) -> None:
     installed(monkeypatch, **numbers)
     with warnings.catch_warnings():
@@ -34,15 +42,15 @@ def test_one_warning_names_all_that_is_untested(monkeypatch: pytest.MonkeyPatch)
     with pytest.warns(UserWarning, match="not been tested") as caught:
         versions.check()
     assert [str(warning.message) for warning in caught] == [
-        "amlp_fairseq has not been tested with torch 2.20 (tested: 2.11 to 2.13), triton 3.5 (tested: 3.6 to 3.7)"
-        '; the tested torch: pip install "torch>=2.11,<2.14"'
+        "amlp_fairseq has not been tested with torch 2.20 (tested: 2.11 to 2.14), triton 3.5 (tested: 3.6 to 3.8)"
+        '; the tested torch: pip install "torch>=2.11,<2.15"'
     ]
 
 
 def test_impossible_versions_are_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, torch="1.13.1")
     with pytest.raises(
-        ImportError, match=r'needs torch 2\.6 or newer, this is 1\.13: pip install "torch>=2\.11,<2\.14"'
+        ImportError, match=r'needs torch 2\.6 or newer, this is 1\.13: pip install "torch>=2\.11,<2\.15"'
     ):
         versions.check()
     monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
@@ -53,7 +61,7 @@ def test_impossible_versions_are_refused_with_the_way_out(monkeypatch: pytest.Mo
 def test_missing_torch_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, torch=None)
     monkeypatch.setattr(versions, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'needs torch, which is not installed: pip install "torch>=2\.11,<2\.14"$'):
+    with pytest.raises(ImportError, match=r'needs torch, which is not installed: pip install "torch>=2\.11,<2\.15"$'):
         versions.check()
 
 

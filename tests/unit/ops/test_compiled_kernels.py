@@ -55,7 +55,7 @@ def test_no_kernel_spills_many_registers(capability: int, compiler: Callable[...
     assert len(KERNELS) == 7
     # In float32 the fastest launches spill some.
     spilled = {(binary["case"], binary["kernel"]): binary["spilled"] for binary in binaries if binary["spilled"] != 0}
-    assert all(0 < bytes_ <= 1500 and "float32" in case for (case, _), bytes_ in spilled.items()), spilled
+    assert all(0 < bytes_ <= 1600 and "float32" in case for (case, _), bytes_ in spilled.items()), spilled
     assert [binary for binary in binaries if binary["shared"] > SHARED_MEMORY[capability]] == []
     assert [binary for binary in binaries if binary["offsets"] != ["i64"]] == []
     float32 = [binary for binary in binaries if "conv float32" in binary["case"]]
