@@ -26,10 +26,10 @@ from omegaconf import open_dict
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
+from amlp_fairseq.compat.training_folder import RECIPE
 from amlp_fairseq.recipes.average import average_checkpoints, save
 from amlp_fairseq.recipes.config import flags, quoted, read
 from amlp_fairseq.recipes.text import MODELS
-from amlp_fairseq.recipes.train import RECIPE
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.translator import decoding_options, model_card, model_folder
 from amlp_fairseq.translator.text_pipeline import TextPipeline

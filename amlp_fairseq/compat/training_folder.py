@@ -12,18 +12,25 @@ from typing import Any
 from fairseq import checkpoint_utils
 from filelock import FileLock, Timeout
 
+from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
+
 logger = logging.getLogger(__name__)
+
+#: In the folder of a training with ``amlp-fairseq train --row``: how the model is trained and decoded.
+RECIPE = "recipe.yaml"
 
 #: Locks of this process, which the system releases when the process ends, however it ends.
 _held: dict[Path, FileLock] = {}
 
 
 def install() -> None:
-    """Guard the start of a training, whatever its task."""
+    """Guard the start of a training of a guarded task, see :mod:`amlp_fairseq.compat.guarded_tasks`, or of a recipe."""
     load = checkpoint_utils.load_checkpoint
 
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+        if not isinstance(trainer.task, GuardedTranslationTask) and not Path(cfg.save_dir, RECIPE).is_file():
+            return load(cfg, trainer, **kwargs)
         if trainer.is_data_parallel_master:
             _lock(Path(cfg.save_dir))
         try:

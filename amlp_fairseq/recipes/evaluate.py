@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.training_folder import RECIPE
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
@@ -38,7 +39,6 @@ from amlp_fairseq.recipes.perplexity import perplexity
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
-from amlp_fairseq.recipes.train import RECIPE
 from amlp_fairseq.recipes.watching import watching
 from amlp_fairseq.usage import command_parser, flags_of
 

@@ -27,13 +27,12 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.processes import started_by_torchrun
+from amlp_fairseq.compat.training_folder import RECIPE
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
 from amlp_fairseq.usage import command_parser, flags_of
-
-RECIPE = "recipe.yaml"
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 
-from amlp_fairseq.recipes.train import RECIPE
+from amlp_fairseq.compat.training_folder import RECIPE
 
 UPDATES = 40
 
@@ -83,7 +83,7 @@ def test_two_trainings_in_one_folder(row: str, data: Path, tmp_path: Path) -> No
         while not (tmp_path / RECIPE).exists() or not list(tmp_path.glob("checkpoint_*.pt")):
             assert first.is_alive()
             time.sleep(0.05)
-        refusal = commands.run(*command, check=False)
+        refusal = commands.run(*command, "--max-update", "1", check=False)
         assert f"--save-dir {tmp_path}: another training writes its checkpoints there" in refusal
         assert first.is_alive()
     finally:
