@@ -16,6 +16,7 @@ import pytest
 from commands import ROOT, fresh
 from launched import kernel_names
 
+from amlp_fairseq.compat.versions import installed
 from amlp_fairseq.ops.amlp_cov import kernels as amlp_cov
 from amlp_fairseq.ops.dynamic_conv import kernels as dynamic_conv
 
@@ -53,9 +54,10 @@ def test_no_kernel_spills_many_registers(capability: int, compiler: Callable[...
     binaries = compiler(capability, CASES[capability])
     assert {binary["kernel"] for binary in binaries} == KERNELS
     assert len(KERNELS) == 7
-    # In float32 the fastest launches spill some.
+    # In float32 the fastest launches spill some, by triton 3.8 up to 1540 bytes.
+    most = 1500 if (installed("triton") or (0, 0)) < (3, 8) else 1600
     spilled = {(binary["case"], binary["kernel"]): binary["spilled"] for binary in binaries if binary["spilled"] != 0}
-    assert all(0 < bytes_ <= 1600 and "float32" in case for (case, _), bytes_ in spilled.items()), spilled
+    assert all(0 < bytes_ <= most and "float32" in case for (case, _), bytes_ in spilled.items()), spilled
     assert [binary for binary in binaries if binary["shared"] > SHARED_MEMORY[capability]] == []
     assert [binary for binary in binaries if binary["offsets"] != ["i64"]] == []
     float32 = [binary for binary in binaries if "conv float32" in binary["case"]]
