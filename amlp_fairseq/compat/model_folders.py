@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 
 from amlp_fairseq.compat.internals import overwrite_args_by_name
 
 
 def install() -> None:
-    """Let ``checkpoint_utils.load_checkpoint_to_cpu`` read folders."""
-    load = checkpoint_utils.load_checkpoint_to_cpu
+    """Let ``checkpoint_utils.load_checkpoint_to_cpu`` read folders, and ``Trainer.load_checkpoint`` ask for them: it
+    passes over what is no file, and would train from random parameters."""
+    load, isfile = checkpoint_utils.load_checkpoint_to_cpu, PathManager.isfile
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
@@ -26,3 +28,4 @@ def install() -> None:
         return state
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    PathManager.isfile = staticmethod(lambda path: isfile(path) or Path(path, "config.json").is_file())

@@ -3,10 +3,10 @@
     amlp-fairseq distill TEACHER DATA OUT [--shards N] [--jobs J] [--max-ratio R] [options of fairseq-generate]
                          [--reverse REVERSE [--samples N]]
 
-TEACHER is a checkpoint, or several joined by ':' (an ensemble); DATA a folder made by fairseq-preprocess; OUT a new one
-with the same dictionaries, validation and test data and other files, byte by byte. All other options are for decoding
-with the teacher: its --task if that is not 'translation', --cpu, --fp16, --lenpen, …; the defaults are --beam 5 and
---max-tokens 8000.
+TEACHER is a checkpoint or the folder of a model, or several joined by ':' (an ensemble); DATA a folder made by
+fairseq-preprocess; OUT a new one with the same dictionaries, validation and test data and other files, byte by byte.
+All other options are for decoding with the teacher: its --task if that is not 'translation', --cpu, --fp16, --lenpen,
+…; the defaults are --beam 5 and --max-tokens 8000.
 
 With REVERSE, a checkpoint that translates DATA's targets into the language of its sources (amlp-fairseq train DATA
 --source-lang TARGET --target-lang SOURCE …), OUT has more training sets, train1, train2, …: their sources are drawn
@@ -44,6 +44,7 @@ from amlp_fairseq.recipes.config import corpus_metric, names
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.shards import OPTIONS, Corpus, DistillError, decode
+from amlp_fairseq.translator.model_folder import WEIGHTS, is_model_folder
 from amlp_fairseq.usage import command_parser, positive
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
@@ -139,16 +140,23 @@ def files_of(folder: Path) -> list[str]:
 
 
 def existing(name: str, paths: str) -> list[Path]:
-    """Checkpoints that the user gives, joined by ':'.
+    """Checkpoints and folders of models that the user gives, joined by ':'.
 
     Raises:
-        DistillError: if one does not exist.
+        DistillError: if one is neither.
     """
     checkpoints = [Path(path) for path in utils.split_paths(paths)]
     for path in checkpoints:
-        if not path.is_file():
+        if not path.exists():
             raise DistillError(f"{name} {path} does not exist")
+        if path.is_dir() and not is_model_folder(path):
+            raise DistillError(f"{name} {path} is neither a checkpoint nor the folder of a model")
     return checkpoints
+
+
+def weights_sha256(path: Path) -> str:
+    """The checksum of a checkpoint, or of the weights in the folder of a model."""
+    return sha256(path / WEIGHTS if path.is_dir() else path)
 
 
 def check_direction(paths: list[Path], source: str, target: str) -> None:
@@ -171,7 +179,7 @@ class Distillation:
     """Training data that a teacher writes.
 
     Args:
-        teacher: a checkpoint, or several joined by ':'.
+        teacher: a checkpoint or the folder of a model, or several joined by ':'.
         data: the folder whose training set is translated.
         out: the folder to make.
         shards: None for one for 2000 sentences, at most 16.
@@ -222,7 +230,7 @@ class Distillation:
         facts = environment()
         versions = {name: facts[name] for name in facts if name.startswith(("python", "torch", "fairseq", "amlp"))}
         settings: dict[str, Any] = {
-            **{name: [sha256(path) for path in paths] for name, paths in self.models.items()},
+            **{name: [weights_sha256(path) for path in paths] for name, paths in self.models.items()},
             "data": sha256_of_files(self.data, [*kept_as_is, *training]),
             "options": self.options,
             "shards": self.shards,
@@ -299,7 +307,7 @@ def ratio(text: str) -> float:
 def main() -> None:
     logging.disable(logging.INFO)
     parser = command_parser("distill", __doc__)
-    parser.add_argument("teacher", metavar="TEACHER", help="checkpoint, or several joined by ':'")
+    parser.add_argument("teacher", metavar="TEACHER", help="checkpoint or folder of a model, or several joined by ':'")
     parser.add_argument("data", metavar="DATA", type=Path, help="folder made by fairseq-preprocess")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to make")
     parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")

@@ -101,6 +101,18 @@ def test_the_training_time_is_not_that_of_the_teacher_too(data: Path, teacher: P
     assert 0 < begun["extra_state"]["previous_training_time"] < 1e6
 
 
+@pytest.mark.parametrize("row", ["transformer", "ibdecoder"])
+def test_the_folder_of_a_model_is_a_beginning(row: str, data: Path, teacher: Path, tmp_path: Path) -> None:
+    """Also for fairseq's own model: fairseq passes over what is no file, and would begin with random parameters."""
+    commands.run("amlp_fairseq.cli.main", "package", teacher / "checkpoint_last.pt", "--out", tmp_path / "model")
+    train(data, tmp_path / "begun", row, "--finetune-from-model", tmp_path / "model", "--lr", "1e-9")
+    theirs, own = weights(teacher), weights(tmp_path / "begun")
+    names = [name for name in own if name in theirs and own[name].dim() == 2]
+    assert len(names) > 20
+    for name in names:
+        assert torch.allclose(own[name], theirs[name], atol=1e-6), name
+
+
 def test_what_does_not_fit_at_all_is_named(data: Path, teacher: Path, tmp_path: Path) -> None:
     sizes = [f"--{side}-embed-dim=8" for side in ("encoder", "decoder")]
     ffn = [f"--{side}-ffn-embed-dim=24" for side in ("encoder", "decoder")]

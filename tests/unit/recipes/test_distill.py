@@ -107,6 +107,19 @@ def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -
     assert manifest["counts"] == {"sentences": 60, "empty": 1, "ratio": 59 - len(kept), "kept": len(kept)}
 
 
+def test_the_folder_of_a_model_is_a_teacher(teacher: Path, distilled: Path, tmp_path: Path) -> None:
+    commands.run("amlp_fairseq.cli.main", "package", teacher / "checkpoint_last.pt", "--out", tmp_path / "model")
+    words = [tmp_path / "model", teacher / "data", tmp_path / "out", "--max-ratio", "1", *OPTIONS]
+    commands.run("amlp_fairseq.recipes.distill", *words)
+    for language in ("src", "tgt"):
+        assert sentences(tmp_path / "out", language) == sentences(distilled, language)
+    [made_by] = json.loads((tmp_path / "out/manifest.json").read_text())["teacher"]
+    assert made_by == {
+        "path": str(tmp_path / "model"),
+        "sha256": hashlib.sha256((tmp_path / "model/model.safetensors").read_bytes()).hexdigest(),
+    }
+
+
 def test_another_model_may_choose_the_targets(teacher: Path, tmp_path: Path) -> None:
     other = torch.load(teacher / "checkpoint_last.pt", weights_only=False)
     torch.manual_seed(1)
@@ -238,6 +251,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
         ("checkpoint_last.pt data", "the following arguments are required: OUT"),
         ("nothing.pt data new", "TEACHER nothing.pt does not exist"),
         ("checkpoint_last.pt:nothing.pt data new", "TEACHER nothing.pt does not exist"),
+        ("data data new", "TEACHER data is neither a checkpoint nor the folder of a model"),
         ("checkpoint_last.pt data/raw new", "DATA data/raw has no training data"),
         ("checkpoint_last.pt data data/raw", "OUT data/raw exists"),
         ("checkpoint_last.pt data new --shards 0", "--shards: '0': a number from 1 is needed"),
