@@ -14,7 +14,7 @@ from amlp_fairseq.attention.state import State
 
 #: The least number of positions that causal attention treats together.
 BLOCK = 64
-#: Bound on the logarithm of the control, so that sums of it neither vanish nor overflow in float32.
+#: Bound on the logarithm of the control in causal attention, so that its sums neither vanish nor overflow in float32.
 LIMIT = 20.0
 
 
@@ -27,7 +27,7 @@ class ABCAttention(RunningSums):
 
     K̃, Ṽ are (c, d_h) per head; W_φ: d_h → c is shared by the heads, one for the keys and one for the values: the
     2 c d_h parameters per layer that Table 3 of the AMLP paper shows for ABC. c is ``--attention-inner-dim``. The
-    causal form has the sums up to each position; they are its decoding state.
+    causal form has the sums up to each position, of φ between e^-20 and e^20; they are its decoding state.
     """
 
     patterns = PATTERNS
@@ -81,7 +81,10 @@ class ABCAttention(RunningSums):
 
     def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
         dtype, step = q.dtype, self.spec.words_per_step
-        k_phi, v_phi = (_log_control(x, control).exp() for x, control in ((k, self.k_control), (v, self.v_control)))
+        k_phi, v_phi = (
+            _log_control(x, control).clamp(-LIMIT, LIMIT).exp()
+            for x, control in ((k, self.k_control), (v, self.v_control))
+        )
         if padding_mask is not None:
             k_phi, v_phi = (phi.masked_fill(padding_mask[:, None, :, None], 0) for phi in (k_phi, v_phi))
         q, k, v = (x.float() for x in (q, k, v))
@@ -104,7 +107,7 @@ class ABCAttention(RunningSums):
 
 def _log_control(x: Tensor, control: nn.Linear) -> Tensor:
     """log φ (B, H, S, c), in float32."""
-    return F.linear(x.float(), control.weight.float()).clamp(-LIMIT, LIMIT)
+    return F.linear(x.float(), control.weight.float())
 
 
 def _means(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:

@@ -239,12 +239,13 @@ class AMLPPQuery(AMLP):
     """Pseudo-queries (Section 2.3.2):
 
         q̂_i = β q̂_{i-1} + (1 - β) q_i
-        Lᵀ  = [softmax(C_q Q̂ᵀ) Q̂ ; softmax(C_k Kᵀ) K] W_o           (11)
+        Lᵀ  = [softmax(C_q Q̂ᵀ) Q̂ ; softmax(C_k Kᵀ) K] W_o + b       (11)
         W   = softmax(Lᵀ Kᵀ) V                                      (12)
 
-    with W_o: 2 d_h → d_h for all heads. β is ``--amlp-ema-beta``; ``--amlp-ema-bias-correction`` divides q̂_i by
-    1 - β^i, because the recursion starts with zero. ``--amlp-scale all`` also divides the arguments of the softmaxes by
-    √d_h: otherwise they saturate on small data, and the c pseudo-queries read the same few keys.
+    with W_o: 2 d_h → d_h for all heads, and a bias b that the paper does not write. β is ``--amlp-ema-beta``;
+    ``--amlp-ema-bias-correction`` divides q̂_i by 1 - β^i, because the recursion starts with zero. ``--amlp-scale all``
+    also divides the arguments of the softmaxes by √d_h: otherwise they saturate on small data, and the c pseudo-queries
+    read the same few keys.
     """
 
     scales = SCALES

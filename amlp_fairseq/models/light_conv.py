@@ -214,7 +214,7 @@ def _check_tied(options: Namespace) -> None:
 
 
 def _iwslt_de_en(args: Namespace) -> None:
-    """Section 6.1: d = 512, d_ff = 1024, H = 4; no GLU."""
+    """Section 6.1: d = 512, d_ff = 1024, H = 4; no GLU, as in fairseq's architecture."""
     iwslt_de_en(args)
     set_defaults(args, encoder_glu=0, decoder_glu=0)
     set_defaults(args, attention_dropout=0.1, weight_dropout=0.1, input_dropout=0.0, dropout=0.3)

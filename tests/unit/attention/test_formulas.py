@@ -394,6 +394,16 @@ def test_the_output_is_the_formula(case: str, pattern: str, step: int, heads: in
     check(name, pattern, step, padded, heads=heads, **options)
 
 
+def test_abc_of_a_whole_sequence_is_the_formula_however_large_its_control_is() -> None:
+    q, k, v = random(9)[:, :1].reshape(1, 1, 9, WIDTH), *(80 * random(9)[:, :1].reshape(1, 1, 9, WIDTH) for _ in "kv")
+    layer = randomized(build("abc", "noncausal self", heads=1))
+    assert layer.k_control(k).abs().max() > 2 * abc.LIMIT
+    parameters = {name: value.double().numpy() for name, value in layer.state_dict().items()}
+    expected = abc_formula(*(x[0, 0].numpy() for x in (q, k, v)), layer.spec, parameters, 0)
+    out = layer.read(q, layer.make_memory(k, v, None))[0][0, 0].detach().numpy()
+    np.testing.assert_allclose(out, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_all_multi_head_attentions_have_formulas() -> None:
     assert {name for name, cls in ATTENTIONS.items() if issubclass(cls, MultiHeadAttention)} == set(FORMULAS)
 
