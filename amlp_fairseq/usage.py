@@ -7,6 +7,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NoReturn
 
 #: More choices than these are not listed.
@@ -76,3 +77,10 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 is needed")
     return int(text)
+
+
+def folder(text: str) -> Path:
+    """A folder that will be written, and named on a command line of fairseq."""
+    if ":" in text:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose a name without ':', at which fairseq splits paths")
+    return Path(text)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from sacrebleu.metrics import BLEU, CHRF
 from tqdm import tqdm
 
@@ -68,19 +69,21 @@ def main() -> None:
         scores = [metric.corpus_score(texts, [references]).score for metric in (bleu, chrf)]
         calls = statistics.mean(translation.calls for translation in translations)
         cells = [f"{scores[0]:.1f}", f"{scores[1]:.1f}", f"{calls:.1f}", f"{median:.1f}"]
-        table.add_row(model.name, *cells, f"{milliseconds[0] / median:.2f}x")
+        table.add_row(Text(model.name), *cells, f"{milliseconds[0] / median:.2f}x")
     console = Console(soft_wrap=True)
     for number in range(min(EXAMPLES, len(sources))):
-        console.print(f"[dim]{'source':>{width(args.model)}}[/dim]  {sources[number]}", highlight=False)
+        console.print(example("source", sources[number], args.model))
         for model, translations in zip(args.model, found, strict=True):
-            console.print(f"[dim]{model.name:>{width(args.model)}}[/dim]  {translations[number].text}", highlight=False)
+            console.print(example(model.name, translations[number].text, args.model))
         console.print()
     console.print(table)
     console.print(f"[dim]{len(sources)} sentences, one at a time; {bleu.get_signature()}[/dim]", highlight=False)
 
 
-def width(models: Sequence[Path]) -> int:
-    return max(len("source"), *(len(model.name) for model in models))
+def example(name: str, text: str, models: Sequence[Path]) -> Text:
+    """A line with a name, as wide as the widest; brackets in it are text, not rich's markup."""
+    width = max(len("source"), *(len(model.name) for model in models))
+    return Text.assemble((f"{name:>{width}}", "dim"), "  ", text)
 
 
 if __name__ == "__main__":

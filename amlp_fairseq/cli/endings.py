@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 #: What a write to a full disk, or beyond a quota or limit, fails with.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,14 +30,22 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
       129, and leave their loops.
     - A reader that closes its pipe ends it by SIGPIPE: 141.
     - A full disk is one line that names the file, and status 1; a line of which it took a part is removed.
+    - What it prints is UTF-8, whatever the locale is; names of files keep their bytes.
 
     Args:
         name: of the command, for its messages.
         at_once: leave SIGTERM and SIGHUP to the system, also in the middle of a line: a training that waits in C++ for
             another process would not hear of them before that one answers.
+
+    Raises:
+        ValueError: where standard output is closed; Python would drop without a word what is printed.
     """
+    if sys.stdout is None:
+        raise ValueError("standard output is closed: give it a file, or > /dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
+        if sys.stdout.encoding != "utf-8":
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     before = {number: signal.getsignal(number) for number in _SIGNALS[: 1 if at_once else 3]}
     handle_error, end = logging.Handler.handleError, _ending(name)
     for number, handler in before.items():
@@ -66,6 +74,20 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
         _handled.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def whole_lines(path: Path) -> Iterator[TextIO]:
+    """A file of text that is written line by line. The error of a full disk names it, and leaves whole lines in it."""
+    with path.open("w", encoding="utf-8", buffering=1) as file:
+        try:
+            yield file
+        except OSError as error:
+            if error.errno in FULL:
+                error.filename = error.filename or str(path)
+                _remove_half_line(file.fileno())
+                _write_nowhere(file)
+            raise
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -175,27 +197,31 @@ def _has_lost_its_reader() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _remove_half_line() -> None:
-    """Cut a file that is standard output behind its last whole line, if nobody else has written more."""
+def _remove_half_line(output: int = 1) -> None:
+    """Cut a file that is written behind its last whole line, if nobody else has written more."""
     with contextlib.suppress(OSError):
-        found = os.fstat(1)
-        if not stat.S_ISREG(found.st_mode) or os.lseek(1, 0, os.SEEK_CUR) != found.st_size:
+        found = os.fstat(output)
+        if not stat.S_ISREG(found.st_mode) or os.lseek(output, 0, os.SEEK_CUR) != found.st_size:
             return
-        with open("/proc/self/fd/1", "rb") as file:
+        with open(f"/proc/self/fd/{output}", "rb") as file:
             begin = file.seek(max(0, found.st_size - LONGEST))
             end = begin + file.read(LONGEST).rfind(b"\n") + 1
         if begin > 0 and end == begin:
             return
-        os.ftruncate(1, end)
-        os.lseek(1, end, os.SEEK_SET)
+        os.ftruncate(output, end)
+        os.lseek(output, end, os.SEEK_SET)
 
 
 def _forget_what_is_not_written() -> None:
     """Python would try to write it again when it ends, and fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
             continue
         with contextlib.suppress(OSError, ValueError):
-            os.dup2(nowhere, stream.fileno())
+            _write_nowhere(stream)
+
+
+def _write_nowhere(stream: TextIO) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())

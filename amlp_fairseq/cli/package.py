@@ -3,7 +3,8 @@
     amlp-fairseq package CHECKPOINT… --out DIR [--weights TYPE] [decoding options of fairseq-generate]
 
 CHECKPOINT is a checkpoint, several of one training, which are averaged, or the folder of `amlp-fairseq train --row`
-once `amlp-fairseq evaluate` has averaged its checkpoints. DIR stands wherever a checkpoint does (--path DIR), and
+once `amlp-fairseq evaluate` has averaged its checkpoints; or DIR of another model, whose text and decoding options are
+kept. DIR stands wherever a checkpoint does (--path DIR), and
 `amlp-fairseq translate --model DIR` reads raw text. A Transformer of fairseq is stored as plugin_transformer, the same
 model, which decodes faster.
 
@@ -26,7 +27,7 @@ from omegaconf import open_dict
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
-from amlp_fairseq.compat.training_folder import RECIPE
+from amlp_fairseq.compat.resumed_state import RECIPE
 from amlp_fairseq.recipes.average import average_checkpoints, save
 from amlp_fairseq.recipes.config import flags, quoted, read
 from amlp_fairseq.recipes.text import MODELS
@@ -34,7 +35,7 @@ from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedCon
 from amlp_fairseq.translator import decoding_options, model_card, model_folder
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.usage import command_parser, folder
 
 #: Settings of text.json that are about how a line is cut up.
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
@@ -63,9 +64,12 @@ def decode_fast(state: dict[str, Any]) -> None:
 
 
 def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any], Path | None]:
-    """How lines are cut up, and the subword model: from DATA/text.json, or else from the command line."""
+    """How lines are cut up, and the subword model: from a model's folder or DATA/text.json, or else from the command
+    line."""
     found: dict[str, Any] = {}
-    if (data / "text.json").is_file():
+    if model_folder.is_model_folder(data):
+        found = model_folder.read_config(data)["text"]
+    elif (data / "text.json").is_file():
         stored = json.loads((data / "text.json").read_text(encoding="utf-8"))
         found = {name: stored[name] for name in sorted(TEXT) if name in stored}
     for name in ("tokenizer", "post_process"):
@@ -82,13 +86,18 @@ def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any]
 
 def longest_source(data: Path, languages: list[str]) -> int | None:
     """Pieces of the longest source that the model was trained on; None where the training data are not at hand."""
+    if model_folder.is_model_folder(data):
+        return model_folder.read_config(data)["longest_source"]  # type: ignore[no-any-return]
     pair = "-".join(languages)
     sources = data_utils.load_indexed_dataset(str(data / f"train.{pair}.{languages[0]}"))
     return None if sources is None else int(sources.sizes.max()) - 1  # without the end symbol
 
 
 def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
-    """Decoding options: those of the recipe's first way of decoding, or of the named one, and those given."""
+    """Decoding options: those of the recipe's first way of decoding, of the named one, or of a model's folder, and
+    those given."""
+    if name is None and model_folder.is_model_folder(run):
+        return decoding_options.parse([*flags_of(model_folder.read_config(run)["decoding"]), *words], task)
     ways = read(run / RECIPE) if (run / RECIPE).is_file() else None
     if name is not None and (ways is None or name not in ways.generate):
         known = ", ".join(ways.generate) if ways else f"none: {run} has no {RECIPE}"
@@ -103,7 +112,7 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
 def main() -> None:
     parser = command_parser("package", __doc__)
     parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="+", type=Path, help="see above")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument(
         "--weights", choices=model_folder.WEIGHT_TYPES, default="float32", help="type of stored weights"
     )
@@ -128,7 +137,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     if args.out.exists():
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    run = paths[0].parent
+    run = paths[0] if paths[0].is_dir() else paths[0].parent
     with tempfile.TemporaryDirectory() as scratch:
         state = checkpoint(paths, Path(scratch))
     task = state["cfg"].task
@@ -155,11 +164,11 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         "decoding": options,
         "longest_source": longest_source(data, languages),
     }
-    model_folder.write(args.out, state, args.weights, config, files)
     try:
+        model_folder.write(args.out, state, args.weights, config, files)
         translator = Translator(args.out)
     except Exception:
-        shutil.rmtree(args.out)
+        shutil.rmtree(args.out, ignore_errors=True)
         raise
     (args.out / model_folder.CARD).write_text(model_card.card(translator, run / "results.jsonl"), encoding="utf-8")
     size = sum(path.stat().st_size for path in args.out.iterdir())

@@ -1,7 +1,8 @@
 """Text files, each translated into a file of the same name: in this process, or by workers of Ray.
 
 A file is translated under a hidden name and renamed when it is whole, so whatever stops a run, the same command goes on
-with the files that are missing, and several machines may work on one folder (docs/large-corpora.md).
+with the files that are missing, and several machines may work on one folder: a file that another one has finished
+meanwhile is done (docs/large-corpora.md).
 """
 
 from __future__ import annotations
@@ -123,24 +124,26 @@ def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shar
 
 
 def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
-    """Translate a shard. Its output appears when it is whole; a line that is too long, or a file that cannot be read
-    or written, is the outcome's error."""
+    """Translate a shard, unless another process has. Its output appears when it is whole; a line that is too long, or a
+    file that cannot be read or written, is the outcome's error."""
     part = _part(shard.output)
     try:
-        with part.open("w", encoding="utf-8") as file:
-            for line, translation in translated(translator, shard.source, job.buffer_size):
-                print(as_json(line, translation) if job.jsonl else translation.text, file=file)
-            file.flush()
-            os.fsync(file.fileno())
-        lines, expected = _lines(part), _lines(shard.source)
-        if lines != expected:
-            raise ValueError(f"{expected} lines became {lines}: has the file changed meanwhile?")
-        part.replace(shard.output)
+        if not shard.output.exists():
+            with part.open("w", encoding="utf-8") as file:
+                for line, translation in translated(translator, shard.source, job.buffer_size):
+                    print(as_json(line, translation) if job.jsonl else translation.text, file=file)
+                file.flush()
+                os.fsync(file.fileno())
+            lines, expected = _lines(part), _lines(shard.source)
+            if lines != expected:
+                raise ValueError(f"{expected} lines became {lines}: has the file changed meanwhile?")
+            part.replace(shard.output)
     except (ValueError, OSError) as error:
-        return Outcome(shard.source.name, error=" ".join(str(error).split()))
+        if not shard.output.exists():  # or another process has been faster, and has removed the part
+            return Outcome(shard.source.name, error=" ".join(str(error).split()))
     finally:
         part.unlink(missing_ok=True)
-    return Outcome(shard.source.name, lines)
+    return Outcome(shard.source.name, _lines(shard.output))
 
 
 def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None:
@@ -161,7 +164,7 @@ def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None
         _say(f"{number} of {len(missing)}: {outcome.name}: {outcome.error or f'{outcome.lines} lines'}")
     if failed:
         raise ValueError(f"{failed} of {len(missing)} files are not translated; the same command tries them again")
-    for shard in shards:  # those of processes that were killed
+    for shard in shards:  # parts of processes that were killed, or that are slower: all outputs are there
         for part in shard.output.parent.glob(f".{shard.source.name}.{'[0-9a-f]' * 32}{PART}"):
             part.unlink(missing_ok=True)
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -24,6 +26,7 @@ from tqdm import tqdm
 
 from amlp_fairseq.cli import serve
 from amlp_fairseq.cli.arguments import add_translator_arguments, translator_settings
+from amlp_fairseq.cli.endings import whole_lines
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.whole_lines import buffered_read
 from amlp_fairseq.translator import long_inputs
@@ -78,12 +81,28 @@ def main() -> None:
         return
     if args.workers is not None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
-    if args.output is not None and args.input is not None and args.output.resolve() == args.input.resolve():
-        raise ValueError(f"--output {args.output} is the text that is to be translated: name another file")
+    check_files(args.input, args.output)
     translator = Translator(args.model, **settings)
-    with nullcontext(sys.stdout) if args.output is None else args.output.open("w", encoding="utf-8") as output:
+    with nullcontext(sys.stdout) if args.output is None else whole_lines(args.output) as output:
         for line, translation in translated(translator, args.input, args.buffer_size):
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)
+
+
+def check_files(source: Path | None, output: Path | None) -> None:
+    """Look at the files before the output is opened, which empties it. None is standard input or output.
+
+    Raises:
+        ValueError: where there is no input, or the output is the same file, by whatever name.
+    """
+    if source is None and sys.stdin is None:
+        raise ValueError("standard input is closed: name the text with --input FILE")
+    read = os.fstat(0) if source is None else source.stat()
+    if output is not None and not output.exists():
+        return
+    written = os.fstat(1) if output is None else output.stat()
+    if stat.S_ISREG(written.st_mode) and os.path.samestat(read, written):  # a terminal may well be both
+        name = "standard output" if output is None else f"--output {output}"
+        raise ValueError(f"{name} is the text that is to be translated: name another file")
 
 
 def translate_shards(args: argparse.Namespace, settings: dict[str, Any]) -> None:

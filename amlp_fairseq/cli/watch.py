@@ -53,9 +53,18 @@ def seconds(text: str) -> float:
     return value
 
 
+def sentence(text: str) -> str:
+    """Text that is not bytes of another encoding than UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+    return text
+
+
 def main() -> None:
     parser = command_parser("watch", __doc__)
-    parser.add_argument("sentence", metavar="SENTENCE", help="what to translate, in quotes")
+    parser.add_argument("sentence", metavar="SENTENCE", type=sentence, help="what to translate, in quotes")
     models = {"action": "append", "required": True, "metavar": "DIR", "type": Path}
     parser.add_argument("--model", **models, help="made by amlp-fairseq package; may be given several times")  # type: ignore[arg-type]
     parser.add_argument("--delay", type=seconds, default=0.4, metavar="SECONDS", help="between steps (default: 0.4)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import errno
 import functools
 import os
 import pickle
@@ -71,11 +72,19 @@ def describe(error: BaseException) -> str | None:
         path = text if error.filename is None else error.filename
         return f"{path} exists: give another folder, or take this one's (fairseq-preprocess --srcdict, --tgtdict)"
     if isinstance(error, OSError) and error.filename is not None and error.errno is not None:
-        return f"{error.filename}: {os.strerror(error.errno)}"
+        path = error.filename2 if error.errno == errno.ENOSPC and error.filename2 else error.filename  # of a copy
+        return f"{path}: {os.strerror(error.errno)}"
     lacking = re.match(r"Interpolation key 'criterion\.(\w+)' not found", text)
     if lacking:
         option = lacking.group(1).replace("_", "-")
         return f"the model needs --{option}, which this --criterion does not have (CMLMC: --criterion nat_loss)"
+    if mismatch := isinstance(error, RuntimeError) and _MISMATCH.search(text):
+        return (
+            "the checkpoint does not fit: its {} has shape {}, that of the model {} (other dictionaries, or other "
+            "options of the model)".format(*mismatch.groups())
+        )
+    if text.startswith("Cannot load model parameters from checkpoint") and isinstance(error.__context__, ValueError):
+        return f"{text.split(';')[0]}: {error.__context__}"
     fairseqs = type(error) in (Exception, OSError)  # what fairseq raises, as for a checkpoint that does not exist
     asserted = isinstance(error, AssertionError) and _is_raised_by_a_command(error)
     if text and (fairseqs or asserted or isinstance(error, _OF_USERS)):
@@ -83,6 +92,11 @@ def describe(error: BaseException) -> str | None:
     return None
 
 
+#: What torch says of a parameter.
+_MISMATCH = re.compile(
+    r"size mismatch for (\S+): copying a param with shape torch\.Size\((\[[^]]*\])\) from checkpoint, the shape in "
+    r"current model is torch\.Size\((\[[^]]*\])\)"
+)
 #: ``ChildProcessError``: a command that another one has started has failed, and has said why.
 _OF_USERS = (ValueError, FileNotFoundError, pickle.UnpicklingError, ChildProcessError)
 
@@ -143,6 +157,10 @@ def _with_nearest_names(function: Any) -> Any:
             if error.args:
                 raise
             args[0].error("--arch NAME is needed, or --row and --scale of amlp-fairseq train")  # fairseq says nothing
+        except KeyError as error:
+            if error.args != (None,):
+                raise
+            args[0].error("--task NAME is needed: that of the training")
         if hasattr(result, "best_checkpoint_metric"):  # options of a training
             check_training(
                 result.best_checkpoint_metric,
@@ -231,9 +249,15 @@ def check_decoding(cfg: Any) -> None:
             has, and keys of ``--model-overrides`` that no model and task has.
     """
     if isinstance(cfg, argparse.Namespace):
-        generation, overrides, name = cfg, cfg.model_overrides, cfg.task
+        generation, overrides, name, shards = cfg, cfg.model_overrides, cfg.task, cfg.num_shards
     else:
         generation, overrides, name = cfg.generation, cfg.common_eval.model_overrides, cfg.task._name
+        shards = cfg.dataset.num_shards
+    if shards > 1:  # all sentences are decoded
+        raise ValueError(
+            f"--num-shards {shards}: fairseq's decoding ignores it and --shard-id; --distributed-world-size {shards} "
+            "--distributed-rank N is what it obeys"
+        )
     task = TASK_REGISTRY.get(name)
     if hasattr(task, "refuse_unsupported"):
         task.refuse_unsupported(generation)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 from typing import Any
 
+import numpy as np
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
@@ -33,10 +34,15 @@ class GuardedTranslationTask(DecodedValidationTask):
         kwargs["required_batch_size_multiple"] = 1
         if not any(dataset is each for each in self.datasets.values()):
             kwargs["disable_iterator_cache"] = True
-        if self.has_sharded_data("train"):  # each epoch has batches of its own, resumed or not
-            return super().get_batch_iterator(dataset, *args, seed=seed, epoch=epoch, **kwargs)
         # fairseq composes batches with the seed ``seed + epoch``, and their order in an epoch with ``iterator.seed``.
-        iterator = super().get_batch_iterator(dataset, *args, seed=seed + 1 - epoch, epoch=epoch, **kwargs)
+        # Each epoch of sharded data has batches of its own, resumed or not.
+        composed_with = seed if self.has_sharded_data("train") else seed + 1 - epoch
+        try:
+            iterator = super().get_batch_iterator(dataset, *args, seed=composed_with, epoch=epoch, **kwargs)
+        except AssertionError as error:
+            if "max_tokens" not in str(error):
+                raise
+            raise ValueError(f"--max-tokens is less than the longest sentence has: {error}") from error
         iterator.seed = seed
         return iterator
 
@@ -45,9 +51,10 @@ class GuardedTranslationTask(DecodedValidationTask):
     ) -> Any:
         _, ignored = dataset.filter_indices_by_size(indices, max_positions)
         if len(ignored) > 0 and not ignore_invalid_inputs:
+            lengths = tuple(map(int, np.atleast_1d(dataset.size(ignored[0]))))
             raise ValueError(
                 f"{len(ignored)} sentence(s) are too long, the first is sentence {ignored[0]} with (source, target) "
-                f"lengths {dataset.size(ignored[0])}; --max-source-positions and --max-target-positions allow "
+                f"lengths {lengths}; --max-source-positions and --max-target-positions allow "
                 f"{max_positions}. Raise them, or cut long sources with --truncate-source, or leave such sentences out "
                 "with --skip-invalid-size-inputs-valid-test"
             )

@@ -1,9 +1,12 @@
-"""Text that fairseq-preprocess would binarise to something else than was meant."""
+"""Text files that would be read as something else than was meant, and what a user can do about it."""
 
 from __future__ import annotations
 
 import codecs
+import shlex
 from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
 
 SPLITS = ("trainpref", "validpref", "testpref")
 
@@ -30,22 +33,42 @@ def check(args: Namespace) -> None:
 def _lines(path: str) -> int:
     """How many lines fairseq will read."""
     with open(path, "rb") as file:
-        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
-            raise ValueError(f"{path} begins with a byte-order mark; without it: sed -i '1s/^\\xEF\\xBB\\xBF//' {path}")
+        check_lines(path, file)
+    with open(path, encoding="utf-8") as text:  # as fairseq, for which a carriage return also ends a line
+        return sum(1 for _ in text)
+
+
+def check_lines(path: str | Path, lines: Iterable[bytes]) -> None:
+    """Raise ValueError for lines of a file that are not UTF-8 or begin with a byte-order mark; ``path`` is its name."""
+    for number, line in enumerate(lines, 1):
+        if number == 1 and line.startswith(codecs.BOM_UTF8):
+            command = _with_file(r"sed -i '1s/^\xEF\xBB\xBF//'", path).replace("| sed -i", "| sed")
+            raise ValueError(f"{path} begins with a byte-order mark; without it: {command}")
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            raise _not_utf8(path, number) from None
+
+
+def read(path: Path) -> str:
+    """The text of a file, without a byte-order mark.
+
+    Raises:
+        ValueError: naming file and line of what is not UTF-8.
+    """
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        with open(path, encoding="utf-8") as text:  # as fairseq, for which a carriage return also ends a line
-            return sum(1 for _ in text)
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"{path}, line {_first_not_utf8(path)}: this is not UTF-8; if it is Latin-1: iconv -f latin1 -t utf8 {path}"
-        ) from None
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, content.count(b"\n", 0, error.start) + 1) from None
 
 
-def _first_not_utf8(path: str) -> int:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    raise AssertionError(f"{path} has changed")
+def _not_utf8(path: str | Path, number: int) -> ValueError:
+    command = _with_file("iconv -f latin1 -t utf8", path)
+    return ValueError(f"{path}, line {number}: this is not UTF-8; if it is Latin-1: {command}")
+
+
+def _with_file(command: str, path: str | Path) -> str:
+    """A command line that reads a file, which may be compressed."""
+    name = shlex.quote(str(path))
+    return f"zcat {name} | {command}" if str(path).endswith(".gz") else f"{command} {name}"

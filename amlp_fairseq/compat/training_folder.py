@@ -10,33 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 from filelock import FileLock, Timeout
 
-from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
+from amlp_fairseq.compat.resumed_state import is_guarded, patience_state
 
 logger = logging.getLogger(__name__)
 
-#: In the folder of a training with ``amlp-fairseq train --row``: how the model is trained and decoded.
-RECIPE = "recipe.yaml"
-
+#: The default of ``--restore-file``.
+LAST = "checkpoint_last.pt"
 #: Locks of this process, which the system releases when the process ends, however it ends.
 _held: dict[Path, FileLock] = {}
 
 
 def install() -> None:
-    """Guard the start of a training of a guarded task, see :mod:`amlp_fairseq.compat.guarded_tasks`, or of a recipe."""
+    """Guard the start of a guarded training, see :func:`amlp_fairseq.compat.resumed_state.is_guarded`."""
     load = checkpoint_utils.load_checkpoint
 
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        if not isinstance(trainer.task, GuardedTranslationTask) and not Path(cfg.save_dir, RECIPE).is_file():
+        if not is_guarded(trainer):
             return load(cfg, trainer, **kwargs)
+        if cfg.restore_file != LAST and not PathManager.exists(cfg.restore_file):  # fairseq would begin anew
+            raise ValueError(f"--restore-file {cfg.restore_file} does not exist")
         if trainer.is_data_parallel_master:
             _lock(Path(cfg.save_dir))
         try:
             loaded = load(cfg, trainer, **kwargs)
         except ValueError as error:
-            if cfg.restore_file != "checkpoint_last.pt" or "is damaged or no checkpoint" not in str(error):
+            if cfg.restore_file != LAST or "is damaged or no checkpoint" not in str(error):
                 raise
             whole = newest_whole(Path(cfg.save_dir))
             way = f"--restore-file {whole} goes on from the newest whole one" if whole else "there is no whole one"
@@ -44,6 +46,9 @@ def install() -> None:
         optimization = trainer.cfg.optimization
         if 0 < optimization.max_update <= trainer.get_num_updates():  # fairseq would make one more
             logger.info("the training has had its %d updates", trainer.get_num_updates())
+            optimization.max_epoch = -1
+        elif 0 < cfg.patience <= patience_state().get("num_runs", 0):
+            logger.info("the training has stopped early, after %d updates", trainer.get_num_updates())
             optimization.max_epoch = -1
         return loaded
 

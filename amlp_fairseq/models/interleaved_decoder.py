@@ -101,7 +101,10 @@ class InterleavedDecoder(PluginDecoder):
         """Refuse the weights of another order or dictionary."""
         saved = state_dict.get(f"{name}.interleaving")
         if saved is None:
-            raise ValueError("the checkpoint does not hold an ibdecoder: it has no order of generation")
+            raise ValueError(
+                "the checkpoint does not hold an ibdecoder: it has no order of generation (--finetune-from-model takes "
+                "what fits)"
+            )
         saved, own = tuple(round(value) for value in saved.tolist()), _order_values(self.order)
         if saved[:3] != own[:3]:
             raise ValueError(

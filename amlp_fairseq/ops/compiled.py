@@ -67,11 +67,14 @@ def loaded(source: Path) -> bool:
     """Whether the library of a source has been made and could be loaded; not with ``AMLP_FAIRSEQ_BACKEND=torch``."""
     if os.environ.get(VARIABLE) == "torch" or sys.platform != "linux":
         return False
-    return _loads(library_of(source))
+    try:
+        return _loads(library_of(source))
+    except ValueError:  # without a home folder nothing has been compiled
+        return False
 
 
 def _loads(library: Path) -> bool:
-    if not library.exists():
+    if not os.path.exists(library):  # where Path.exists raises PermissionError, this is False
         return False
     try:
         torch.ops.load_library(library)
@@ -82,13 +85,20 @@ def _loads(library: Path) -> bool:
 
 
 def library_of(source: Path) -> Path:
-    """Where the library of a source belongs: its name stands for all that it depends on."""
+    """Where the library of a source belongs: its name stands for all that it depends on.
+
+    Raises:
+        ValueError: where there is no home folder.
+    """
     headers = sorted(source.parent.parent.glob("*/*.h"))
     texts = [path.read_text(encoding="utf-8") for path in (*headers, source)]
     depends = "\n".join([*texts, torch.__version__, *FLAGS, _processor()])
     name = f"{source.parent.name}-{hashlib.sha256(depends.encode()).hexdigest()[:16]}.so"
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "amlp_fairseq" / name
+    cache = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(cache) if cache else Path.home() / ".cache") / "amlp_fairseq" / name
+    except RuntimeError:
+        raise ValueError("there is no home folder for the libraries: name a folder in XDG_CACHE_HOME") from None
 
 
 def _processor() -> str:

@@ -45,7 +45,7 @@ from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.shards import OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.translator.model_folder import WEIGHTS, is_model_folder
-from amlp_fairseq.usage import command_parser, positive
+from amlp_fairseq.usage import command_parser, folder, positive
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
@@ -309,7 +309,7 @@ def main() -> None:
     parser = command_parser("distill", __doc__)
     parser.add_argument("teacher", metavar="TEACHER", help="checkpoint or folder of a model, or several joined by ':'")
     parser.add_argument("data", metavar="DATA", type=Path, help="folder made by fairseq-preprocess")
-    parser.add_argument("out", metavar="OUT", type=Path, help="folder to make")
+    parser.add_argument("out", metavar="OUT", type=folder, help="folder to make")
     parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")
     parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="shards at a time (default: 1)")
     parser.add_argument("--max-ratio", type=ratio, metavar="R", help=f"default: {RATIO:g}, none for summaries")

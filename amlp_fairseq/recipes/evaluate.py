@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.compat.training_folder import RECIPE
+from amlp_fairseq.compat.resumed_state import RECIPE
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
@@ -79,7 +79,8 @@ class Evaluation:
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
-        found = CHOICES[kind.replace("-", "_")][0](self.folder)
+        last = self.folder / "checkpoint_last.pt"  # all that a training shorter than an interval leaves
+        found = CHOICES[kind.replace("-", "_")][0](self.folder) or [last] * last.is_file()
         if not found:
             raise ValueError(f"CHECKPOINTS {self.folder} has none to average; the configuration says {kind} {count}")
         chosen = kind, min(count, len(found))

@@ -7,30 +7,33 @@ CORPUS is one of configs/data; ``text`` means text of your own, one sentence per
 whose suffixes are the languages; for a language model in one file for each. The result is OUT/data-bin: what
 fairseq-train reads, the raw evaluation sets, the subword model and text.json, which says how the text was tokenised and
 segmented. OUT/manifest.json says what was done. A run that was stopped can be started again: complete files are not
-made again.
+made again, and text of your own that has been read must still be the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
 from amlp_fairseq.recipes.config import names, prepare_settings
-from amlp_fairseq.recipes.download import Download, download, read_checksums
+from amlp_fairseq.recipes.download import Download, download, read_checksums, sha256
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, both_sides, find, lines, writing
-from amlp_fairseq.usage import command_parser, positive
+from amlp_fairseq.usage import command_parser, folder, positive
 
 OWN = "text"
 #: Corpora that programs write: ``generate`` of a configuration.
@@ -45,11 +48,25 @@ def named_languages(files: Sequence[Path]) -> list[str]:
     return [Path(file.name.removesuffix(".gz")).suffix[1:] for file in files]
 
 
+def check_text(files: Sequence[Path]) -> None:
+    """Read files of the user's, which may be compressed.
+
+    Raises:
+        ValueError: naming file and line of what is not UTF-8, and a file that begins with a byte-order mark.
+    """
+    for file in files:
+        try:
+            with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as text:
+                parallel_text.check_lines(file, text)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{file}: {error}") from None
+
+
 def own_settings(args: argparse.Namespace) -> Settings:
     """The settings for files that the user names.
 
     Raises:
-        ValueError: naming what is missing or does not fit.
+        ValueError: naming what is missing or does not fit, and what cannot be read.
     """
     sides = len(args.train or ())
     for role in ("train", *EVALUATION):
@@ -77,6 +94,10 @@ def own_settings(args: argparse.Namespace) -> Settings:
             raise ValueError(f"{given}: not the languages of --train, {' and '.join(languages)}")
         first, second = [*(str(file.resolve()) for file in files), ""][:2]
         texts[role] = [(first, second)]
+        check_text(files)
+        rows = zip(*map(lines, files), strict=False)  # sides of unequal length are refused later, with their counts
+        if not any(all(map(str.strip, row)) or role != "train" for row in rows):
+            raise ValueError(f"{given}: at least one {'pair of sentences' if sides == 2 else 'sentence'} is needed")
     return Settings(
         name=args.out.resolve().name,
         languages=tuple(languages),
@@ -98,7 +119,8 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
                 raise ValueError(f"--{name} {value}: nothing is downloaded for {args.corpus}")
     sides = [name for part in files.values() for name in both_sides(part["name"], given["languages"])]
     if args.data is not None and files:
-        find(args.data, sides, args.out)
+        for found in find(args.data, sides, args.out):
+            check_text(found)
     elif "by-hand" in given:
         raise ValueError(f"{args.corpus}: give --data DIR with {', '.join(sides)}; {given['by-hand']}")
     if args.data is not None and not files:
@@ -158,19 +180,61 @@ def corpus_settings(args: argparse.Namespace, downloads: list[Download]) -> Sett
     return Settings(name=args.corpus, **options, **texts)
 
 
-def same_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Write the settings of a run, or check that they are those of the run that began in this folder."""
-    if not path.exists():
-        with writing(path) as (file,):
-            json.dump(settings, file, indent=1)
-        return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    for name, value in json.loads(json.dumps(settings)).items():
-        if name in before and before[name] != value:  # an older version may not have had this setting
+def same_settings(path: Path, settings: dict[str, Any], unused: Collection[str] = ()) -> None:
+    """Write the settings of a run, or check that they are those of the run that began in this folder.
+
+    Args:
+        path: the file.
+        settings: of this run.
+        unused: names of those from which nothing has been made yet: they may change.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    settings = json.loads(json.dumps(settings))
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else settings
+    for name, value in settings.items():
+        if name not in before or before[name] == value or name in unused:
+            continue  # an older version may not have had this setting
+        if name.endswith("_sha256"):
+            files = [file for (file, now), (_, then) in zip(value, before[name], strict=True) if now != then]
             raise ValueError(
-                f"{path.parent} was begun with {name} {before.get(name)!r}, not {value!r}: give the same option or "
-                "choose another folder"
+                f"{path.parent} was begun with other text in {' and '.join(files)} (--{name.removesuffix('_sha256')}): "
+                f"delete {path.parent} or choose another folder"
             )
+        raise ValueError(
+            f"{path.parent} was begun with {name} {before[name]!r}, not {value!r}: give the same option or choose "
+            "another folder"
+        )
+    changed = before | {name: settings[name] for name in unused if name in settings}
+    if changed != before or not path.exists():
+        with writing(path) as (file,):
+            json.dump(changed, file, indent=1)
+
+
+def checksums(args: argparse.Namespace) -> dict[str, Any]:
+    """Settings that say what is in the user's files: names and SHA-256, for each part."""
+    return {
+        f"{role}_sha256": [(file.name, sha256(file)) for file in getattr(args, role)] for role in ("train", *EVALUATION)
+    }
+
+
+def unused_settings(texts: Texts) -> list[str]:
+    """Names of settings from which nothing has been made yet."""
+    if (texts.folder.parent / "data-bin").exists():
+        return []
+    parts = {"train_sha256": texts.parts, **{f"{name}_sha256": [name] for name in EVALUATION}}
+    files = {name: [file for part in each for file in texts.pair("raw", part)] for name, each in parts.items()}
+    files["size"] = [texts.model] if texts.model else []
+    return [name for name, made in files.items() if not all(file.exists() for file in made)]
+
+
+def refuse_empty(texts: Texts) -> None:
+    """Raise ValueError for a part of which the filter has left nothing."""
+    for name, count in texts.manifest()["binarised"].items():
+        if not count:
+            path = texts.pair("pieces", name)[0]
+            raise ValueError(f"{path}: nothing is left of {name} after the filter; give other text and another folder")
 
 
 def binarise(texts: Texts, out: Path, workers: int) -> Path:
@@ -243,7 +307,7 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
     }
     packages = ("sacrebleu", "sacremoses", "sentencepiece", "subword-nmt")
     manifest = {
-        "settings": settings_to_store(settings),
+        "settings": settings_to_store(settings) | json.loads((out / "settings.json").read_text(encoding="utf-8")),
         "downloads": [
             {"name": found.path.name, "url": found.url, "sha256": found.sha256, "checksum is": found.kind,
              "bytes": found.path.stat().st_size}
@@ -268,7 +332,7 @@ def main() -> None:
     parser = command_parser("prepare", __doc__)
     add = parser.add_argument
     add("corpus", metavar="CORPUS", help=f"{OWN}, or one of {', '.join(names('data'))}")
-    add("out", metavar="OUT", type=Path, help="the folder to write to")
+    add("out", metavar="OUT", type=folder, help="the folder to write to")
     add("--vocab-size", type=positive, metavar="N", help="BPE merges or sentencepieces, both languages together")
     add("--workers", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
     own = parser.add_argument_group("text of your own")
@@ -295,10 +359,12 @@ def main() -> None:
     downloads: list[Download] = []
     settings = own_settings(args) if args.corpus == OWN else corpus_settings(args, downloads)
     args.out.mkdir(parents=True, exist_ok=True)
-    same_settings(args.out / "settings.json", settings_to_store(settings))
     texts = Texts(args.out, settings, args.workers)
+    stored = settings_to_store(settings) | (checksums(args) if args.corpus == OWN else {})
+    same_settings(args.out / "settings.json", stored, unused_settings(texts))
     texts.run()
     if not (args.out / "data-bin").exists():
+        refuse_empty(texts)
         corpus = "" if args.corpus == OWN else args.corpus
         finish(texts, corpus, args.out, binarise(texts, args.out, args.workers), downloads)
 

@@ -15,6 +15,7 @@ import sacrebleu
 import sacremoses
 from fairseq import checkpoint_utils
 
+from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.kytea import kytea_bleu
 from amlp_fairseq.recipes.metrics import DEFAULT, OF_OUTPUTS
@@ -32,7 +33,7 @@ def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
 
 def read_references(path: Path) -> list[str]:
     """The raw references of a file, one a line; only a newline ends a line."""
-    return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    return parallel_text.read(path).removesuffix("\n").split("\n")
 
 
 def hypotheses_of(generated: str, sentences: int) -> list[str]:
@@ -153,8 +154,8 @@ def main() -> None:
         "--metric", choices=OF_OUTPUTS, default=DEFAULT, help="rouge for English summaries, kytea for Japanese"
     )
     args = parser.parse_args()
-    generated = args.generated.read_bytes().decode("utf-8")
-    result = score(generated, read_references(args.reference), args.language, args.metric)
+    generated, references = parallel_text.read(args.generated), read_references(args.reference)
+    result = score(generated, references, args.language, args.metric)
     print(json.dumps(result | environment(), ensure_ascii=False))
 
 

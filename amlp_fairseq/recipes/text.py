@@ -16,10 +16,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
+from io import StringIO
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -275,25 +276,42 @@ class Words:
         return " ".join(self.replace.get(word, word) for word in words[: self.most or None])
 
 
-@lru_cache
 def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
+    """What segments the words of a line into the units of a model, which is read now.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
     if segmentation == "sentencepiece":
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-        return lambda line: " ".join(processor.encode(line, out_type=str))
-    with open(model, encoding="utf-8") as codes:
-        process: Callable[[str], str] = BPE(codes).process_line
+        try:
+            return partial(_pieces, sentencepiece.SentencePieceProcessor(model_file=str(model)))
+        except RuntimeError as error:
+            raise ValueError(f"{model} is damaged: {error}") from None
+    said = StringIO()
+    try:
+        with open(model, encoding="utf-8") as codes, redirect_stderr(said):
+            process: Callable[[str], str] = BPE(codes).process_line
+    except (SystemExit, ValueError) as error:  # it prints what is wrong, and exits
+        raise ValueError(f"{model} is damaged: {(said.getvalue() or str(error)).splitlines()[0]}") from None
     return process
+
+
+def _pieces(processor: sentencepiece.SentencePieceProcessor, line: str) -> str:
+    return " ".join(processor.encode(line, out_type=str))
+
+
+_segmenter_of_process = lru_cache(segmenter)
 
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Segments the words of a line into the units of a model."""
+    """Segments the words of a line into the units of a model, which each process of a pool reads once."""
 
     segmentation: str
     model: Path
 
     def __call__(self, line: str) -> str:
-        return segmenter(self.segmentation, self.model)(line)
+        return _segmenter_of_process(self.segmentation, self.model)(line)
 
 
 def train_sentencepiece(
@@ -327,7 +345,13 @@ def train_sentencepiece(
 
 
 def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, coverage: float, sample: int) -> None:
-    """Learn subword units from all texts together; see ``train_sentencepiece`` for the arguments."""
+    """Learn subword units from all texts together; see ``train_sentencepiece`` for the arguments.
+
+    Raises:
+        ValueError: if there is no text, or too little for so many units.
+    """
+    if not any(line.strip() for line in chain.from_iterable(map(lines, texts))):
+        raise ValueError(f"{texts[0]}: nothing is left of the training text; give other text and another folder")
     if segmentation == "subword_nmt":
         with writing(model) as (codes,):
             learn_bpe(chain.from_iterable(map(lines, texts)), codes, size)

@@ -27,12 +27,12 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.processes import started_by_torchrun
-from amlp_fairseq.compat.training_folder import RECIPE
+from amlp_fairseq.compat.resumed_state import RECIPE
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
-from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, save
+from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
-from amlp_fairseq.usage import command_parser, flags_of
+from amlp_fairseq.usage import command_parser, flags_of, folder
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
@@ -131,7 +131,7 @@ def main() -> None:
     parser = command_parser("train", __doc__)
     parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser)
-    parser.add_argument("--save-dir", type=Path, help="default: checkpoints/<corpus>/<scale>/<row>")
+    parser.add_argument("--save-dir", type=folder, help="default: checkpoints/<corpus>/<scale>/<row>")
     parser.add_argument("--print", action="store_true", help="only show the configuration and the command")
     args, rest = parse_with_fairseqs(parser)
     if not args.data.is_dir():
@@ -145,6 +145,12 @@ def main() -> None:
         content = {name: value for name, value in vars(recipe).items() if name != "published"}
         print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "\n" + quoted(["fairseq-train", *words]))
         return
+    if (save_dir / RECIPE).is_file() and (save_dir / "checkpoint_last.pt").is_file():
+        begun = read(save_dir / RECIPE)
+        if (begun.row, begun.scale) != (recipe.row, recipe.scale):
+            parser.error(
+                f"--save-dir {save_dir} has a training of --row {begun.row} --scale {begun.scale}: give another folder"
+            )
     print("+", quoted(["fairseq-train", *words]), file=sys.stderr, flush=True)
     if os.environ.get("RANK", "0") == "0":
         save_dir.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,10 @@ def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None)
                 raise ValueError(f"its {side} dictionary is not that of the model that it is to help")
     except (OSError, ValueError) as error:
         raise ValueError(f"{option} {path}: {error}") from None
+    except RuntimeError as error:
+        if "size mismatch" not in str(error):
+            raise
+        raise ValueError(f"{option} {path}: its parameters do not fit the dictionaries of {cfg.data}") from error
     parameter = next(helped.parameters())
     model.prepare_for_inference_(saved)
     model.to(device=parameter.device, dtype=parameter.dtype)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from fairseq import options
 
@@ -17,6 +20,29 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
 }
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
+#: What the value of an option must be, by the type of its field.
+KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+}
+
+
+def check(options: Mapping[str, Any], task: str) -> None:
+    """Raise ValueError for a value that is not of its option's type, or not a number (``nan``); names both.
+
+    Args:
+        options: by name; those that do not exist are left to others.
+        task: the name of the task that decodes.
+    """
+    types: dict[str, Any] = {}
+    for fields in (GenerationConfig, TASK_DATACLASS_REGISTRY.get(task)):
+        types |= get_type_hints(fields) if fields else {}
+    for name, value in options.items():
+        if types.get(name) in KINDS:
+            kind, needed = KINDS[types[name]]
+            if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind) or math.isnan(value):
+                raise ValueError(f"{name}={value!r}: {needed} is needed")
 
 
 def parse(words: list[str], task: str) -> dict[str, Any]:

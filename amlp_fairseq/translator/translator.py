@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq.recipes.config import refuse_unknown
-from amlp_fairseq.translator import long_inputs
+from amlp_fairseq.translator import decoding_options, long_inputs
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 
@@ -72,19 +73,19 @@ class Translator:
     ) -> None:
         if long not in long_inputs.CHOICES:
             raise ValueError(f"long={long!r}: choose one of {', '.join(long_inputs.CHOICES)}")
-        for name, value in (("max_tokens", max_tokens), ("max_length", max_length)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: it must be at least 1")
+        _check_counts(max_tokens=max_tokens, **({} if max_length is None else {"max_length": max_length}))
         self.folder, self.long, self.max_tokens = Path(folder), long, max_tokens
         config = read_config(self.folder)
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
+        decoding_options.check(options, config["task"]["_name"])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
         (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(self.folder)], arg_overrides=options
         )
         refuse_unknown(options, [*self.cfg.generation, *self.cfg.task], "Translator")
         self.nbest: int = self.cfg.generation.nbest
-        if self.nbest > (beam := self.cfg.generation.beam):
+        _check_counts(beam=(beam := self.cfg.generation.beam), nbest=self.nbest)
+        if self.nbest > beam:
             raise ValueError(f"nbest={self.nbest} is more than beam={beam} finds: raise beam, or lower nbest")
         self.device = _device(device)
         self.model.prepare_for_inference_(self.cfg)
@@ -95,6 +96,9 @@ class Translator:
         self.max_length = min(wanted, limit - 2)  # two symbols may be added
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Translator cannot be copied or pickled: make another one, Translator(folder)")
+
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The translations of texts, in their order."""
         return [translation.text for translation in self.translations(lines)]
@@ -103,9 +107,10 @@ class Translator:
         """The same with scores, decoder calls and what the decoding options ask for.
 
         Raises:
-            TypeError: for a single string.
-            long_inputs.TooLong: for the first input that is too long, with ``long="refuse"``, or has a word that is too
-                long itself.
+            TypeError: for a single string, and for what is not one.
+            ValueError: for half a surrogate pair, which is not text.
+            long_inputs.TooLong: for the first input that is too long, with ``long="refuse"``, or has a character that
+                is too long itself.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
@@ -124,6 +129,7 @@ class Translator:
 
     def _parts(self, line: str, number: int) -> Iterator[tuple[str, str]]:
         """The pieces of a text, of each of its parts if it is long, with the white space behind them."""
+        _check_text(line, number)
         pieces = self.text.encode(line)
         if not pieces:
             return
@@ -140,7 +146,8 @@ class Translator:
         else:
             try:
                 for part, space in long_inputs.split(line, self.languages[0], self._fits):
-                    yield self.text.encode(part), space
+                    if pieces := self.text.encode(part):
+                        yield pieces, space
             except ValueError as error:
                 raise long_inputs.TooLong(number, str(error)) from None
 
@@ -187,6 +194,22 @@ class Translator:
 
     def _pieces(self, hypothesis: dict[str, Any]) -> str:
         return str(self.task.target_dictionary.string(hypothesis["tokens"].tolist()))
+
+
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name}={value!r}: a whole number from 1 is needed")
+
+
+def _check_text(line: str, number: int) -> None:
+    if not isinstance(line, str):
+        raise TypeError(f"text {number} is of type {type(line).__name__}: a string is needed")
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        found = f"{line[error.start]!r} at character {error.start}"
+        raise ValueError(f"text {number} has half a surrogate pair, {found}: it is not text") from None
 
 
 def _device(name: str) -> torch.device:

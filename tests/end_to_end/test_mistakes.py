@@ -20,9 +20,9 @@ MODELS = {
 }
 
 
-def training(task: str, arch: str, criterion: str) -> list[Any]:
+def training(task: str, arch: str, criterion: str, data: str = "data") -> list[Any]:
     return [
-        *("train", "data", "--task", task, "--arch", arch, "--criterion", criterion, "--optimizer", "adam"),
+        *("train", data, "--task", task, "--arch", arch, "--criterion", criterion, "--optimizer", "adam"),
         *("--lr", "0.001", "--max-tokens", 200, "--max-update", 1, "--no-epoch-checkpoints", "--cpu"),
     ]
 
@@ -49,6 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for language in ("en", "de"):
         with (path / f"other/dict.{language}.txt").open("a", encoding="utf-8") as file:
             file.write("extra 1\n")
+    commands.run(CLI, *training(*MODELS["ar"], data="other"), "--save-dir", "larger", cwd=path)
+    state = torch.load(path / "larger/checkpoint_last.pt", weights_only=False)
+    state["task_state"] = {}  # as of fairseq's own models
+    torch.save(state, path / "larger/checkpoint_last.pt")
     shutil.copytree(path / "data", path / "half")
     (path / "half/dict.de.txt").unlink()
     text = {"latin": (b"a\ncaf\xe9\n", b"a\nb\n"), "bom": (b"\xef\xbb\xbfa\n", b"a\n"), "uneven": (b"a\nb\n", b"a\n")}
@@ -71,6 +75,7 @@ def configured(name: str) -> list[str]:
     return ["train", "data", "--corpus", "embedded", "--row", f"{name}.yaml", "--scale", "embedded", "--print"]
 
 
+LARGER = "larger/checkpoint_last.pt"
 CMLMC = ("translation_cmlmc", "cmlmc_transformer_tiny")
 MISTAKES: dict[str, tuple[list[Any], str]] = {
     "another criterion": (
@@ -132,6 +137,44 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
         [*decoding("nat"), "--beam", 4],
         "generate: TranslationCMLMCTask does not support --beam 4 (sentences of how many lengths are tried: "
         "--iter-decode-with-beam)",
+    ),
+    "a model of other dictionaries": (
+        ["generate", "data", "--task", "translation_interleaved", "--num-directions", 1, "--cpu", "--path", LARGER],
+        "generate: the checkpoint does not fit: its encoder.embed_tokens.weight has shape [17, 64], that of the model "
+        "[16, 64] (other dictionaries, or other options of the model)",
+    ),
+    "a draft of other dictionaries": (
+        [*decoding("ib"), "--beam", 1, "--draft-path", LARGER],
+        f"generate: --draft-path {LARGER}: its parameters do not fit the dictionaries of data",
+    ),
+    "tokens of a batch": (
+        [*decoding("ib"), "--max-tokens", 2],
+        "generate: --max-tokens is less than the longest sentence has: Sentences lengths should not exceed "
+        "max_tokens=2",
+    ),
+    "a long source": (
+        [*decoding("ib"), "--max-source-positions", 2],
+        "generate: 3 sentence(s) are too long, the first is sentence 0 with (source, target) lengths (3, 3); "
+        "--max-source-positions and --max-target-positions allow (2, 1024). Raise them, or cut long sources with "
+        "--truncate-source, or leave such sentences out with --skip-invalid-size-inputs-valid-test",
+    ),
+    "shards": (
+        [*decoding("ib"), "--num-shards", 3, "--shard-id", 1],
+        "generate: --num-shards 3: fairseq's decoding ignores it and --shard-id; --distributed-world-size 3 "
+        "--distributed-rank N is what it obeys",
+    ),
+    "no checkpoint to begin with": (
+        [*training(*MODELS["ib"]), "--restore-file", "typo.pt", "--save-dir", "new"],
+        "train: --restore-file typo.pt does not exist",
+    ),
+    "another kind of model to begin with": (
+        [*training(*MODELS["ib"]), "--restore-file", LARGER, "--reset-optimizer", "--save-dir", "new"],
+        f"train: Cannot load model parameters from checkpoint {LARGER}: the checkpoint does not hold an ibdecoder: it "
+        "has no order of generation (--finetune-from-model takes what fits)",
+    ),
+    "no --task": (
+        ["validate", "data", "--path", "ib/checkpoint_last.pt", "--cpu"],
+        "validate: --task NAME is needed: that of the training (all options: amlp-fairseq validate --help)",
     ),
     "override": (
         [*decoding("ib"), "--model-overrides", "{'decoder_layer': 3}"],

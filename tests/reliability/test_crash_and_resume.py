@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 
-from amlp_fairseq.compat.training_folder import RECIPE
+from amlp_fairseq.compat.resumed_state import RECIPE
 
 UPDATES = 40
 
@@ -53,6 +53,55 @@ def test_a_killed_training_ends_with_the_same_parameters(row: str, kills: int, d
     expected, found = (parameters(tmp_path / name) for name in ("whole", "killed"))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
+@pytest.mark.parametrize("row", ["ibdecoder", "aan"])
+def test_parameters_of_16_bits_go_on_with_those_in_float32(
+    row: str, precision: str, data: Path, tmp_path: Path
+) -> None:
+    """fairseq keeps only the rounded ones. The scale of ``--fp16``'s loss, which doubles
+    after a number of updates, goes on, too."""
+    scale = ["--fp16-init-scale", "1", "--fp16-scale-window", "5"] if precision == "--fp16" else []
+    for name, updates in (("whole", [UPDATES]), ("stopped", [13, UPDATES])):
+        for count in updates:
+            command = [*words(data, row, tmp_path / name), precision, *scale, "--max-update", count]
+            commands.run("amlp_fairseq.recipes.train", *command)
+    expected, found = (parameters(tmp_path / name) for name in ("whole", "stopped"))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_what_was_changed_in_a_checkpoint_is_what_goes_on(data: Path, tmp_path: Path) -> None:
+    """Not the parameters in float32 of before it; fairseq's average_checkpoints.py, for one, keeps the optimizer."""
+    command = [*words(data, "ibdecoder", tmp_path), "--bf16"]
+    commands.run("amlp_fairseq.recipes.train", *command, "--max-update", 3)
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+    name = "decoder.layers.0.fc1.weight"
+    state["model"][name].zero_()
+    torch.save(state, tmp_path / "checkpoint_last.pt")
+    commands.run("amlp_fairseq.recipes.train", *command, "--max-update", 4, "--lr", "1e-9")
+    found = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["model"][name]
+    assert found.float().abs().max() < 1e-3
+
+
+def test_patience_goes_on(data: Path, tmp_path: Path) -> None:
+    """A training that was stopped ends where it would have ended, and one that has ended makes no update more."""
+    learning_nothing = ["--lr", "1e-12", "--maximize-best-checkpoint-metric", "--patience", "3"]
+
+    def train(name: str, updates: int) -> str:
+        command = [*words(data, "ibdecoder", tmp_path / name), *learning_nothing, "--validate-interval-updates", "4"]
+        return commands.run("amlp_fairseq.recipes.train", *command, "--eval-bleu", "--max-update", updates)
+
+    def ended(name: str) -> int:
+        state = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=False)
+        return int(state["optimizer_history"][-1]["num_updates"])
+
+    train("whole", 100)
+    train("stopped", 8)
+    train("stopped", 100)
+    assert 8 < ended("whole") == ended("stopped") < 100
+    assert "the training has stopped early" in train("whole", 100)
+    assert ended("whole") == ended("stopped")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "foreign"])

@@ -18,6 +18,7 @@ from typing import Any
 import commands
 import pytest
 from conftest import TINY, WORDS, System, evaluable
+from test_model_folders import folder_of
 
 from amlp_fairseq.recipes.results import append_results, read_results
 
@@ -243,6 +244,22 @@ def test_a_full_disk_under_the_output(
     child.join()
     assert child.exitcode == 1
     assert (full / "output").read_bytes().endswith(b"\n")
+
+
+def test_a_full_disk_under_the_file_of_translate(system: Callable[[str], System], full: Path, tmp_path: Path) -> None:
+    """It keeps whole lines, as standard output does."""
+    source, output, rng = tmp_path / "source", full / "output", random.Random(1)
+    source.write_text("".join(" ".join(rng.choices(WORDS, k=9)) + "\n" for _ in range(200)), encoding="utf-8")
+    folder = folder_of(system("ibdecoder"), tmp_path / "model")
+    words = ["translate", "--model", folder, "--jsonl", "--input", source]
+    commands.run(CLI, *words, "--output", tmp_path / "whole")
+    printed = commands.run(CLI, *words, "--output", output, check=False)
+    assert printed.splitlines()[-1] == f"amlp-fairseq translate: {os.strerror(errno.ENOSPC)}: {output}"
+    assert "Traceback" not in printed
+    found = output.read_bytes()
+    assert len(found) > 30_000
+    assert found.endswith(b"}\n")
+    assert (tmp_path / "whole").read_bytes().startswith(found)
 
 
 def test_no_output_at_all() -> None:

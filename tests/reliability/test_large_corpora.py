@@ -21,7 +21,7 @@ from conftest import WORDS, System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
-from amlp_fairseq.cli import translate
+from amlp_fairseq.cli import shards, translate
 
 COMMAND = "amlp_fairseq.cli.main"
 PAGE = commands.ROOT / "docs/large-corpora.md"
@@ -101,6 +101,28 @@ def test_killed(model: Path, tmp_path: Path) -> None:
     assert [path.name for path in sorted(out.glob("[!.]*"))] == ["0000"]
     assert "2 of 3 files to translate" in commands.run(COMMAND, *words)
     assert contents(out) == expected(model, source)
+
+
+def test_two_commands_on_one_folder(model: Path, tmp_path: Path) -> None:
+    """One ends, and clears up, while the other is in the middle of a file: it is done for both."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    write_shards(source, [30])
+    words = ["translate", "--model", model, "--shards", source, "--output", out]
+    out.mkdir()
+
+    class Slower(Translator):
+        def translations(self, lines: Any) -> Any:
+            if not (out / "0000").exists():
+                commands.run(COMMAND, *words)
+                assert not list(out.glob(".*.part"))
+            return super().translations(lines)
+
+    job = shards.Job(model, {}, jsonl=False, buffer_size=20)
+    shard = shards.Shard(source / "0000", out / "0000")
+    assert shards.translate(Slower(model), shard, job) == shards.Outcome("0000", 30)
+    assert contents(out) == expected(model, source)
+    # One that comes to the file later does not translate it.
+    assert shards.translate(None, shard, job) == shards.Outcome("0000", 30)  # type: ignore[arg-type]
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,10 +42,6 @@ def said(*words: object, text: str = "") -> str:
         (["--nbest", "9"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
         (["--device", "cuda:99"], "device='cuda:99' cannot be used: "),
         (["--input", "/nothing"], "/nothing does not exist"),
-        (
-            ["--input", "/dev/null", "--output", "/dev/null"],
-            "--output /dev/null is the text that is to be translated: ",
-        ),
         (["--max-tokens", "0"], "argument --max-tokens: '0': a number from 1 is needed"),
         (["--long", "refuse", "--max-length", "2"], "line 2: 3 pieces, at most 2 are allowed: --long split, or a "),
     ],
@@ -52,6 +49,59 @@ def said(*words: object, text: str = "") -> str:
 def test_translate(words: list[str], message: str, model: Path) -> None:
     line = said("translate", "--model", model, *words, text="w1 w2\nw1 w2 w3\n")
     assert line.startswith(f"amlp-fairseq translate: {message}")
+
+
+@pytest.mark.parametrize("kind", ["--input", "a hard link", "standard input", "both standard"])
+def test_the_text_is_not_overwritten(kind: str, model: Path, tmp_path: Path) -> None:
+    source, printed, text = tmp_path / "text", tmp_path / "printed", "w1 w2\nw3\n"
+    source.write_text(text, encoding="utf-8")
+    (tmp_path / "link").hardlink_to(source)
+    words, files = {
+        "--input": (["--input", source, "--output", source], {}),
+        "a hard link": (["--input", source, "--output", tmp_path / "link"], {}),
+        "standard input": (["--output", source], {"source": source}),
+        "both standard": ([], {"source": source, "output": source}),
+    }[kind]
+    child = commands.start("amlp_fairseq.cli.main", "translate", "--model", model, *words, errors=printed, **files)
+    child.join()
+    assert child.exitcode == 1
+    assert source.read_text(encoding="utf-8") == text
+    name = f"--output {words[-1]}" if words else "standard output"
+    message = f"amlp-fairseq translate: {name} is the text that is to be translated: name another file"
+    assert printed.read_text(encoding="utf-8").splitlines()[-1] == message
+
+
+def test_the_output_stays_where_there_is_no_text(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "output").write_text("before\n", encoding="utf-8")
+    words = ["--input", "/nothing", "--output", tmp_path / "output"]
+    assert said("translate", "--model", model, *words) == "amlp-fairseq translate: /nothing does not exist"
+    assert (tmp_path / "output").read_text(encoding="utf-8") == "before\n"
+
+
+@pytest.mark.parametrize(
+    ("closed", "message"),
+    [
+        (">&-", "standard output is closed: give it a file, or > /dev/null"),
+        ("<&-", "standard input is closed: name the text with --input FILE"),
+    ],
+)
+def test_closed_files(closed: str, message: str, model: Path) -> None:
+    line = f'"$0" -m amlp_fairseq translate --model "$1" < /dev/null {closed}'
+    done = commands.fresh("bash", "-c", line, sys.executable, model, check=False)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [f"amlp-fairseq translate: {message}"]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+    ids=["latin-1", "ascii"],
+)
+def test_output_is_utf8(environment: dict[str, str], model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("w1 é “w2”\n", encoding="utf-8")
+    words = ["translate", "--model", model, "--jsonl", "--input", tmp_path / "text"]
+    done = commands.fresh("amlp_fairseq", *words, env=environment, encoding="utf-8")
+    assert json.loads(done.stdout.splitlines()[-1])["source"] == "w1 é “w2”"
 
 
 def test_damaged_folders(model: Path, tmp_path: Path) -> None:
@@ -101,6 +151,21 @@ def test_package(system: Callable[[str], System], model: Path, tmp_path: Path) -
         "amlp-fairseq package: there is no subword model"
     )
     assert not (tmp_path / "new").exists()
+
+
+def test_package_of_a_folder_keeps_its_text_and_decoding(tmp_path: Path) -> None:
+    model = commands.ROOT / "examples/models/ibdecoder"
+    commands.run("amlp_fairseq.cli.main", "package", model, "--out", tmp_path / "new", "--weights", "int8")
+    own, new = (
+        json.loads((folder / "config.json").read_text(encoding="utf-8")) for folder in (model, tmp_path / "new")
+    )
+    assert new == own | {"weights": "int8"}
+    text = ["The doctor is sixty years old."]
+    assert Translator(tmp_path / "new").translate(text) == ["Der Arzt ist sechzig Jahre alt."]
+    commands.run("amlp_fairseq.cli.main", "package", model, "--out", tmp_path / "greedy", "--beam", 1)
+    assert json.loads((tmp_path / "greedy/config.json").read_text(encoding="utf-8")) == own | {
+        "decoding": own["decoding"] | {"beam": 1}, "weights": "float32"
+    }  # fmt: skip
 
 
 def test_package_of_a_training_without_languages(system: Callable[[str], System], tmp_path: Path) -> None:

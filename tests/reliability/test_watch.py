@@ -145,6 +145,7 @@ def test_in_a_file(
     ("words", "message"),
     [
         ([" "], "the sentence is empty"),
+        (["\udcff\udcfe"], r"argument SENTENCE: '\udcff\udcfe' is not UTF-8"),
         (["w1 " * 13000], "pieces, {folder} reads at most"),
         ([SENTENCE, "--html", "no/page.html"], "--html no/page.html: there is no folder no"),
         ([SENTENCE, "--deduplicate-ngrams=2"], "--deduplicate-ngrams=0 shows them all"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import progress_bar
@@ -53,6 +54,16 @@ def test_fairseq_hydra_train(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairseq.trainer.Trainer.cumulative_training_time", 0.0, raising=False)
     with pytest.raises(ValueError, match="bleu needs --eval-bleu"):
         Trainer(cfg, None, model, model)
+
+
+def test_fp16_without_a_gpu_by_fairseq_hydra_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trainer says that parameters cannot be joined there."""
+    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *TRANSLATION, "--cpu", "--fp16"])
+    cfg = convert_namespace_to_omegaconf(args)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute '_parameters'"):
+        Trainer(cfg, None, None, None)
+    assert cfg.common.fp16_no_flatten_grads
 
 
 def test_tensorboard_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,35 @@ def test_a_cache_that_cannot_be_written(
         compile_source(source)
 
 
+@pytest.mark.parametrize(
+    ("home", "message"),
+    [
+        (None, "there is no home folder for the libraries: name a folder in XDG_CACHE_HOME"),
+        (f"/{'x' * 300}", f"/{'x' * 300}/.cache/amlp_fairseq/.*: File name too long"),  # as with one that is forbidden
+    ],
+    ids=["none", "unusable"],
+)
+def test_without_a_home_folder(
+    home: str | None,
+    message: str,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing is compiled there, which is no error; the command says why not."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(os, "getuid", lambda: 12345)  # which is in no list of users
+    else:
+        monkeypatch.setenv("HOME", home)
+    assert not loaded(source)
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", "compile"])
+    with pytest.raises(SystemExit, match=f"^amlp-fairseq compile: {message}$"):
+        cli.main()
+    assert capsys.readouterr().err == ""
+
+
 def test_the_command_says_in_one_line_why_not(
     source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,6 +188,13 @@ def test_fewer_checkpoints_than_wanted(trained: Path, tmp_path: Path) -> None:
     average, *states = [torch.load(path, weights_only=True)["model"]["decoder.layers.1.fc1.weight"] for path in paths]
     torch.testing.assert_close(average, torch.stack(states).mean(0))
 
+    short = tmp_path / "short"  # than an interval of checkpoints
+    short.mkdir()
+    for name, own in (("recipe.yaml", "recipe.yaml"), ("checkpoint_last.pt", "checkpoint60.pt")):
+        (short / name).write_bytes((trained / "checkpoints" / own).read_bytes())
+    printed = commands.run("amlp_fairseq.cli.main", "evaluate", short, trained / "data", "--cpu")
+    assert f"evaluate: {short} has 1 checkpoints to average, not 2" in printed
+
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "recipe.yaml").write_bytes((trained / "checkpoints/recipe.yaml").read_bytes())

@@ -170,22 +170,41 @@ def change(files: dict[str, Path], how: str) -> None:
         files["train.yy"] = path.rename(path.with_name("target.xx"))
     elif how == "crossed":
         files["valid.xx"], files["valid.yy"] = files["valid.yy"], files["valid.xx"]
-    elif how == "empty":
-        for name in ("train.xx", "train.yy"):
-            write(files[name], "\n" * 40)
+    elif how == "byte-order mark":
+        write(path, b"\xef\xbb\xbf" + path.read_bytes())
+    elif how == "compressed latin-1":
+        files["train.yy"] = write(path.with_name("train.yy.gz"), gzip.compress(b"good\nna\xefve\n"))
+    elif how == "cut off":
+        files["train.yy"] = write(path.with_name("train.yy.gz"), gzip.compress(path.read_bytes())[:-20])
+    elif how == "one side of each":
+        write(files["train.xx"], "a\n \n")
+        write(files["train.yy"], "\t\nA\n")
+    elif how.startswith("empty "):
+        for language in ("xx", "yy"):
+            write(files[f"{how.removeprefix('empty ')}.{language}"], "")
 
 
 @pytest.mark.parametrize(
     ("how", "size", "message"),
     [
         ("missing", 60, r"prepare: --train \S+/train\.yy: there is no such file"),
-        ("latin-1", 60, r"prepare: \S+/train\.yy: 'utf-8' codec can't decode byte 0xef"),
+        (
+            "latin-1",
+            60,
+            r"prepare: (\S+/train\.yy), line 1: this is not UTF-8; if it is Latin-1: iconv -f latin1 -t utf8 \1\n",
+        ),
+        ("compressed latin-1", 60, r"(\S+/train\.yy\.gz), line 2: .* if it is Latin-1: zcat \1 \| iconv -f latin1 -t"),
+        ("cut off", 60, r"prepare: \S+/train\.yy\.gz: Compressed file ended before"),
+        ("byte-order mark", 60, r"prepare: \S+/train\.yy begins with a byte-order mark; without it: sed -i '1s/"),
         ("no suffix", 60, r"train\.xx \S+/train: the suffixes do not name two languages; give --languages"),
         ("gz alone", 60, r"train\.xx \S+/train\.gz: the suffixes do not name two languages; give --languages"),
         ("same suffix", 60, r"train\.xx \S+/target\.xx: the suffixes do not name two languages; give --languages"),
         ("crossed", 60, r"--valid \S+/valid\.yy \S+/valid\.xx: not the languages of --train, xx and yy"),
         ("nothing", 8000, r"prepare: 8000 pieces cannot be learnt from \S+: .*too high \(8000\)"),
-        ("empty", 60, r"prepare: 60 pieces cannot be learnt from "),
+        ("empty train", 60, r"prepare: --train \S+xx \S+/train\.yy: at least one pair of sentences is needed"),
+        ("one side of each", 60, r"prepare: --train \S+xx \S+/train\.yy: at least one pair of sentences is needed"),
+        ("empty valid", 60, r"prepare: --valid \S+xx \S+/valid\.yy: at least one pair of sentences is needed"),
+        ("empty test", 60, r"prepare: --test \S+xx \S+/test\.yy: at least one pair of sentences is needed"),
     ],
 )
 def test_what_is_wrong_is_named(how: str, size: int, message: str, files: dict[str, Path], tmp_path: Path) -> None:
@@ -194,6 +213,46 @@ def test_what_is_wrong_is_named(how: str, size: int, message: str, files: dict[s
     assert re.search(message, printed)
     assert "Traceback" not in printed
     assert not (tmp_path / "out/data-bin").exists()
+
+
+@pytest.mark.parametrize("name", ["train.yy", "valid.xx"])
+def test_other_text_in_the_same_folder_is_refused(name: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """Its names do not tell. Where text and result are does not matter, and a folder of a version that did not look at
+    the content is accepted."""
+    out = tmp_path / "out"
+    prepare(files, out)
+    before = files[name].read_bytes()
+    write(files[name], before.replace(b"o", b"u").replace(b"O", b"U"))
+    role = name.split(".")[0]
+    printed = prepare(files, out, check=False)
+    assert f"{out} was begun with other text in {name} (--{role}): delete {out} or choose another folder" in printed
+    write(files[name], before)
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    out, text = out.rename(moved / "out"), (tmp_path / "text").rename(moved / "text")
+    files |= {each: text / each for each in files}
+    assert prepare(files, out) == ""
+
+    write(files[name], before + b"more\n")
+    settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    old = {key: value for key, value in settings.items() if not key.endswith("sha256")}
+    assert len(settings) == len(old) + 3
+    write(out / "settings.json", json.dumps(old))
+    assert prepare(files, out) == ""
+
+
+def test_a_vocabulary_that_was_too_large(files: dict[str, Path], tmp_path: Path) -> None:
+    """The same folder goes on with the size that the message names; after that no other size is taken."""
+    out = tmp_path / "out"
+    printed = prepare(files, out, size=8000, check=False)
+    advised = re.search(r"Please set it to a value <= (\d+)", printed)
+    assert advised
+    size = int(advised.group(1))
+    assert "raw/" not in prepare(files, out, size=size)
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["settings"]["size"] == size
+    assert json.loads((out / "settings.json").read_text(encoding="utf-8")) == manifest["settings"]
+    assert f"was begun with size {size}, not 60" in prepare(files, out, check=False)
 
 
 def test_languages_without_suffixes(files: dict[str, Path], tmp_path: Path) -> None:

@@ -502,6 +502,28 @@ def test_other_evaluation_sets(name: str, stand_in: StandIn, tmp_path: Path) -> 
     assert not (out / f"text/raw/{name}.en").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("train", "text/raw/train-1.en: nothing is left of the training text"),
+        ("val", "text/pieces/valid.en: nothing is left of valid after the filter"),
+    ],
+)
+def test_a_corpus_with_an_empty_part_is_refused(name: str, message: str, stand_in: StandIn, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for each in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            content = (stand_in.mirror / MULTI30K / f"{each}.{language}.gz").read_bytes()
+            (raw / f"{each}.{language}").write_bytes(b"" if each == name else gzip.decompress(content))
+    words = ["multi30k", tmp_path / "out", "--data", raw, *PIECES, "--workers", "1"]
+    printed = commands.run("amlp_fairseq.cli.main", "prepare", *words, check=False)
+    assert message in printed
+    (raw / "val.de").write_bytes(b"good\nna\xefve\n")
+    printed = commands.run("amlp_fairseq.cli.main", "prepare", *words, check=False)
+    assert "val.de, line 2: this is not UTF-8" in printed
+
+
 def test_multi30k_from_a_folder_is_what_the_mirror_has(stand_in: StandIn, tmp_path: Path) -> None:
     """Its pieces are those of sentencepiece on the training text of both languages."""
     raw = tmp_path / "raw"

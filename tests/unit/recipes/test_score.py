@@ -202,3 +202,23 @@ def test_empty_references_are_sentences(
     result = json.loads(capsys.readouterr().out)
     assert result["sentences"] == 4
     assert result["bleu"] == round(sacrebleu.corpus_bleu([*HYPOTHESES[:3], ""], [[*REFERENCES[:3], ""]]).score, 2)
+
+
+@pytest.mark.parametrize("name", ["generated.txt", "reference.txt"])
+def test_what_is_not_utf8_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file and the line."""
+    texts = {"generated.txt": generated(HYPOTHESES).encode(), "reference.txt": "\n".join(REFERENCES).encode()}
+    texts[name] = b"\xef\xbb\xbf\ngood\nna\xefve\n" + texts[name]
+    for each, content in texts.items():
+        (tmp_path / each).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["score", *texts])
+    with pytest.raises(ValueError, match=f"^{name}, line 3: this is not UTF-8; if it is Latin-1: iconv .* {name}$"):
+        module.main()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_main(tmp_path, generated(REFERENCES), "\ufeff" + "\n".join(REFERENCES), monkeypatch)
+    assert json.loads(capsys.readouterr().out)["chrf"] == 100

@@ -169,6 +169,29 @@ def test_a_training_that_has_ended_is_known(data: Path, tmp_path: Path) -> None:
     assert not train.has_ended(words, tmp_path)
 
 
+def test_a_training_of_another_row_is_not_written_over(data: Path, own: list[object], tmp_path: Path) -> None:
+    commands.run(TRAIN, data, *own, "--cpu", "--save-dir", tmp_path)
+    recipe = (tmp_path / "recipe.yaml").read_bytes()
+    other = ["--row", "cmlmc", "--scale", "embedded", *own[4:], "--cpu", "--save-dir", tmp_path]
+    printed = commands.run(TRAIN, data, *other, check=False)
+    assert f"--save-dir {tmp_path} has a training of --row row --scale scale: give another folder" in printed
+    assert (tmp_path / "recipe.yaml").read_bytes() == recipe
+
+
+def test_intervals_end_with_epochs(data: Path, own: list[object], tmp_path: Path) -> None:
+    """fairseq leaves no checkpoint of an interval where the epoch ends, too."""
+    often = ["--no-epoch-checkpoints", "--save-interval-updates", "1", "--keep-interval-updates", "2"]
+    commands.run(
+        TRAIN, data, *own, "--cpu", "--save-dir", tmp_path, *often, "--max-tokens", "100000", "--max-update", "4"
+    )
+    assert sorted(path.name for path in tmp_path.glob("checkpoint_*_*.pt")) == [
+        "checkpoint_3_3.pt",
+        "checkpoint_4_4.pt",
+    ]
+    state = torch.load(tmp_path / "checkpoint_4_4.pt", weights_only=False)
+    assert state["extra_state"]["train_iterator"]["epoch"] == 5
+
+
 def test_print_shows_configuration_and_command(
     data: Path, own: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

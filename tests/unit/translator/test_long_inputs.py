@@ -24,9 +24,27 @@ def test_a_sentence_that_is_too_long_is_cut_between_words() -> None:
     assert parts == [("One two", " "), ("three four", " "), ("five.", " "), ("Six", "")]
 
 
-def test_a_word_that_is_too_long_is_an_error() -> None:
-    with pytest.raises(ValueError, match="a word of 5 characters is too long"):
-        list(long_inputs.split("aa bbbbb", "en", lambda text: len(text) <= 4))
+def test_a_word_that_is_too_long_is_cut_between_characters() -> None:
+    """Its rest goes together with the next words."""
+    parts = list(long_inputs.split("aa bbbbcccdd e f. Six", "en", lambda text: len(text) <= 4))
+    assert parts == [("aa", " "), ("bbbb", ""), ("cccd", ""), ("d e", " "), ("f.", " "), ("Six", "")]
+
+
+def test_a_character_that_is_too_long_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the character 'b' alone is too long: a larger --max-length"):
+        list(long_inputs.split("aa b", "en", lambda text: "b" not in text))
+
+
+def test_parts_cost_no_more_in_a_longer_word() -> None:
+    """It is not read again as a whole for each of them."""
+    read = []
+
+    def fits(text: str) -> bool:
+        read.append(len(text))
+        return len(text) <= 10
+
+    assert len(list(long_inputs.split("x" * 10_000, "en", fits))) == 1000
+    assert sum(read) < 200_000
 
 
 @given(st.text(alphabet="ab.!? \u2028\nß。", max_size=60), st.integers(1, 5))
@@ -34,3 +52,6 @@ def test_nothing_is_lost(text: str, words: int) -> None:
     parts = list(long_inputs.split(text, "en", at_most(words)))
     assert " ".join("".join(part + space for part, space in parts).split()) == " ".join(text.split())
     assert all(part.strip() == part != "" and len(part.split()) <= words for part, _ in parts)
+    cut = list(long_inputs.split(text, "en", lambda part: len(part) <= words))
+    assert " ".join("".join(part + space for part, space in cut).split()) == " ".join(text.split())
+    assert all(part.strip() == part != "" and len(part) <= words for part, _ in cut)
