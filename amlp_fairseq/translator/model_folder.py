@@ -60,6 +60,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
     """
     path = folder / CONFIG
+    if ":" in str(folder):
+        raise ValueError(f"{folder}: rename it without ':', at which fairseq splits paths")
     if not path.is_file():
         raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
     try:

@@ -120,6 +120,9 @@ def test_damaged_folders(model: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             Translator(damaged)
         shutil.rmtree(damaged)
+    shutil.copytree(model, tmp_path / "en:de")
+    with pytest.raises(ValueError, match=r"en:de: rename it without ':', at which fairseq splits paths"):
+        Translator(tmp_path / "en:de")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty is not the folder of a model: it has no config\.json"):
         Translator(tmp_path / "empty")
