@@ -16,7 +16,8 @@ from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
 
 #: In the folder of a training with ``amlp-fairseq train --row``: how the model is trained and decoded.
 RECIPE = "recipe.yaml"
-#: In the optimizer's state: the parameters in float32 that ``--fp16`` and ``--bf16`` train, and the scale of the loss.
+#: In the optimizer's state: the parameters in float32 that ``--fp16`` and ``--bf16`` train, and what has been
+#: counted for the scale of the loss.
 PARAMETERS, LOSS_SCALE = "float32_parameters", "loss_scaler"
 #: In the state that is not the model's: the best validation and how many were no better since, for ``--patience``.
 PATIENCE = "early_stopping"
@@ -39,15 +40,16 @@ def install() -> None:
         if "last_optimizer_state" in state and type(optimizer) is FP16Optimizer and not self.is_fsdp:
             more: dict[str, Any] = {PARAMETERS: [parameter.data for parameter in _parameters(optimizer)]}
             if optimizer.scaler is not None:
-                more[LOSS_SCALE] = {**vars(optimizer.scaler)}
+                more[LOSS_SCALE] = {name: value for name, value in vars(optimizer.scaler).items() if name[0] == "_"}
             state["last_optimizer_state"] = state["last_optimizer_state"] | more
         return state
 
     @functools.wraps(load)
     def load_checkpoint(self: Any, filename: str, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
         extra_state = load(self, filename, *args, reset_meters=reset_meters, **kwargs)
-        if extra_state is not None and not reset_meters:
-            patience_state().update(extra_state.get(PATIENCE, {}))
+        waited = None if reset_meters else (extra_state or {}).get(PATIENCE)
+        if waited:
+            patience_state().update(waited)
         return extra_state
 
     @functools.wraps(load_optimizer)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the models of this folder on the embedded corpus, written as people write: about an hour on two cores.
+# Trains the models of this folder on the embedded corpus, written as people write: one to two hours on two cores.
 #   usage: bash examples/models/make.sh WORK
 # WORK holds data and trainings; a run that was stopped goes on there. The models are made anew in this folder.
 set -euo pipefail
@@ -23,4 +23,4 @@ train ar transformer data/data-bin 1500
 begin=(--finetune-from-model "$here/ar" --attention-dropout 0.0)
 train ibdecoder ibdecoder distilled 2000 "${begin[@]}"
 train ibdecoder_sa ibdecoder_sa distilled 2000 "${begin[@]}"
-train cmlmc cmlmc distilled 3500 "${begin[@]}"
+train cmlmc cmlmc distilled 7000 "${begin[@]}"
