@@ -269,6 +269,7 @@ REPLACED = {
     "fairseq.distributed.utils call_main": "test_processes.py, below",
     "fairseq.distributed_utils call_main": "test_processes.py, below",
     "fairseq.file_io PathManager.copy": "test_whole_copies.py, below",
+    "fairseq.file_io PathManager.isfile": "test_finetuning.py, below",
     "fairseq.data.concat_dataset ConcatDataset.__init__": "test_training_sets.py",
     "fairseq.data.fasta_dataset FastaDataset._build_index": "test_untrusted_input.py",
     "fairseq.data.indexed_dataset make_dataset": "test_untrusted_input.py, below",
@@ -279,12 +280,16 @@ REPLACED = {
     "fairseq_cli.interactive main": "test_mistakes.py, below",
     "fairseq.checkpoint_utils load_model_ensemble_and_task": "test_mistakes.py, below",
     "fairseq.checkpoint_utils load_checkpoint": "below",
+    "fairseq.checkpoint_utils save_checkpoint": "test_train.py, below",
     "fairseq.checkpoint_utils load_checkpoint_to_cpu": "test_safe_checkpoints.py, below",
     "fairseq.ngram_repeat_block NGramRepeatBlock._no_repeat_ngram": "test_repeated_ngrams.py",
     "fairseq.data.audio.audio_utils get_mel_filters": "test_mel_filters.py",
     "fairseq.models.text_to_speech.vocoder get_mel_filters": "test_mel_filters.py",
     "fairseq.trainer Trainer.__init__": "test_training_options.py",
     "fairseq.trainer Trainer.load_checkpoint": "test_finetuning.py, below",
+    "fairseq.trainer Trainer.state_dict": "test_crash_and_resume.py, below",
+    "fairseq.optim.fp16_optimizer FP16Optimizer.load_state_dict": "test_crash_and_resume.py",
+    "fairseq.optim.dynamic_loss_scaler DynamicLossScaler.check_overflow": "test_bf16.py",
 }
 #: Commands in one process; what has another identity when the plugin has been imported goes to a file.
 PROGRAM = """

@@ -16,7 +16,7 @@ from amlp_fairseq.translator.translator import Translation
 
 MODELS = commands.ROOT / "examples/models"
 TEXTS = [
-    "Today our friend has drunk milk.",
+    "Next week a doctor must drink tea.",
     "I want to invite the woman if I am at home with the new dog.",
     "",
     "Although the small child is tired, the boys must visit the old doctor in front of the station at half past ten.",
