@@ -4,9 +4,8 @@
 
 CHECKPOINT is a checkpoint, several of one training, which are averaged, or the folder of `amlp-fairseq train --row`
 once `amlp-fairseq evaluate` has averaged its checkpoints; or DIR of another model, whose text and decoding options are
-kept. DIR stands wherever a checkpoint does (--path DIR), and
-`amlp-fairseq translate --model DIR` reads raw text. A Transformer of fairseq is stored as plugin_transformer, the same
-model, which decodes faster.
+kept. DIR stands wherever a checkpoint does (--path DIR), and `amlp-fairseq translate --model DIR` reads raw text. A
+Transformer of fairseq is stored as plugin_transformer, the same model, which decodes faster.
 
     amlp-fairseq package ibdecoder --out en-de --weights bfloat16 --beam 4 --lenpen 0.6
 """
@@ -26,8 +25,8 @@ from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
-from amlp_fairseq.compat.resumed_state import RECIPE
 from amlp_fairseq.recipes.average import average_checkpoints, save
 from amlp_fairseq.recipes.config import flags, quoted, read
 from amlp_fairseq.recipes.text import MODELS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from fairseq.trainer import Trainer
 
 from amlp_fairseq.compat import whole_lines
 from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
+
+#: In the folder of a training with ``amlp-fairseq train --row``: how the model is trained and decoded.
+RECIPE = "recipe.yaml"
 
 
 class GuardedTranslationTask(DecodedValidationTask):
@@ -108,6 +112,11 @@ def install() -> None:
         return load(self, filename, *args, **kwargs)
 
     Trainer.load_checkpoint = load_checkpoint
+
+
+def is_guarded(trainer: Any) -> bool:
+    """Whether a training is of a guarded task, or of a recipe."""
+    return isinstance(trainer.task, GuardedTranslationTask) or Path(trainer.cfg.checkpoint.save_dir, RECIPE).is_file()
 
 
 def guard(task: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 
-from amlp_fairseq.compat.resumed_state import is_guarded
+from amlp_fairseq.compat.guarded_tasks import is_guarded
 
 
 def install() -> None:

@@ -17,6 +17,11 @@ def install() -> None:
     passes over what is no file, and would train from random parameters."""
     load, isfile = checkpoint_utils.load_checkpoint_to_cpu, PathManager.isfile
 
+    def is_checkpoint(path: str) -> bool:
+        from amlp_fairseq.translator.model_folder import is_model_folder
+
+        return isfile(path) or is_model_folder(path)
+
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
         if not Path(path).is_dir():
@@ -28,4 +33,4 @@ def install() -> None:
         return state
 
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-    PathManager.isfile = staticmethod(lambda path: isfile(path) or Path(path, "config.json").is_file())
+    PathManager.isfile = staticmethod(is_checkpoint)

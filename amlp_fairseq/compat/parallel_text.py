@@ -42,7 +42,8 @@ def check_lines(path: str | Path, lines: Iterable[bytes]) -> None:
     """Raise ValueError for lines of a file that are not UTF-8 or begin with a byte-order mark; ``path`` is its name."""
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith(codecs.BOM_UTF8):
-            command = _with_file(r"sed -i '1s/^\xEF\xBB\xBF//'", path).replace("| sed -i", "| sed")
+            in_place = "" if _is_compressed(path) else " -i"
+            command = _with_file(rf"sed{in_place} '1s/^\xEF\xBB\xBF//'", path)
             raise ValueError(f"{path} begins with a byte-order mark; without it: {command}")
         try:
             line.decode()
@@ -71,4 +72,8 @@ def _not_utf8(path: str | Path, number: int) -> ValueError:
 def _with_file(command: str, path: str | Path) -> str:
     """A command line that reads a file, which may be compressed."""
     name = shlex.quote(str(path))
-    return f"zcat {name} | {command}" if str(path).endswith(".gz") else f"{command} {name}"
+    return f"zcat {name} | {command}" if _is_compressed(path) else f"{command} {name}"
+
+
+def _is_compressed(path: str | Path) -> bool:
+    return str(path).endswith(".gz")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +11,8 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq.trainer import Trainer
 from torch import Tensor
 
-from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
+from amlp_fairseq.compat.guarded_tasks import is_guarded
 
-#: In the folder of a training with ``amlp-fairseq train --row``: how the model is trained and decoded.
-RECIPE = "recipe.yaml"
 #: In the optimizer's state: the parameters in float32 that ``--fp16`` and ``--bf16`` train, and what has been
 #: counted for the scale of the loss.
 PARAMETERS, LOSS_SCALE = "float32_parameters", "loss_scaler"
@@ -62,11 +59,6 @@ def install() -> None:
 
     Trainer.state_dict, Trainer.load_checkpoint = state_dict_with_all, load_checkpoint
     FP16Optimizer.load_state_dict = load_state_dict
-
-
-def is_guarded(trainer: Any) -> bool:
-    """Whether a training is of a guarded task, see :mod:`amlp_fairseq.compat.guarded_tasks`, or of a recipe."""
-    return isinstance(trainer.task, GuardedTranslationTask) or Path(trainer.cfg.checkpoint.save_dir, RECIPE).is_file()
 
 
 def patience_state() -> dict[str, Any]:

@@ -13,7 +13,8 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from filelock import FileLock, Timeout
 
-from amlp_fairseq.compat.resumed_state import is_guarded, patience_state
+from amlp_fairseq.compat.guarded_tasks import is_guarded
+from amlp_fairseq.compat.resumed_state import patience_state
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ _held: dict[Path, FileLock] = {}
 
 
 def install() -> None:
-    """Guard the start of a guarded training, see :func:`amlp_fairseq.compat.resumed_state.is_guarded`."""
+    """Guard the start of a guarded training, see :func:`amlp_fairseq.compat.guarded_tasks.is_guarded`."""
     load = checkpoint_utils.load_checkpoint
 
     @functools.wraps(load)

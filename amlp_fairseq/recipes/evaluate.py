@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.compat.resumed_state import RECIPE
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe

@@ -26,8 +26,8 @@ import yaml
 from fairseq import checkpoint_utils
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.processes import started_by_torchrun
-from amlp_fairseq.compat.resumed_state import RECIPE
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 
-from amlp_fairseq.compat.resumed_state import RECIPE
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 
 UPDATES = 40
 

@@ -18,7 +18,7 @@ import torch
 import yaml
 from conftest import System, evaluable
 
-from amlp_fairseq.compat.resumed_state import RECIPE
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 
 CLI = "amlp_fairseq.cli.main"
 #: What differs between two evaluations of the same model.
