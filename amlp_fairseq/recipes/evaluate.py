@@ -27,6 +27,7 @@ from typing import Any
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
@@ -79,10 +80,8 @@ class Evaluation:
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
-        last = self.folder / "checkpoint_last.pt"  # all that a training shorter than an interval leaves
-        found = CHOICES[kind.replace("-", "_")][0](self.folder) or [last] * last.is_file()
-        if not found:
-            raise ValueError(f"CHECKPOINTS {self.folder} has none to average; the configuration says {kind} {count}")
+        found = CHOICES[kind.replace("-", "_")][0](self.folder)
+        found = found or [self.folder / LAST]  # all that a training shorter than an interval leaves
         chosen = kind, min(count, len(found))
         if chosen[1] < count:
             print(f"evaluate: {self.folder} has {chosen[1]} checkpoints to average, not {count}", file=sys.stderr)
@@ -228,11 +227,14 @@ def main() -> None:
         recipe = read(args.checkpoints / RECIPE)
     else:
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
+    last = args.checkpoints / LAST
+    if not last.is_file():
+        raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {LAST}")
+    model = describe(last, args.data)
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
     results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(subsets)
     if not args.row:
         save_recipe(recipe, args.checkpoints / RECIPE)
-    model = describe(args.checkpoints / "checkpoint_last.pt")
     lines = [result | model for result in results]
     try:
         append_results(args.results or args.checkpoints / "results.jsonl", lines)

@@ -133,9 +133,10 @@ def score(
     return result
 
 
-def describe(checkpoint: Path) -> dict[str, object]:
-    """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint."""
-    models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+def describe(checkpoint: Path, data: Path) -> dict[str, object]:
+    """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint, whose data may be
+    in another folder since."""
+    models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
     state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
     return {
         "parameters": sum(p.numel() for p in models[0].parameters()),

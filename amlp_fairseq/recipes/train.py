@@ -28,6 +28,7 @@ from fairseq import checkpoint_utils
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.processes import started_by_torchrun
+from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save
@@ -97,7 +98,7 @@ def has_ended(words: list[str], save_dir: Path) -> bool:
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     known.add_argument("--max-update", type=int, default=0)
     updates = known.parse_known_args(words)[0].max_update
-    checkpoint = save_dir / "checkpoint_last.pt"
+    checkpoint = save_dir / LAST
     if updates == 0 or not checkpoint.is_file():
         return False
     try:
@@ -145,7 +146,7 @@ def main() -> None:
         content = {name: value for name, value in vars(recipe).items() if name != "published"}
         print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "\n" + quoted(["fairseq-train", *words]))
         return
-    if (save_dir / RECIPE).is_file() and (save_dir / "checkpoint_last.pt").is_file():
+    if (save_dir / RECIPE).is_file() and (save_dir / LAST).is_file():
         begun = read(save_dir / RECIPE)
         if (begun.row, begun.scale) != (recipe.row, recipe.scale):
             parser.error(
