@@ -79,8 +79,12 @@ def positive(text: str) -> int:
     return int(text)
 
 
+#: What a folder's name must not have.
+WITHOUT_COLON = "choose a name without ':', at which fairseq splits paths"
+
+
 def folder(text: str) -> Path:
     """A folder that will be written, and named on a command line of fairseq."""
     if ":" in text:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose a name without ':', at which fairseq splits paths")
+        raise argparse.ArgumentTypeError(f"{text!r}: {WITHOUT_COLON}")
     return Path(text)

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from amlp_fairseq.compat.guarded_tasks import is_guarded
 from amlp_fairseq.compat.resumed_state import patience_state
+from amlp_fairseq.usage import WITHOUT_COLON
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ def install() -> None:
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         if not is_guarded(trainer):
             return load(cfg, trainer, **kwargs)
+        if ":" in cfg.save_dir:
+            raise ValueError(f"--save-dir {cfg.save_dir}: {WITHOUT_COLON}")
         if cfg.restore_file != LAST and not PathManager.exists(cfg.restore_file):  # fairseq would begin anew
             raise ValueError(f"--restore-file {cfg.restore_file} does not exist")
         if trainer.is_data_parallel_master:

@@ -163,6 +163,10 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
         "generate: --num-shards 3: fairseq's decoding ignores it and --shard-id; --distributed-world-size 3 "
         "--distributed-rank N is what it obeys",
     ),
+    "a folder that cannot be named": (
+        [*training(*MODELS["ib"]), "--save-dir", "new:1"],
+        "train: --save-dir new:1: choose a name without ':', at which fairseq splits paths",
+    ),
     "no checkpoint to begin with": (
         [*training(*MODELS["ib"]), "--restore-file", "typo.pt", "--save-dir", "new"],
         "train: --restore-file typo.pt does not exist",
