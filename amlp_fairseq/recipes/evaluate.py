@@ -80,8 +80,8 @@ class Evaluation:
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
-        found = CHOICES[kind.replace("-", "_")][0](self.folder)
-        found = found or [self.folder / LAST]  # all that a training shorter than an interval leaves
+        # The last one is all that a training shorter than an interval leaves.
+        found = CHOICES[kind.replace("-", "_")][0](self.folder) or [self.folder / LAST]
         chosen = kind, min(count, len(found))
         if chosen[1] < count:
             print(f"evaluate: {self.folder} has {chosen[1]} checkpoints to average, not {count}", file=sys.stderr)

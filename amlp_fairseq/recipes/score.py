@@ -136,8 +136,8 @@ def score(
 def describe(checkpoint: Path, data: Path) -> dict[str, object]:
     """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint, whose data may be
     in another folder since."""
-    models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
+    models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], state=state)
     return {
         "parameters": sum(p.numel() for p in models[0].parameters()),
         "updates": state["optimizer_history"][-1]["num_updates"],
