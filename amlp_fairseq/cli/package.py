@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from omegaconf import open_dict
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
-from amlp_fairseq.recipes.average import average_checkpoints, save
+from amlp_fairseq.recipes.average import average_checkpoints
 from amlp_fairseq.recipes.config import flags, quoted, read
 from amlp_fairseq.recipes.text import MODELS
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
@@ -40,12 +39,11 @@ from amlp_fairseq.usage import command_parser, folder
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
 
 
-def checkpoint(paths: list[Path], scratch: Path) -> dict[str, Any]:
-    """The checkpoint that is packaged, with options as OmegaConf has them."""
-    if len(paths) == 1:
-        return dict(checkpoint_utils.load_checkpoint_to_cpu(str(paths[0])))
-    save(average_checkpoints(paths), scratch / "average.pt")
-    return dict(checkpoint_utils.load_checkpoint_to_cpu(str(scratch / "average.pt")))
+def checkpoint(paths: list[Path]) -> dict[str, Any]:
+    """The checkpoint that is packaged, with options as OmegaConf has them and the mean of all weights."""
+    averaged = average_checkpoints(paths)["model"] if len(paths) > 1 else None
+    state = dict(checkpoint_utils.load_checkpoint_to_cpu(str(paths[-1])))
+    return state if averaged is None else {**state, "model": averaged}
 
 
 def decode_fast(state: dict[str, Any]) -> None:
@@ -137,8 +135,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     run = paths[0] if paths[0].is_dir() else paths[0].parent
-    with tempfile.TemporaryDirectory() as scratch:
-        state = checkpoint(paths, Path(scratch))
+    state = checkpoint(paths)
     task = state["cfg"].task
     if "source_lang" not in task:
         raise ValueError(f"CHECKPOINT {paths[0]} is of --task {task._name}: only models that translate can be packaged")

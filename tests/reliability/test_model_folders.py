@@ -20,9 +20,10 @@ from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import package
 
 
-def folder_of(trained: System, out: Path, weights: str = "float32") -> Path:
-    """The model folder of a system."""
-    args = {"checkpoints": [trained.checkpoint], "out": out, "weights": weights, "data": None, "decoding": None}
+def folder_of(trained: System, out: Path, weights: str = "float32", other: list[Path] | None = None) -> Path:
+    """The model folder of a system, or of the mean of it and other checkpoints."""
+    paths = [trained.checkpoint, *(other or [])]
+    args = {"checkpoints": paths, "out": out, "weights": weights, "data": None, "decoding": None}
     text = {"tokenizer": None, "post_process": None, "subword_model": None}
     package(argparse.Namespace(**args, **text), ["--max-len-b", "8"])
     return out
@@ -35,6 +36,21 @@ def test_weights(row: str, system: Callable[[str], System], tmp_path: Path) -> N
     stored = checkpoint_utils.load_checkpoint_to_cpu(str(folder_of(trained, tmp_path / "model")))["model"]
     assert weights.keys() == stored.keys()
     assert all(torch.equal(weights[name], stored[name]) for name in weights)
+
+
+def test_weights_of_several(system: Callable[[str], System], tmp_path: Path) -> None:
+    """Their mean, and tied weights are stored once."""
+    trained, second = system("ibdecoder"), tmp_path / "second.pt"
+    state = torch.load(trained.checkpoint, weights_only=True)
+    first = dict(state["model"])
+    matrices = {name: weight for name, weight in first.items() if weight.dim() == 2}
+    state["model"] = {**first, **{name: 3 * weight for name, weight in matrices.items()}}
+    torch.save(state, second)
+    folder = folder_of(trained, tmp_path / "model", other=[second])
+    stored = checkpoint_utils.load_checkpoint_to_cpu(str(folder))["model"]
+    assert all(torch.equal(stored[name], 2 * weight) for name, weight in matrices.items())
+    alone = folder_of(trained, tmp_path / "alone")
+    assert (folder / "model.safetensors").stat().st_size == (alone / "model.safetensors").stat().st_size
 
 
 BOUNDED = ("ibdecoder_sa", "aan", "cmlmc_amlp")
