@@ -31,6 +31,7 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
     - A reader that closes its pipe ends it by SIGPIPE: 141.
     - A full disk is one line that names the file, and status 1; a line of which it took a part is removed.
     - What it prints is UTF-8, whatever the locale is; names of files keep their bytes.
+    - Where standard error is closed, messages go nowhere, and no file is opened in its place.
 
     Args:
         name: of the command, for its messages.
@@ -40,6 +41,8 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
     Raises:
         ValueError: where standard output is closed; Python would drop without a word what is printed.
     """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         raise ValueError("standard output is closed: give it a file, or > /dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -33,6 +33,8 @@ def install() -> None:
 def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
     """The lines of a file, or of standard input for "-", ``buffer_size`` at a time and stripped."""
     buffer = []
+    if input == "-" and sys.stdin is None:
+        raise ValueError("standard input is closed: name the text with --input FILE")
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as file:
         for number, line in enumerate(file, 1):
             buffer.append(_decoded(line, number).strip())

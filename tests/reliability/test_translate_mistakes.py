@@ -92,6 +92,13 @@ def test_closed_files(closed: str, message: str, model: Path) -> None:
     assert done.stdout.splitlines() == [f"amlp-fairseq translate: {message}"]
 
 
+def test_closed_standard_error(model: Path) -> None:
+    """Takes nothing away from the output."""
+    line = 'echo w1 w2 | "$0" -m amlp_fairseq translate --model "$1" 2>'
+    with_it, without = (commands.fresh("bash", "-c", line + end, sys.executable, model) for end in ("/dev/null", "&-"))
+    assert with_it.stdout == without.stdout != ""
+
+
 @pytest.mark.parametrize(
     "environment",
     [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
