@@ -48,7 +48,8 @@ class LocalAttention(MultiHeadAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        k = spec.options.attention_window or spec.kernel_size
+        window = spec.options.attention_window
+        k = spec.kernel_size if window is None else window
         if k < 1:
             raise ValueError(f"--attention-window {k} must be at least 1")
         if spec.pattern == "causal cross" and spec.words_per_step > 1:

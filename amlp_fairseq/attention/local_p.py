@@ -29,9 +29,10 @@ class LocalPAttention(MultiHeadAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        width = spec.options.attention_window or spec.kernel_size
+        window = spec.options.attention_window
+        width = spec.kernel_size if window is None else window
         if width < 3:
-            flag = "--attention-window" if spec.options.attention_window else f"--{spec.side}-kernel-size-list"
+            flag = f"--{spec.side}-kernel-size-list" if window is None else "--attention-window"
             raise ValueError(f"{flag} {width}: the windows of 'local_p' must have at least 3 positions")
         self.reach = (width - 1) / 2  # D
         self.w_p = nn.Linear(self.head_dim, self.head_dim, bias=False)

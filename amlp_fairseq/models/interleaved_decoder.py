@@ -14,6 +14,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
     PluginDecoder,
@@ -67,10 +68,13 @@ class InterleavedDecoder(PluginDecoder):
         mask, positions = cfg.options.decoder_attention_mask, cfg.options.decoder_word_positions
         super().__init__(cfg, dictionary, embed_tokens, words_per_step=order.words_per_step)
         if mask != "interleaved" and not all(layer.self_attn.takes_mask for layer in self.layers):
+            able = ", ".join(name for name, attention in ATTENTIONS.items() if attention.takes_mask)
             raise ValueError(
-                f"--decoder-attention-mask {mask} is for softmax and local attention; "
+                f"--decoder-attention-mask {mask} is for {able}; "
                 f"--decoder-self-attention-type {cfg.options.decoder_self_attention_type} always has the mask of Eq. 4"
             )
+        if mask == "independent-directions" and order.words_per_direction == 0:
+            raise ValueError(f"--decoder-attention-mask {mask} needs --words-per-direction of at least 1, not 0")
         self.order, self.starts = order, order.words_per_step
         self.mask = mask
         self.embed_positions = None

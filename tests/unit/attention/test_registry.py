@@ -500,6 +500,13 @@ def test_a_pattern_refuses_what_cannot_do_it() -> None:
     [
         ("softmax", "noncausal self", 1, {"encoder_attention_heads": 3}, "--encoder-attention-heads 3 does not divide"),
         ("local", "noncausal self", 1, {"attention_window": -1}, "--attention-window -1 must be at least 1"),
+        ("local", "noncausal self", 1, {"attention_window": 0}, "--attention-window 0 must be at least 1"),
+        *(
+            (name, "noncausal self", 1, {"attention_inner_dim": 0}, "--attention-inner-dim 0 must be at least 1")
+            for name in ("abc", "amlp_cov", "amlp_pquery", "performer")
+        ),
+        ("dynamic_conv", "noncausal self", 1, {"encoder_conv_dim": 0}, "--encoder-conv-dim 0 must be at least 1"),
+        ("light_conv", "causal self", 1, {"decoder_conv_heads": 0}, "--decoder-conv-heads 0 must be at least 1"),
         ("local", "causal cross", 2, {}, "--decoder-cross-attention-type local .* cannot write 2 words per step"),
         (
             "local_p",

@@ -15,7 +15,7 @@ from fairseq.models.nat import CMLMNATransformerModel
 from fairseq.models.nat.cmlm_transformer import cmlm_base_architecture
 from torch import Tensor
 
-from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
+from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel, _lowest
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
 PLAIN = {"no_repos": True, "no_concatenated_positions": True, "self_correction": -1}
@@ -114,14 +114,25 @@ def test_without_its_three_changes_it_is_stock_cmlm(options: dict[str, Any]) -> 
         assert a.get("factor", 1.0) == b.get("factor", 1.0)
     assert torch.equal(mine["word_ins"]["mask"], reference["word_ins"]["mask"])
     criterion = LabelSmoothedDualImitationCriterion(None, 0.1)
-    sample = {
+    torch.testing.assert_close(criterion(ours, sample(inputs))[0], criterion(theirs, sample(inputs))[0])
+
+
+def sample(inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """The batch as fairseq's criterion takes it."""
+    return {
         "net_input": {"src_tokens": inputs["src_tokens"], "src_lengths": inputs["src_lengths"]},
         "target": inputs["tgt_tokens"],
         "prev_target": inputs["prev_output_tokens"],
         "nsentences": 3,
         "ntokens": 20,
     }
-    torch.testing.assert_close(criterion(ours, sample)[0], criterion(theirs, sample)[0])
+
+
+def test_the_correction_is_not_in_the_perplexity() -> None:
+    network = model(self_correction=0, replace_factor=1.0, label_smoothing=0.0)
+    logged = LabelSmoothedDualImitationCriterion(None, 0.0)(network, sample(batch()))[2]
+    assert logged["correction-loss"] > 1
+    assert float(logged["nll_loss"]) == pytest.approx(float(logged["word_ins-loss"]))
 
 
 def test_without_its_three_changes_it_decodes_as_stock_cmlm() -> None:
@@ -265,7 +276,8 @@ def test_repos_is_a_causal_sublayer_behind_the_unmasked_one() -> None:
 
 @pytest.mark.parametrize("attention", ["softmax", "amlp_cov", "amlp_pquery", "abc", "local"])
 def test_a_sentence_does_not_depend_on_its_batch(attention: str) -> None:
-    network = model(decoder_self_attention_type=attention, decoder_cross_attention_type=attention)
+    types = {"decoder_self_attention_type": attention, "decoder_cross_attention_type": attention}
+    network = model(**types, attention_window=5)
     inputs = batch()
     encoder_out = network.encoder(inputs["src_tokens"], inputs["src_lengths"])
     out = network.decoder(normalize=True, prev_output_tokens=inputs["prev_output_tokens"], encoder_out=encoder_out)
@@ -310,11 +322,35 @@ def test_a_target_longer_than_the_length_table_counts_as_its_last_length() -> No
     assert losses["length"]["tgt"].tolist() == [255, 255, 255]
 
 
+@pytest.mark.parametrize("length", [257, 301, 515])
+def test_differences_of_lengths_are_exact_in_bfloat16(length: int) -> None:
+    network = model(pred_length_offset=True, max_source_positions=600, max_target_positions=600).bfloat16()
+    source = torch.full((2, length), 5)
+    source[1, :10] = 1
+    target = torch.full((2, length), 5)
+    encoder_out = network.encoder(source, source.ne(1).sum(1))
+    length_out = network.decoder.forward_length(normalize=False, encoder_out=encoder_out)
+    classes = network.decoder.forward_length_prediction(length_out, encoder_out, target)
+    assert classes.tolist() == [128, 138]  # 128 is as long as the source
+    likeliest = length_out.argmax(-1) - 128
+    predicted = network.decoder.forward_length_prediction(length_out, encoder_out)
+    assert predicted.tolist() == [likeliest[0] + length, likeliest[1] + length - 10]
+
+
+@pytest.mark.parametrize("padding", range(1, 60, 7))
+def test_equal_scores_are_masked_from_the_left(padding: int) -> None:
+    """Also where the batch is wider."""
+    scores = torch.zeros(1, 20 + padding)
+    scores[:, 20:] = 2.0
+    assert _lowest(scores, torch.tensor([[7]])).nonzero()[:, 1].tolist() == list(range(7))
+
+
 @pytest.mark.parametrize(
     ("attention", "parameters"), [("amlp_pquery", 12 * 24_768), ("abc", 12 * 2 * 16 * 64), ("local", 0)]
 )
 def test_parameters_of_table_3(attention: str, parameters: int) -> None:
-    """What the rows of the AMLP paper's Table 3 have more than CMLMC: 0.30M, 0.02M, and nothing."""
+    """What the rows of the AMLP paper's Table 3 have more than CMLMC: 0.30M, 0.02M and, where local attention has
+    nothing to learn, 0.02M."""
 
     def count(arch: str) -> int:
         args = Namespace(
@@ -327,6 +363,15 @@ def test_parameters_of_table_3(attention: str, parameters: int) -> None:
 
     row = "amlp" if attention == "amlp_pquery" else attention
     assert count(f"cmlmc_{row}_wmt_en_de") - count("cmlmc_transformer_wmt_en_de") == parameters
+
+
+def test_the_kernel_sizes_are_those_of_local_attention() -> None:
+    attention = {"decoder_self_attention_type": "local", "decoder_kernel_size_list": [7]}
+    windows = [model(**attention), model(**attention, attention_window=3)]
+    assert [layer.self_attn.left for network in windows for layer in network.decoder.layers] == [3, 3, 1, 1]
+    row = Namespace()
+    ARCH_CONFIG_REGISTRY["cmlmc_local_wmt_en_de"](row)
+    assert row.attention_window == 5
 
 
 @pytest.mark.parametrize("attention", ["average", "dynamic_conv", "cnn"])

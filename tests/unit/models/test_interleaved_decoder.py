@@ -14,6 +14,8 @@ from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbed
 from amlp_fairseq.order import ATTENTION_MASKS, attention_mask
 
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
+#: Without the one that takes turns between directions that do not see each other.
+MASKED = [(h, c, mask) for h, c in PATTERNS for mask in ATTENTION_MASKS if c or mask != "independent-directions"]
 BATCH = 3
 
 
@@ -31,8 +33,7 @@ def inputs(task: Any, steps: int, seed: int = 3) -> tuple[torch.Tensor, dict]:
     return tokens, toy.batch(toy.random_sources(BATCH, 12, seed), task.src_dict)["net_input"]
 
 
-@pytest.mark.parametrize("mask", ATTENTION_MASKS)
-@pytest.mark.parametrize(("h", "c"), PATTERNS)
+@pytest.mark.parametrize(("h", "c", "mask"), MASKED)
 @pytest.mark.parametrize("chunks", [[1, 1, 1, 1, 1], [2, 3], [1, 3, 1], [5]])
 def test_incremental_equals_full(h: int, c: int, mask: str, chunks: list[int]) -> None:
     task, model = build(h, c, decoder_attention_mask=mask)
@@ -83,7 +84,7 @@ def test_convolution_sees_the_last_k_slots_to_the_end_of_the_step(h: int, c: int
 
 def test_masks_that_a_convolution_cannot_have_are_refused() -> None:
     for mask in set(ATTENTION_MASKS) - {"interleaved"}:
-        with pytest.raises(ValueError, match=f"--decoder-attention-mask {mask} .*type light_conv always has"):
+        with pytest.raises(ValueError, match=f"--decoder-attention-mask {mask} is for softmax, .*type light_conv"):
             build(
                 2,
                 1,
@@ -91,6 +92,11 @@ def test_masks_that_a_convolution_cannot_have_are_refused() -> None:
                 decoder_kernel_size_list=[3],
                 decoder_attention_mask=mask,
             )
+
+
+def test_directions_that_take_turns_see_each_other() -> None:
+    with pytest.raises(ValueError, match="independent-directions needs --words-per-direction of at least 1, not 0"):
+        build(2, 0, decoder_attention_mask="independent-directions")
 
 
 @pytest.mark.parametrize("kind", ["softmax", "dynamic_conv"])
@@ -120,8 +126,7 @@ def test_incremental_steps_must_be_whole(length: int) -> None:
         )
 
 
-@pytest.mark.parametrize("mask", ATTENTION_MASKS)
-@pytest.mark.parametrize(("h", "c"), PATTERNS)
+@pytest.mark.parametrize(("h", "c", "mask"), MASKED)
 def test_gradients_are_zero_exactly_where_the_mask_forbids(h: int, c: int, mask: str) -> None:
     task, model = build(h, c, decoder_attention_mask=mask, decoder_layers=1)
     z = h * c or 1
