@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 #: More choices than these are not listed.
 MOST_CHOICES = 20
@@ -24,8 +24,24 @@ def flags_of(words: Iterable[str]) -> list[str]:
     return [word.split("=")[0] for word in words if word.startswith("--")]
 
 
+class StoreOnce(argparse._StoreAction):
+    """argparse's own action, which refuses an option of several values that is given twice: the last would win."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if option and self.nargs not in (None, "?") and getattr(namespace, self.dest) is not self.default:
+            parser.error(f"{option} is given twice: name all its values behind one")
+        super().__call__(parser, namespace, values, option)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with the nearest name, and status 2."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in (None, "store"):
+            self.register("action", name, StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (.*)", message)

@@ -52,10 +52,11 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")
     parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
     args, words = parse_with_fairseqs(parser)
-    sources, references = (read_references(path)[: args.sentences] for path in (args.source, args.reference))
+    sources, references = map(read_references, (args.source, args.reference))
     if len(sources) != len(references):
         counts = f"{len(sources)} lines, --reference {args.reference} has {len(references)}"
         raise ValueError(f"--source {args.source} has {counts}")
+    sources, references = sources[: args.sentences], references[: args.sentences]
     options = [decoding_options.parse(words, read_config(model)["task"]["_name"]) for model in args.model]
     translators = [Translator(model, **each) for model, each in zip(args.model, options, strict=True)]
     found, milliseconds = run(translators, sources)

@@ -73,6 +73,9 @@ def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any]
         if getattr(given, name) is not None:
             found[name] = getattr(given, name)
     if found.get("post_process") is None:
+        if given.subword_model is not None:
+            kinds = " or ".join(sorted(MODELS))
+            raise ValueError(f"--subword-model {given.subword_model} goes with --post-process: choose {kinds}")
         return found, None
     name = MODELS[found["post_process"]]
     model = given.subword_model or data / name
@@ -151,7 +154,9 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         if not path.is_file():
             raise FileNotFoundError(f"there is no dictionary {path}: name the data folder of the training with --data")
     text, subword_model = text_settings(data, args)
-    files = [*dict.fromkeys(dictionaries), *([subword_model] if subword_model else [])]
+    files = {path.name: path for path in dictionaries}
+    if subword_model is not None:
+        files[MODELS[text["post_process"]]] = subword_model
     decode_fast(state)
     options = decoding(run, args.decoding, words, task._name)
     config = {
@@ -162,11 +167,11 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     }
     try:
         model_folder.write(args.out, state, args.weights, config, files)
-        translator = Translator(args.out)
+        card = model_card.card(Translator(args.out), run / "results.jsonl")
+        (args.out / model_folder.CARD).write_text(card, encoding="utf-8")
     except Exception:
         shutil.rmtree(args.out, ignore_errors=True)
         raise
-    (args.out / model_folder.CARD).write_text(model_card.card(translator, run / "results.jsonl"), encoding="utf-8")
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB, decodes with {quoted(flags_of(options)) or 'the defaults of fairseq'}")
 

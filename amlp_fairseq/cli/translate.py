@@ -38,8 +38,9 @@ def translated(translator: Translator, source: Path | None, buffer: int) -> Iter
     """The lines of a file, or of standard input, with their translations.
 
     Raises:
-        ValueError: for a line that is too long, naming it.
+        ValueError: for a compressed file, and a line that is too long, naming it.
     """
+    refuse_compressed(source)
     terminal = source is None and sys.stdin.isatty()
     before = 0
     progress = tqdm(unit=" lines", disable=terminal or not sys.stderr.isatty())
@@ -88,12 +89,19 @@ def main() -> None:
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)
 
 
+def refuse_compressed(source: Path | None) -> None:
+    """Raise ValueError for a file whose lines are not text."""
+    if source is not None and source.suffix == ".gz":
+        raise ValueError(f"{source} is compressed: unpack it first (gunzip --keep {source})")
+
+
 def check_files(source: Path | None, output: Path | None) -> None:
     """Look at the files before the output is opened, which empties it. None is standard input or output.
 
     Raises:
-        ValueError: where there is no input, or the output is the same file, by whatever name.
+        ValueError: where there is no input, it is compressed, or the output is the same file, by whatever name.
     """
+    refuse_compressed(source)
     if source is None and sys.stdin is None:
         raise ValueError("standard input is closed: name the text with --input FILE")
     read = os.fstat(0) if source is None else source.stat()

@@ -16,30 +16,38 @@ def check(args: Namespace) -> None:
 
     Raises:
         ValueError: naming file and line of what is not UTF-8, files that begin with a byte-order mark (fairseq takes it
-            for a part of the first word), and sides that have different numbers of lines (fairseq pairs the first with
-            the first, and so on).
+            for a part of the first word), of pairs also lines with a carriage return inside (fairseq takes it for their
+            end), and sides that have different numbers of lines (fairseq pairs the first with the first, and so on).
         FileNotFoundError: for a file that does not exist.
     """
     languages = [args.source_lang, *([] if args.only_source else [args.target_lang])]
     for option in SPLITS:
         for prefix in filter(None, (getattr(args, option) or "").split(",")):
             paths = [f"{prefix}.{language}" if language else prefix for language in languages]
-            counts = [_lines(path) for path in paths]
+            counts = [_lines(path, paired=len(paths) > 1) for path in paths]
             if len(set(counts)) > 1:
                 found = ", ".join(f"{path} has {count:,}" for path, count in zip(paths, counts, strict=True))
                 raise ValueError(f"--{option}: the numbers of lines differ: {found}; line n translates line n")
 
 
-def _lines(path: str) -> int:
-    """How many lines fairseq will read."""
+def _lines(path: str, paired: bool) -> int:
     with open(path, "rb") as file:
-        check_lines(path, file)
-    with open(path, encoding="utf-8") as text:  # as fairseq, for which a carriage return also ends a line
-        return sum(1 for _ in text)
+        return check_lines(path, file, paired)
 
 
-def check_lines(path: str | Path, lines: Iterable[bytes]) -> None:
-    """Raise ValueError for lines of a file that are not UTF-8 or begin with a byte-order mark; ``path`` is its name."""
+def check_lines(path: str | Path, lines: Iterable[bytes], paired: bool = False) -> int:
+    """Count lines of a file.
+
+    Args:
+        path: its name.
+        lines: as they are.
+        paired: whether fairseq will pair them with those of another file.
+
+    Raises:
+        ValueError: for lines that are not UTF-8 or begin with a byte-order mark, and paired ones with a carriage return
+            inside.
+    """
+    number = 0
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith(codecs.BOM_UTF8):
             in_place = "" if _is_compressed(path) else " -i"
@@ -49,6 +57,10 @@ def check_lines(path: str | Path, lines: Iterable[bytes]) -> None:
             line.decode()
         except UnicodeDecodeError:
             raise _not_utf8(path, number) from None
+        if paired and b"\r" in line.removesuffix(b"\r\n"):
+            command = _with_file(r"sed -i 's/\r/ /g'", path)
+            raise ValueError(f"{path}, line {number} has a carriage return inside, where fairseq ends it: {command}")
+    return number
 
 
 def read(path: Path) -> str:

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: The default of ``--restore-file``.
 LAST = "checkpoint_last.pt"
+#: What is wrong with a folder that another process has locked.
+BUSY = "another training writes its checkpoints there"
 #: Locks of this process, which the system releases when the process ends, however it ends.
 _held: dict[Path, FileLock] = {}
 
@@ -38,7 +40,7 @@ def install() -> None:
         if cfg.restore_file != LAST and not PathManager.exists(cfg.restore_file):  # fairseq would begin anew
             raise ValueError(f"--restore-file {cfg.restore_file} does not exist")
         if trainer.is_data_parallel_master:
-            _lock(Path(cfg.save_dir))
+            hold(Path(cfg.save_dir) / ".training.lock", f"--save-dir {cfg.save_dir}: {BUSY}")
         try:
             loaded = load(cfg, trainer, **kwargs)
         except ValueError as error:
@@ -73,12 +75,17 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _lock(folder: Path) -> None:
-    folder = folder.resolve()
-    if folder not in _held:
-        lock = FileLock(folder / ".training.lock")
+def hold(path: Path, message: str) -> None:
+    """Hold a lock file until this process ends.
+
+    Raises:
+        ValueError: with the message, if another process holds it.
+    """
+    path = path.resolve()
+    if path not in _held:
+        lock = FileLock(path)
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise ValueError(f"--save-dir {folder}: another training writes its checkpoints there") from None
-        _held[folder] = lock
+            raise ValueError(message) from None
+        _held[path] = lock

@@ -44,6 +44,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.recipes.metrics import DEFAULT, KINDS, METRICS
+from amlp_fairseq.recipes.text import writing
 from amlp_fairseq.usage import nearest
 
 #: What --user-dir must be.
@@ -89,6 +90,8 @@ class Recipe:
             missing checkpoints are noticed early.
         published: the row's numbers on this corpus, or on the first one that has any of the same metric.
         changes: the user's own options of the training.
+        training_set: the checksum of the training set, see ``data_sha256``; ``""`` before the training.
+        distilled: whether that is a teacher's translations; None before the training.
         tune_max_len: likewise, of --max-len-b.
         metric: one of ``METRICS``.
     """
@@ -109,6 +112,8 @@ class Recipe:
     tune_max_len: list[int] = field(default_factory=list)
     metric: str = DEFAULT
     rescored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    training_set: str = ""
+    distilled: bool | None = None
 
 
 def names(kind: str) -> list[str]:
@@ -217,14 +222,22 @@ def save(recipe: Recipe, path: Path) -> None:
     """Write a file for ``read``."""
     content = {name: value for name, value in vars(recipe).items() if name != "averages"}
     content["averages"] = [list(average) for average in recipe.averages]
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    with writing(path) as (file,):
+        yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
 
 
 def read(path: Path) -> Recipe:
-    """The recipe that ``save`` has written."""
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    content["averages"] = [(kind, count) for kind, count in content["averages"]]
-    return Recipe(**content)
+    """The recipe that ``save`` has written.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content["averages"] = [(kind, count) for kind, count in content["averages"]]
+        return Recipe(**content)
+    except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 
 def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
@@ -285,7 +298,7 @@ def refuse_unknown(
 def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
     """Names and contents of a file's bases, the first one first, and of the file itself."""
     path = Path(name)
-    if path.suffix != ".yaml":
+    if path.suffix not in (".yaml", ".yml"):
         refuse_unknown([str(name)], names(kind), f"configs/{kind}")
         path = CONFIGS / kind / f"{name}.yaml"
     found: list[tuple[str, DictConfig]] = []

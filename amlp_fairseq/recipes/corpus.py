@@ -30,12 +30,15 @@ def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
         corpus: the name that the user gives, which wins.
 
     Raises:
-        ValueError: if the folder has no text.json and no name is given.
+        ValueError: if the folder has no text.json and no name is given, or the file is damaged.
     """
     path = data / "text.json"
     found: dict[str, Any] = {"name": data.resolve().name, "corpus": "", "languages": None}
     if path.is_file():
-        found |= json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found |= json.loads(path.read_text(encoding="utf-8"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
     elif corpus is None:
         raise ValueError(f"DATA {data} has no text.json, which amlp-fairseq prepare writes; name its --corpus")
     if corpus is not None:
@@ -64,3 +67,8 @@ def chosen_recipe(row: str, scale: str, text: dict[str, Any]) -> Recipe:
     if language_model and "encoder-layers" in recipe.train:
         raise ValueError(f"--scale {scale} is for models with an encoder; for language models: embedded_lm, paper")
     return recipe
+
+
+def is_distilled(data: Path) -> bool:
+    """Whether the targets of a data folder are a teacher's translations."""
+    return (data / "manifest.json").is_file()

@@ -13,8 +13,9 @@ With REVERSE, a checkpoint that translates DATA's targets into the language of i
 from REVERSE (--sampling --sampling-topp 0.9 --beam 1 --seed 1, 2, …), their targets TEACHER's translations of those.
 
 Pairs are left out if one side is empty, or has more than R times the tokens of the other plus 5; R is 3 where it is not
-given, and summaries are not left out for being shorter than what they are of. OUT/manifest.json has
-teacher, data, options, versions, counts and checksums.
+given, and summaries are not left out for being shorter than what they are of. So are pairs of DATA with a side that is
+longer than TEACHER's positions or --max-tokens. OUT/manifest.json has teacher, data, options, versions, counts and
+checksums.
 
 The training data are decoded in N shards, J at a time. If there are several GPUs, each job has one of them; on a CPU,
 OMP_NUM_THREADS should be the number of cores divided by J. Finished shards are kept in OUT.unfinished: after an
@@ -27,6 +28,7 @@ import argparse
 import fcntl
 import json
 import logging
+import os
 import shutil
 import sys
 from collections import Counter
@@ -49,11 +51,11 @@ from amlp_fairseq.usage import command_parser, folder, positive
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
-#: Options that would change which sentences are decoded, or what the S- and H- lines say.
+#: Options that would change which sentences are decoded, or what the S- and H- lines say, or give the references away.
 REFUSED = frozenset(
     "--path --user-dir --gen-subset --source-lang -s --target-lang -t --nbest --quiet --results-path --post-process "
     "--remove-bpe --bpe --tokenizer --replace-unk --truncate-source --skip-invalid-size-inputs-valid-test --num-shards "
-    "--shard-id --distributed-world-size --distributed-rank".split()
+    "--shard-id --distributed-world-size --distributed-rank --score-reference --prefix-size --constraints".split()
 )
 #: Prefixes of the names of those files in DATA that are not copied to OUT.
 NOT_KEPT = ("train", "preprocess.log", "manifest.json")
@@ -121,6 +123,9 @@ def write_pairs(
     end = corpus.dictionaries[1].eos()
     counts: Counter[str] = Counter()
     for number, source in enumerate(corpus.sources):
+        if number not in hypotheses:
+            counts["long"] += 1
+            continue
         words = hypotheses[number]
         decision = verdict(len(source) - 1, len(words), max_ratio)
         counts[decision] += 1
@@ -130,13 +135,15 @@ def write_pairs(
     for prefix, builder in zip(prefixes, builders, strict=True):
         builder.finalize(indexed_dataset.index_file_path(str(prefix)))
     if not counts["kept"]:
-        raise DistillError(f"no pair is left: {counts['empty']} were empty, {counts['ratio']} beyond --max-ratio")
-    return {"sentences": len(corpus.sources), **{name: counts[name] for name in ("empty", "ratio", "kept")}}
+        left_out = f"{counts['empty']} were empty, {counts['long']} too long, {counts['ratio']} beyond --max-ratio"
+        raise DistillError(f"no pair is left: {left_out}")
+    return {"sentences": len(corpus.sources), **{name: counts[name] for name in ("empty", "ratio", "long", "kept")}}
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names of all files in a folder and the folders in it."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """The names of all files in a folder and the folders in it, those that are links, too."""
+    paths = [Path(where, name) for where, _, names in os.walk(folder, followlinks=True) for name in names]
+    return sorted(str(path.relative_to(folder)) for path in paths if path.is_file())
 
 
 def existing(name: str, paths: str) -> list[Path]:
@@ -213,8 +220,10 @@ class Distillation:
             self.models["reverse"] = existing("--reverse", reverse)
         if out.exists():
             raise DistillError(f"OUT {out} exists")
+        if data.resolve() in out.resolve().parents:
+            raise DistillError(f"OUT {out} is in DATA {data}, all files of which are copied: name a folder elsewhere")
         self.options = [*OPTIONS, *given]
-        self.corpus = Corpus.load(data, self.options)
+        self.corpus = Corpus.load(data, self.options, teacher)
         check_direction(self.models.get("reverse", []), *reversed(self.corpus.languages))
         if shards is None:
             shards = max(1, min(16, len(self.corpus.sources) // 2000, len(self.corpus.batches)))
@@ -245,7 +254,7 @@ class Distillation:
             counts = self.translate(self.corpus, self.teacher, self.unfinished, lock, result / "train")
             sampled = [self.translate_sample(number, lock, result) for number in range(1, self.samples + 1)]
             for name in kept_as_is:
-                (result / name).parent.mkdir(exist_ok=True)
+                (result / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(self.data / name, result / name)
             manifest = {
                 **{name: self.checkpoints(name, settings[name]) for name in self.models},
@@ -279,12 +288,12 @@ class Distillation:
         them; returns the counts."""
         assert self.reverse is not None
         sources, targets = (self.unfinished / f"{side}{number}" for side in ("sources", "targets"))
-        backwards = Corpus.load(self.data, [*self.options, *SAMPLING, str(number)], reverse=True)
+        backwards = Corpus.load(self.data, [*self.options, *SAMPLING, str(number)], self.reverse, reverse=True)
         self.translate(backwards, self.reverse, sources, lock, sources / "train")
         for path in self.data.glob("dict.*.txt"):
             shutil.copyfile(path, sources / path.name)
         return self.translate(
-            Corpus.load(sources, self.options), self.teacher, targets, lock, result / f"train{number}"
+            Corpus.load(sources, self.options, self.teacher), self.teacher, targets, lock, result / f"train{number}"
         )
 
 

@@ -24,9 +24,21 @@ class Download(NamedTuple):
 
 
 def read_checksums(path: Path) -> dict[str, str]:
-    """Checksums by name, as ``sha256sum`` writes them; none where there is no file."""
+    """Checksums by name, as ``sha256sum`` writes them; none where there is no file.
+
+    Raises:
+        ValueError: naming file and line of what is not a checksum and a name.
+    """
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {name.lstrip("*"): checksum for checksum, name in (line.split(maxsplit=1) for line in lines)}
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        words = line.split(maxsplit=1)
+        if len(words) != 2:
+            raise ValueError(f"{path}, line {number}: {line!r} is not a checksum and a name, as sha256sum writes them")
+        found[words[1].lstrip("*")] = words[0]
+    return found
 
 
 def sha256(path: Path) -> str:

@@ -17,6 +17,7 @@ taken, by fairseq-eval-lm, whose options are the ones that may be given.
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -27,11 +28,11 @@ from typing import Any
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
-from amlp_fairseq.compat.training_folder import LAST
+from amlp_fairseq.compat.training_folder import LAST, hold
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
-from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
+from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.kytea import segmenter
@@ -42,6 +43,12 @@ from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.watching import watching
 from amlp_fairseq.usage import command_parser, flags_of
+
+#: Options of fairseq-generate that would decode something else than what is scored, or the references themselves.
+REFUSED = frozenset(
+    "--path --gen-subset --results-path --source-lang -s --target-lang -t --num-shards --shard-id --score-reference "
+    "--prefix-size".split()
+)
 
 
 class Evaluation:
@@ -77,6 +84,17 @@ class Evaluation:
                 "since the training, give --row and --scale"
             )
         return self.recipe.rescored
+
+    @property
+    def changes(self) -> list[str]:
+        """The given options that change what is found, not how fast or where; --rescore-path has ways of its own."""
+        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        for flag in ("--batch-size", "--max-sentences", "--max-tokens", "--num-workers", "--rescore-path"):
+            own.add_argument(flag)
+        own.add_argument("--cpu", action="store_true")
+        own.add_argument("--fp16", action="store_true")
+        rest = own.parse_known_args(self.rest)[1]
+        return [quoted(rest)] if rest else []
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
@@ -127,11 +145,12 @@ class Evaluation:
 
     def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
         """The scores of a way of decoding and its latency; the hypotheses are written to a file."""
-        printed = self.generate(subset, values, output, "--batch-size", "1")
+        batched = self.given & {"--batch-size", "--max-sentences", "--max-tokens"}
+        printed = self.generate(subset, values, output, *([] if batched else ["--batch-size", "1"]))
         scores = self.scored(subset, printed)
         hypotheses = hypotheses_of(printed, scores["sentences"])
         output.with_suffix(".hyp").write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
-        if self.given & {"--batch-size", "--max-sentences", "--max-tokens"}:
+        if batched:
             scores.pop("milliseconds_per_sentence", None)  # not a latency
         return scores
 
@@ -172,11 +191,11 @@ class Evaluation:
                     "scale": self.recipe.scale,
                     "system": self.recipe.row,
                     **({"training_options": self.recipe.changes} if self.recipe.changes else {}),
-                    "distilled": (self.data / "manifest.json").is_file(),
+                    "distilled": is_distilled(self.data) if self.recipe.distilled is None else self.recipe.distilled,
                     "split": subset,
                     "subset": self.text[f"{subset}_set"],
                     "data_sha256": data_sha256(self.data, subset),
-                    "decoding": name,
+                    "decoding": ", ".join([name, *self.changes]),
                     "average": dict([averaged]),
                     "options": quoted([*flags(values, self.recipe.row), *self.rest]),
                 }
@@ -230,6 +249,9 @@ def main() -> None:
     last = args.checkpoints / LAST
     if not last.is_file():
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {LAST}")
+    if refused := REFUSED & {*(word.split("=")[0] for word in rest)}:
+        raise ValueError(f"{', '.join(sorted(refused))} cannot be given: --subset says what is decoded")
+    hold(args.checkpoints / ".evaluation.lock", f"CHECKPOINTS {args.checkpoints}: another evaluation writes there")
     model = describe(last, args.data)
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
     results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(subsets)

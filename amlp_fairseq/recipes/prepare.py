@@ -25,11 +25,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
 from amlp_fairseq.recipes.config import names, prepare_settings
+from amlp_fairseq.recipes.distill import locked
 from amlp_fairseq.recipes.download import Download, download, read_checksums, sha256
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, both_sides, find, lines, writing
@@ -92,7 +93,7 @@ def own_settings(args: argparse.Namespace) -> Settings:
             raise ValueError(f"{given}: the suffixes do not name {count}; give --languages")
         if named != languages:
             raise ValueError(f"{given}: not the languages of --train, {' and '.join(languages)}")
-        first, second = [*(str(file.resolve()) for file in files), ""][:2]
+        first, second = [*(str(file.absolute()) for file in files), ""][:2]
         texts[role] = [(first, second)]
         check_text(files)
         rows = zip(*map(lines, files), strict=False)  # sides of unequal length are refused later, with their counts
@@ -136,14 +137,28 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
         raise ValueError(f"--vocab-size {args.vocab_size}: the words of {args.corpus} are not segmented")
 
 
-def corpus_settings(args: argparse.Namespace, downloads: list[Download]) -> Settings:
-    """Download the files of a corpus of configs/data; returns its settings.
+def configuration(args: argparse.Namespace) -> dict[str, Any]:
+    """What the configuration of a corpus says.
 
     Raises:
-        ValueError: for options that do not fit, and downloads that fail.
+        ValueError: for unknown names, and options that do not fit.
     """
-    given: dict[str, Any] = prepare_settings(args.corpus, args.variant)
+    given = prepare_settings(args.corpus, args.variant)
     refuse_options(args, given)
+    return given
+
+
+def corpus_settings(args: argparse.Namespace, given: dict[str, Any], downloads: list[Download]) -> Settings:
+    """Download the files of a corpus of configs/data; returns its settings.
+
+    Args:
+        args: of the command line.
+        given: what ``configuration`` returns.
+        downloads: what is downloaded is added to it.
+
+    Raises:
+        ValueError: for downloads that fail.
+    """
     archives, files, base = given.pop("archives", None) or {}, given.pop("files", {}), given.pop("base-url", None)
     lists = given.pop("lists", None) or {}
     given.pop("by-hand", None)
@@ -197,9 +212,9 @@ def same_settings(path: Path, settings: dict[str, Any], unused: Collection[str] 
         if name not in before or before[name] == value or name in unused:
             continue  # an older version may not have had this setting
         if name.endswith("_sha256"):
-            files = [file for (file, now), (_, then) in zip(value, before[name], strict=True) if now != then]
+            files = [file for file, checksum in value if [file, checksum] not in before[name]]
             raise ValueError(
-                f"{path.parent} was begun with other text in {' and '.join(files)} (--{name.removesuffix('_sha256')}): "
+                f"{path.parent} was begun with other text in {' and '.join(files)} ({name.removesuffix('_sha256')}): "
                 f"delete {path.parent} or choose another folder"
             )
         raise ValueError(
@@ -212,11 +227,21 @@ def same_settings(path: Path, settings: dict[str, Any], unused: Collection[str] 
             json.dump(changed, file, indent=1)
 
 
-def checksums(args: argparse.Namespace) -> dict[str, Any]:
-    """Settings that say what is in the user's files: names and SHA-256, for each part."""
+def files_of_user(args: argparse.Namespace, settings: Settings) -> dict[str, list[Path]]:
+    """The files that the user names, or those of ``--data``, for each part."""
+    if args.corpus == OWN:
+        return {role: getattr(args, role) for role in ("train", *EVALUATION)}
     return {
-        f"{role}_sha256": [(file.name, sha256(file)) for file in getattr(args, role)] for role in ("train", *EVALUATION)
+        role: [file for found in find(args.data, both_sides(pattern, settings.languages), args.out) for file in found]
+        for role in ("train", *EVALUATION)
+        for archive, pattern in getattr(settings, role)
+        if archive == str(args.data)
     }
+
+
+def checksums(files: dict[str, list[Path]]) -> dict[str, Any]:
+    """Settings that say what is in files: names and SHA-256, for each part."""
+    return {f"{role}_sha256": [(file.name, sha256(file)) for file in each] for role, each in files.items()}
 
 
 def unused_settings(texts: Texts) -> list[str]:
@@ -237,8 +262,8 @@ def refuse_empty(texts: Texts) -> None:
             raise ValueError(f"{path}: nothing is left of {name} after the filter; give other text and another folder")
 
 
-def binarise(texts: Texts, out: Path, workers: int) -> Path:
-    """Run fairseq-preprocess on the pieces, into a folder of its own."""
+def binarise(texts: Texts, out: Path, workers: int, lock: IO[str]) -> Path:
+    """Run fairseq-preprocess on the pieces, into a folder of its own; while it runs, it holds the lock, too."""
     folder, log = out / "data-bin.unfinished", out / "preprocess.log"
     shutil.rmtree(folder, ignore_errors=True)
     if len(texts.settings.languages) == 1:
@@ -251,7 +276,7 @@ def binarise(texts: Texts, out: Path, workers: int) -> Path:
         words += [f"--{role}pref", f"text/pieces/{role}{suffix}"]  # relative to OUT: fairseq splits names at commas
     with log.open("wb") as file:
         command = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
-        done = subprocess.run(command, stdout=file, stderr=file, cwd=out)
+        done = subprocess.run(command, stdout=file, stderr=file, cwd=out, pass_fds=[lock.fileno()])
     if done.returncode:
         printed = log.read_text(encoding="utf-8", errors="replace")
         raise failed("fairseq-preprocess", done.returncode, printed, log)
@@ -352,21 +377,22 @@ def main() -> None:
     for name in of_corpora if args.corpus == OWN else ("train", *EVALUATION, "languages"):
         if getattr(args, name):
             parser.error(f"--{name.replace('_', '-')} is not for {args.corpus}")
-    for name in ("data", "checksums"):
-        path = getattr(args, name)
-        if path is not None and not path.exists():
-            parser.error(f"--{name} {path} does not exist")
-    downloads: list[Download] = []
-    settings = own_settings(args) if args.corpus == OWN else corpus_settings(args, downloads)
-    args.out.mkdir(parents=True, exist_ok=True)
-    texts = Texts(args.out, settings, args.workers)
-    stored = settings_to_store(settings) | (checksums(args) if args.corpus == OWN else {})
-    same_settings(args.out / "settings.json", stored, unused_settings(texts))
-    texts.run()
-    if not (args.out / "data-bin").exists():
-        refuse_empty(texts)
-        corpus = "" if args.corpus == OWN else args.corpus
-        finish(texts, corpus, args.out, binarise(texts, args.out, args.workers), downloads)
+    if args.data is not None and not args.data.is_dir():
+        parser.error(f"--data {args.data}: there is no such folder")
+    if args.checksums is not None and not args.checksums.exists():
+        parser.error(f"--checksums {args.checksums} does not exist")
+    given = own_settings(args) if args.corpus == OWN else configuration(args)
+    with locked(args.out) as lock:
+        downloads: list[Download] = []
+        settings = given if isinstance(given, Settings) else corpus_settings(args, given, downloads)
+        texts = Texts(args.out, settings, args.workers)
+        stored = settings_to_store(settings) | checksums(files_of_user(args, settings))
+        same_settings(args.out / "settings.json", stored, unused_settings(texts))
+        texts.run()
+        if not (args.out / "data-bin").exists():
+            refuse_empty(texts)
+            corpus = "" if args.corpus == OWN else args.corpus
+            finish(texts, corpus, args.out, binarise(texts, args.out, args.workers, lock), downloads)
 
 
 if __name__ == "__main__":

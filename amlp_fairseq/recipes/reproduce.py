@@ -15,7 +15,9 @@ are decoded in batches and no latencies are stored, because the jobs slow each o
 
 from __future__ import annotations
 
+import argparse
 import os
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
@@ -24,18 +26,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.beginning import write_fitted
-from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted, tables
+from amlp_fairseq.recipes.config import Recipe, corpus_metric, load, names, quoted, read, tables
 from amlp_fairseq.recipes.corpus import text_settings
 from amlp_fairseq.recipes.distill import teachers_of
 from amlp_fairseq.recipes.experiment import Experiment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
+from amlp_fairseq.recipes.train import changes, has_ended
 from amlp_fairseq.recipes.train import command as train_command
-from amlp_fairseq.recipes.train import has_ended
 from amlp_fairseq.usage import command_parser, positive
 
 TARGETS = ("raw", "distilled")
@@ -86,15 +89,27 @@ class Reproduction:
         ]
 
     def known(self) -> dict[Experiment, set[str]]:
-        """The ways of decoding in which experiments have results on the test set of this data."""
+        """The ways of decoding in which experiments have results on the test set of this data, with the same scale and
+        options of training."""
         found: dict[Experiment, set[str]] = defaultdict(set)
         if self.results.exists():
             data = self.data(distilled=False)  # distilled data have the same test set and dictionaries
             checksum, name = data_sha256(data, "test"), text_settings(data, self.corpus)["name"]
             for line in read_results(self.results):
-                if line["split"] == "test" and same_data(line, checksum, name):
-                    found[Experiment.of(line)].add(line["decoding"])
+                experiment = Experiment.of(line)
+                if (
+                    line["split"] == "test"
+                    and same_data(line, checksum, name)
+                    and self.is_like(experiment, line.get("scale", ""), line.get("training_options", ""))
+                ):
+                    found[experiment].add(line["decoding"])
         return found
+
+    def is_like(self, experiment: Experiment, scale: str, training_options: str) -> bool:
+        """Whether a training at this scale with these options of the user's is the experiment's."""
+        begins = ["--finetune-from-model", ""] if self.from_teacher and experiment.distilled else []
+        expected = [*self.options, *self.training, *begins]
+        return scale == self.scale and _apart(shlex.split(training_options)) == _apart(expected)
 
     def evaluations(self, experiment: Experiment, known: Set[str]) -> list[list[str]]:
         """The options of each evaluation that an experiment needs, where some ways of decoding have results."""
@@ -167,6 +182,12 @@ class Reproduction:
         """Train, and evaluate unless the ways of decoding have results."""
         folder, data, log = self.work / experiment.name, self.data(experiment.distilled), experiment.name
         recipe = load(experiment.row, self.corpus, self.scale)
+        begun = read(folder / RECIPE) if (folder / RECIPE).is_file() else None
+        if begun and not self.is_like(experiment, begun.scale, begun.changes):
+            raise ValueError(
+                f"--work {self.work}: {experiment.name} was trained at --scale {begun.scale} with other options "
+                f"({begun.changes or 'none'}): give another --work"
+            )
         names = ["--row", experiment.row, "--scale", self.scale, "--corpus", self.corpus]
         options = ["--seed", str(experiment.seed), *self.options, *self.training]
         words = train_command(recipe, data, folder, options, os.environ)
@@ -177,6 +198,14 @@ class Reproduction:
         evaluation: list[object] = [folder, data, "--results", self.results, *self.options, *self.decoding]
         for choice in self.evaluations(experiment, known):
             self.command("evaluate", *evaluation, *choice, log=log)
+
+
+def _apart(words: Sequence[str]) -> tuple[bool, str]:
+    """Whether options of training have a model to begin with, and the others but the seed and the device."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--finetune-from-model")
+    given, rest = own.parse_known_args(words)
+    return given.finetune_from_model is not None, changes(rest)
 
 
 def main() -> None:
@@ -238,7 +267,7 @@ def main() -> None:
     targets = args.targets or (["raw"] if language_models else TARGETS)
     experiments = [
         Experiment(row, distilled, seed)
-        for seed in args.seeds
+        for seed in dict.fromkeys(args.seeds)
         for distilled in (target == "distilled" for target in targets)
         for row in (args.rows or rows)
     ]

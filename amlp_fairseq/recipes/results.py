@@ -21,7 +21,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         ValueError: naming a line that is damaged, or no result.
     """
     lines = []
-    for number, text in enumerate(_whole(path).decode("utf-8").splitlines(), 1):
+    for number, text in enumerate(_whole(path).splitlines(), 1):  # of bytes: a string has other ends of lines, too
         try:
             lines.append(json.loads(text))
         except ValueError as error:

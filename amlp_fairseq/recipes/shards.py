@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -9,13 +10,15 @@ import warnings
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
+import numpy as np
 import torch
+from fairseq import checkpoint_utils, tasks, utils
 from fairseq import options as fairseq_options
-from fairseq import tasks
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
@@ -41,7 +44,8 @@ class Corpus:
         languages: source and target.
         dictionaries: theirs.
         sources: the binarised sentences.
-        batches: numbers of the sentences of each batch, in the order in which fairseq-generate decodes them.
+        batches: numbers of the sentences of each batch, in the order in which fairseq-generate decodes them; those that
+            are too long are in none.
         options: of fairseq-generate.
     """
 
@@ -54,37 +58,54 @@ class Corpus:
     options: list[str]
 
     @classmethod
-    def load(cls, folder: Path, options: list[str], reverse: bool = False) -> Corpus:
+    def load(cls, folder: Path, options: list[str], model: str, reverse: bool = False) -> Corpus:
         """The corpus of a folder, batched by fairseq-generate's options.
 
         Args:
             folder: made by fairseq-preprocess.
             options: of fairseq-generate.
+            model: a checkpoint, or several joined by ':'; pairs that are longer than its positions are not decoded.
             reverse: whether the targets are to be translated into the language of the sources.
 
         Raises:
             DistillError: if there is not exactly one training set, or the options leave sentences out.
         """
-        pair = find_pair(folder)
-        source, target = reversed(pair.split("-")) if reverse else pair.split("-")
+        languages = find_languages(folder)
+        pair = "-".join(languages)
+        source, target = reversed(languages) if reverse else languages
         parser = fairseq_options.get_generation_parser()
         words = [str(folder), "--source-lang", source, "--target-lang", target, "--path", "", *options]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hydra warns of fairseq
             cfg = convert_namespace_to_omegaconf(fairseq_options.parse_args_and_arch(parser, words))
         task = tasks.setup_task(cfg.task)
+        overrides = ast.literal_eval(cfg.common_eval.model_overrides)
+        models, _ = checkpoint_utils.load_model_ensemble(utils.split_paths(model), overrides, task)
         task.load_dataset("train")
+        dataset = task.dataset("train")
+        positions = utils.resolve_max_positions(task.max_positions(), *(each.max_positions() for each in models))
+        limits = [int(min(cfg.dataset.max_tokens, each)) for each in positions]
+        _, too_long = dataset.filter_indices_by_size(np.arange(len(dataset)), limits)
+        if len(too_long) == len(dataset):
+            raise DistillError(
+                f"DATA {folder} has no pair of at most {limits} tokens, which {model} and --max-tokens allow"
+            )
+        if too_long:
+            options = [*options, "--skip-invalid-size-inputs-valid-test", "--max-source-positions", str(limits[0])]
+            options += ["--max-target-positions", str(limits[1])]
         iterator = task.get_batch_iterator(
-            task.dataset("train"),
+            dataset,
             max_tokens=cfg.dataset.max_tokens,
             max_sentences=cfg.dataset.batch_size,
+            max_positions=limits,
+            ignore_invalid_inputs=True,
             required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
             seed=cfg.common.seed,
         )
         dictionaries = task.source_dictionary, task.target_dictionary
         sources = data_utils.load_indexed_dataset(str(folder / f"train.{pair}.{source}"), dictionaries[0])
         batches = [[int(number) for number in batch] for batch in iterator.frozen_batches]
-        if sorted(number for batch in batches for number in batch) != list(range(len(sources))):
+        if sorted([*too_long, *(number for batch in batches for number in batch)]) != list(range(len(sources))):
             raise DistillError(f"with {' '.join(options)} not every sentence of {folder} is decoded once")
         return cls(folder, pair, (source, target), dictionaries, sources, batches, options)
 
@@ -121,15 +142,19 @@ class Corpus:
         return hypotheses
 
 
-def find_pair(folder: Path) -> str:
-    """The language pair of a folder's training data."""
+def find_languages(folder: Path) -> tuple[str, str]:
+    """Source and target language of a folder's training data; their names may have hyphens."""
     names = sorted(path.name.split(".") for path in folder.glob("train*.*-*.*.idx"))
     found = sorted({".".join(name[:2]) for name in names})
     if not found:
         raise DistillError(f"DATA {folder} has no training data of fairseq-preprocess")
     if len(found) > 1:
         raise DistillError(f"DATA {folder} has several training sets, one is needed: {', '.join(found)}")
-    return names[0][1]
+    pair, languages = names[0][1], [name[2] for name in names]
+    for source, target in permutations(languages, 2):
+        if f"{source}-{target}" == pair:
+            return source, target
+    raise DistillError(f"DATA {folder} has {found[0]} in {', '.join(languages)} alone: both languages are needed")
 
 
 def job_environments(jobs: int, cpu: bool) -> list[dict[str, str]]:

@@ -27,6 +27,8 @@ from amlp_fairseq.usage import command_parser
 
 UNSTATED = "?: the paper does not say of which kind its BLEU is; ours is detokenised."
 ORDERINGS = CONFIGS / "orderings.yaml"
+#: What every result has, beside its scores.
+FIELDS = ("data", "scale", "system", "distilled", "decoding", "seed", "parameters", "updates")
 
 
 class Key(NamedTuple):
@@ -91,6 +93,11 @@ class Results:
         spread = f" ± {stdev(values):.2f} ({len(values)})" if len(values) > 1 else ""
         return f"{fmean(values):.2f}{spread}"
 
+    def calls(self, key: Key) -> str:
+        """Decoder calls a sentence, the mean over seeds; empty if a decoding without --print-step is among them."""
+        counted = all("steps_per_sentence" in line for line in self.groups[key])
+        return f"{self.mean(key, 'steps_per_sentence'):.2f}" if counted else ""
+
     def difference(self, key: Key, published: dict[str, Any]) -> str:
         """How much higher our number is than a paper's, empty where they cannot be compared."""
         theirs = published.get("distilled" if key.distilled else self.metric.title.lower())
@@ -119,7 +126,7 @@ class Results:
                         self.score(key) if name == self.metric.main else f"{self.mean(key, name):.2f}"
                         for name in self.metric.columns.values()
                     ),
-                    *([f"{self.mean(key, 'steps_per_sentence'):.2f}"] if calls else []),
+                    *([self.calls(key)] if calls else []),
                     f"{line['parameters'] / 1e6:.2f}M",
                     str(line["updates"]),
                 ]
@@ -210,9 +217,25 @@ def claimed(claim: dict[str, Any], side: str) -> Key:
     return Key(claim[side][0], len(claim[side]) == 3, claim[side][1], "test")
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The results in a file.
+
+    Raises:
+        ValueError: naming the file, if it has none, or lines that are no results.
+    """
+    lines = read_results(path)
+    if not lines:
+        raise ValueError(f"{path} has no results")
+    needed = [*FIELDS, *METRICS[metric_of(lines[0])].columns.values()]
+    for count, line in enumerate(lines, 1):
+        if missing := [name for name in needed if line.get(name) is None]:
+            raise ValueError(f"{path}, result {count} has no {', '.join(missing)}: amlp-fairseq evaluate writes them")
+    return lines
+
+
 def report(path: Path) -> str:
     """All tables of a file of results."""
-    results = Results(read_results(path))
+    results = Results(read_lines(path))
     name = results.scale if results.data in results.scale else f"{results.data}, scale {results.scale}"
     parts = [f"# {name}", results.overview(), results.notes()]
     for table, text in results.comparisons().items():

@@ -455,13 +455,23 @@ class Texts:
             write_rows(rows, self.pair(stage, name))
 
     def rows(self, stage: str, name: str) -> Iterator[Row]:
+        self.count(stage, name)
         yield from zip(*map(lines, self.pair(stage, name)), strict=True)
 
-    def count(self, stage: str, name: str) -> int:
-        counts = [count_lines(path) for path in self.pair(stage, name)]
-        if counts[0] != counts[-1]:
-            raise ValueError(f"{self.pair(stage, name)[0]} has {counts[0]} lines, the other side has {counts[-1]}")
-        return counts[0]
+    def count(self, stage: str, name: str, *others: str) -> int:
+        """How many lines the files of a name have, at a stage and others.
+
+        Raises:
+            ValueError: naming two files, if they do not have the same number.
+        """
+        first, *rest = [path for each in (stage, *others) for path in self.pair(each, name)]
+        expected = count_lines(first)
+        for path in rest:
+            if (count := count_lines(path)) != expected:
+                raise ValueError(
+                    f"{first} has {expected} lines, {path} has {count}: delete {self.folder} and run again"
+                )
+        return expected
 
     def collect(self) -> None:
         """Archives and evaluation sets to ``raw``."""
@@ -526,6 +536,7 @@ class Texts:
         with writing(*outputs) as files:
             kept, limits = 0, (settings.max_length, settings.max_ratio)
             for part in self.parts:
+                self.count(stage, part, "raw")
                 for row, raw in zip(self.rows(stage, part), self.rows("raw", part), strict=True):
                     if settings.filter_by == "none" or is_good(row[0], row[-1], *limits):
                         kept += 1

@@ -28,11 +28,12 @@ from fairseq import checkpoint_utils
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.processes import started_by_torchrun
-from amlp_fairseq.compat.training_folder import LAST
+from amlp_fairseq.compat.training_folder import BUSY, LAST, hold
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save
-from amlp_fairseq.recipes.corpus import chosen_recipe, recipe_arguments, text_settings
+from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
+from amlp_fairseq.recipes.results import data_sha256
 from amlp_fairseq.usage import command_parser, flags_of, folder
 
 
@@ -130,32 +131,44 @@ def main() -> None:
         run(["--user-dir", str(PLUGIN), *sys.argv[1:]])
         return
     parser = command_parser("train", __doc__)
-    parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
+    parser.add_argument("data", metavar="DATA", type=folder, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser)
-    parser.add_argument("--save-dir", type=folder, help="default: checkpoints/<corpus>/<scale>/<row>")
+    parser.add_argument("--save-dir", type=folder, help="default: checkpoints/CORPUS[-distilled]/SCALE/ROW")
     parser.add_argument("--print", action="store_true", help="only show the configuration and the command")
     args, rest = parse_with_fairseqs(parser)
     if not args.data.is_dir():
         parser.error(f"DATA {args.data}: there is no such folder")
     text = text_settings(args.data, args.corpus)
     recipe = chosen_recipe(args.row, args.scale, text)
-    save_dir = args.save_dir or Path("checkpoints", text["name"], recipe.scale, recipe.row)
+    distilled = is_distilled(args.data)
+    save_dir = args.save_dir or Path("checkpoints", text["name"] + "-distilled" * distilled, recipe.scale, recipe.row)
     words = command(recipe, args.data, save_dir, rest, os.environ)
     recipe = replace(recipe, task=recipe.task | chosen_languages(rest), changes=changes(rest))
     if args.print:
         content = {name: value for name, value in vars(recipe).items() if name != "published"}
         print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "\n" + quoted(["fairseq-train", *words]))
         return
-    if (save_dir / RECIPE).is_file() and (save_dir / LAST).is_file():
-        begun = read(save_dir / RECIPE)
-        if (begun.row, begun.scale) != (recipe.row, recipe.scale):
-            parser.error(
-                f"--save-dir {save_dir} has a training of --row {begun.row} --scale {begun.scale}: give another folder"
-            )
+    recipe = replace(recipe, training_set=data_sha256(args.data, "train"), distilled=distilled)
+    begun = read(save_dir / RECIPE) if (save_dir / RECIPE).is_file() and (save_dir / LAST).is_file() else recipe
+    if (begun.row, begun.scale) != (recipe.row, recipe.scale):
+        parser.error(
+            f"--save-dir {save_dir} has a training of --row {begun.row} --scale {begun.scale}: give another folder"
+        )
+    if begun.training_set not in ("", recipe.training_set):
+        parser.error(
+            f"--save-dir {save_dir} has a training on another training set than DATA {args.data}'s: give another folder"
+        )
     print("+", quoted(["fairseq-train", *words]), file=sys.stderr, flush=True)
     if os.environ.get("RANK", "0") == "0":
         save_dir.mkdir(parents=True, exist_ok=True)
-        save(recipe, save_dir / RECIPE)
+        hold(save_dir / ".recipe.lock", f"--save-dir {save_dir}: {BUSY}")
+        if not (save_dir / RECIPE).is_file() or not has_ended(words, save_dir):
+            save(recipe, save_dir / RECIPE)
+        elif begun.changes != recipe.changes:
+            print(
+                f"train: {save_dir} has ended with other options, which stay: {begun.changes or 'none'}",
+                file=sys.stderr,
+            )
     run(words)
 
 

@@ -377,6 +377,7 @@ class _Search:
                 logits = logits / options.temperature
             all_lprobs.append(log_probabilities(logits))
             if weights is not None:
+                weights = weights / len(self.decodings)
                 attention = weights if attention is None else attention + weights
         if len(all_lprobs) == 1:
             return all_lprobs[0], attention

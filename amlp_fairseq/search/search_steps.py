@@ -240,6 +240,7 @@ def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:
         kind: ``fairseq``: length^α, with α = 1 Algorithm 1's; ``gnmt``: ((5 + length) / 6)^α (Wu et al. 2016), as in
             the authors' code.
     """
+    alpha = float(alpha)  # whole numbers have no negative powers
     return length**alpha if kind == "fairseq" else ((5 + length) / 6) ** alpha
 
 

@@ -11,6 +11,9 @@ from fairseq.data import Dictionary
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
+#: A helper has no helpers, even if its folder names some.
+NO_HELP = dict.fromkeys(("rescore_path", "draft_path", "draft", "draft_file"))
+
 
 def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None) -> tuple[Any, Any]:
     """The task and the model of a checkpoint or model folder, on the device and in the type of the one that is helped.
@@ -25,7 +28,7 @@ def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None)
     Raises:
         ValueError: for what cannot be read, and for other dictionaries.
     """
-    overrides = {"data": cfg.data, "decode_dtype": cfg.decode_dtype}
+    overrides = {"data": cfg.data, "decode_dtype": cfg.decode_dtype, **NO_HELP}
     try:
         (model, *others), saved, task = checkpoint_utils.load_model_ensemble_and_task(
             utils.split_paths(path), arg_overrides=overrides, task=task

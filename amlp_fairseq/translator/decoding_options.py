@@ -20,6 +20,8 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
 }
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
+#: What is wrong with other alignments.
+PAIRS = "a translation comes with pairs of pieces, which 'hard' finds"
 #: What the value of an option must be, by the type of its field.
 KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "True or False"),
@@ -66,4 +68,6 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
         flag = others[0].replace("_", "-")
         hint = "--device cpu" if flag == "cpu" else f"amlp-fairseq options {task} lists them"
         raise ValueError(f"--{flag} is not an option of decoding ({hint})")
+    if given.get("print_alignment", "hard") != "hard":
+        raise ValueError(f"--print-alignment {given['print_alignment']}: {PAIRS}")
     return {name: value for name, value in given.items() if name in known}

@@ -31,7 +31,14 @@ def split(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tup
     """
     import sentencex  # here, because machines without a network may lack it: no checkpoint needs it
 
-    for sentence in sentencex.segment(language, " ".join(text.split())):
+    sentences: list[str] = []
+    for segment in sentencex.segment(language, " ".join(text.split())):
+        sentence = segment.lstrip()
+        if sentences:  # behind a mark like ".[1]" the space is the next segment's
+            sentences[-1] += segment[: len(segment) - len(sentence)]
+        if sentence:
+            sentences.append(sentence)
+    for sentence in sentences:
         body = sentence.rstrip()
         space = sentence[len(body) :]
         if fits(body):

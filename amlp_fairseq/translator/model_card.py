@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from amlp_fairseq.recipes.metrics import METRICS, metric_of
+from amlp_fairseq.recipes.results import markdown, read_results
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
-
-#: What of a result stands in the card, and under which name.
-COLUMNS = {"subset": "test set", "decoding": "decoding", "bleu": "BLEU", "chrf": "chrF", "steps_per_sentence": "calls"}
 
 
 def card(translator: Translator, results: Path) -> str:
@@ -46,11 +44,13 @@ def card(translator: Translator, results: Path) -> str:
 
 def scores(results: Path) -> list[str]:
     """A table of the results of this training."""
-    if not results.is_file():
+    found = read_results(results) if results.is_file() else []
+    if not found:
         return ["It has no scores: `amlp-fairseq evaluate` had not been run where it was made.", ""]
-    found = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    last = {(row["subset"], row["decoding"]): row for row in found}.values()
-    rows = [[*COLUMNS.values()], ["---"] * len(COLUMNS)]
-    rows += [[str(row.get(column, "")) for column in COLUMNS] for row in last]
-    signatures = sorted({row["bleu_signature"] for row in last})
-    return ["## Scores", "", *(f"| {' | '.join(row)} |" for row in rows), "", f"BLEU: `{'`, `'.join(signatures)}`", ""]
+    last = {(row.get("subset"), row.get("decoding")): row for row in found}.values()
+    name = metric_of(found[-1])
+    metric = METRICS[name]
+    columns = {"test set": "subset", "decoding": "decoding", **metric.columns, "calls": "steps_per_sentence"}
+    rows = [[row.get(field, "") for field in columns.values()] for row in last]
+    signatures = sorted({row[f"{name}_signature"] for row in last if f"{name}_signature" in row})
+    return ["## Scores", "", markdown([*columns], rows), "", f"{metric.title}: `{'`, `'.join(signatures)}`", ""]

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from amlp_fairseq.compat.internals import FairseqConfig
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -78,7 +78,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     return dict(config)
 
 
-def write(folder: Path, state: Mapping[str, Any], weights: str, config: dict[str, Any], files: list[Path]) -> None:
+def write(
+    folder: Path, state: Mapping[str, Any], weights: str, config: dict[str, Any], files: Mapping[str, Path]
+) -> None:
     """Make the folder of a model.
 
     Args:
@@ -86,7 +88,7 @@ def write(folder: Path, state: Mapping[str, Any], weights: str, config: dict[str
         state: a checkpoint of fairseq.
         weights: the type to store weights in, one of ``WEIGHT_TYPES``.
         config: ``languages``, ``text`` and ``decoding``, see :func:`read_config`.
-        files: dictionaries and the subword model, to be copied.
+        files: dictionaries and the subword model, to be copied, by their names in the folder.
     """
     cfg = state["cfg"]
     task, model = dict(cfg["task"]), cfg["model"]
@@ -112,8 +114,8 @@ def write(folder: Path, state: Mapping[str, Any], weights: str, config: dict[str
     }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     folder.mkdir()
-    for file in files:
-        shutil.copy(file, folder)
+    for name, file in files.items():
+        shutil.copy(file, folder / name)
     (folder / WEIGHTS).write_bytes(save(_stored(state["model"], weights, shared)))
     (folder / CONFIG).write_text(text, encoding="utf-8")  # last: without it the folder is not a model
 
@@ -137,7 +139,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     if config["model_options"] == "namespace":
         cfg["model"] = argparse.Namespace(**config["model"], data=str(folder))
     cfg["generation"] |= {name: value for name, value in config["decoding"].items() if name in cfg["generation"]}
-    cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in cfg["task"]}
+    kind = TASK_DATACLASS_REGISTRY.get(cfg["task"]["_name"])  # checkpoints of older versions lack its newer options
+    known = cfg["task"].keys() | (kind.__dataclass_fields__.keys() if kind else set())
+    cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in known}
     return {
         "args": None,
         "cfg": OmegaConf.create(cfg, flags={"allow_objects": True}),

@@ -114,6 +114,8 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
+        if self.cfg.generation.print_alignment not in (None, "hard"):
+            raise ValueError(f"print_alignment={self.cfg.generation.print_alignment!r}: {decoding_options.PAIRS}")
         parts = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
         decoded = iter(self._decode([pieces for line in parts for pieces, _ in line]))
         return [_joined([(next(decoded), space) for _, space in line]) for line in parts]

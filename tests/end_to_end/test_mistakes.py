@@ -55,14 +55,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(state, path / "larger/checkpoint_last.pt")
     shutil.copytree(path / "data", path / "half")
     (path / "half/dict.de.txt").unlink()
+    (path / "half/text.json").write_text('{"post_process": null}', encoding="utf-8")
     text = {"latin": (b"a\ncaf\xe9\n", b"a\nb\n"), "bom": (b"\xef\xbb\xbfa\n", b"a\n"), "uneven": (b"a\nb\n", b"a\n")}
+    text |= {"returns": (b"a one\rtwo\r\nb\nc\nd\n", b"A\r\nB\nC\rCC\nD\n"), "ends": (b"a\r\nb\n", b"A\nB\r\n")}
     for name, sides in text.items():
         for language, content in zip(("en", "de"), sides, strict=True):
             (path / f"{name}.{language}").write_bytes(content)
+    (path / "begun").mkdir()
+    (path / "begun/text.json").write_text('{"name": "x",\n}', encoding="utf-8")
+    for name, content in (("empty", ""), ("cut", "row: [")):
+        shutil.copytree(path / "ib", path / name)
+        (path / name / "recipe.yaml").write_text(content, encoding="utf-8")
     (path / "syntax.yaml").write_text("base: ibdecoder\ntrain: {lr: 1\ntask: x\n", encoding="utf-8")
     (path / "itself.yaml").write_text("base: itself\n", encoding="utf-8")
     (path / "text.yaml").write_text("base: ibdecoder\ntrain: lr 1\n", encoding="utf-8")
     (path / "name.yaml").write_text("base: ibdecoder\ntrian: {lr: 1}\n", encoding="utf-8")
+    (path / "name.yml").write_text("base: ibdecoder\ntrian: {lr: 1}\n", encoding="utf-8")
     (path / "flag.yaml").write_text("base: ibdecoder\ntrain:\n  lr: 1\n  max-updaet: 3\n", encoding="utf-8")
     return path
 
@@ -71,8 +79,8 @@ def preprocessing(prefix: str) -> list[str]:
     return ["preprocess", "-s", "en", "-t", "de", "--trainpref", prefix, "--destdir", f"data-{prefix}"]
 
 
-def configured(name: str) -> list[str]:
-    return ["train", "data", "--corpus", "embedded", "--row", f"{name}.yaml", "--scale", "embedded", "--print"]
+def configured(row: str) -> list[str]:
+    return ["train", "data", "--corpus", "embedded", "--row", row, "--scale", "embedded", "--print"]
 
 
 LARGER = "larger/checkpoint_last.pt"
@@ -223,21 +231,53 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
         "preprocess: --trainpref: the numbers of lines differ: uneven.en has 2, uneven.de has 1; line n translates "
         "line n",
     ),
+    "carriage returns": (
+        preprocessing("returns"),
+        "preprocess: returns.en, line 1 has a carriage return inside, where fairseq ends it: sed -i 's/\\r/ /g' "
+        "returns.en",
+    ),
+    "a file in place of a folder": (
+        [*configured("ibdecoder")[:-1], "--save-dir", "latin.en"],
+        "train: latin.en: File exists",
+    ),
+    "data that are there": (
+        ["preprocess", "-s", "en", "-t", "de", "--trainpref", "raw/train", "--destdir", "other"],
+        "preprocess: other/dict.en.txt exists: give another folder, or take this one's (fairseq-preprocess --srcdict, "
+        "--tgtdict)",
+    ),
+    "half a description": (
+        ["train", "begun", "--row", "ibdecoder", "--scale", "embedded", "--print"],
+        "train: begun/text.json is damaged: Expecting property name enclosed in double quotes: line 2 column 1 (char "
+        "14)",
+    ),
+    "no recipe in its file": (
+        ["evaluate", "empty", "half", "--cpu"],
+        "evaluate: empty/recipe.yaml is damaged: TypeError: 'NoneType' object is not subscriptable",
+    ),
+    "half a recipe": (
+        ["evaluate", "cut", "half", "--cpu"],
+        "evaluate: cut/recipe.yaml is damaged: ParserError: while parsing a flow node expected the node content, but "
+        "found '<stream end>' in \"<unicode string>\", line 1, column 7: row: [ ^",
+    ),
+    "name of a section, .yml": (
+        configured("name.yml"),
+        "train: name.yml: 'trian' is unknown; did you mean 'train'? (line 2)",
+    ),
     "YAML": (
-        configured("syntax"),
+        configured("syntax.yaml"),
         "train: syntax.yaml: expected ',' or '}', but got ':' (YAML, line 3, column 5)",
     ),
-    "base": (configured("itself"), "train: itself.yaml: its base is itself, through itself"),
+    "base": (configured("itself.yaml"), "train: itself.yaml: its base is itself, through itself"),
     "section": (
-        configured("text"),
+        configured("text.yaml"),
         "train: text.yaml: train must have keys and values, like {key: value}, not 'lr 1' (line 2)",
     ),
     "flag in YAML": (
-        configured("flag"),
+        configured("flag.yaml"),
         "train: flag.yaml: train: 'max-updaet' is unknown; did you mean 'max-update'? (line 4)",
     ),
     "flag behind a row": (
-        [*configured("../data"), "--save-dri", "checkpoints"],
+        [*configured("../data.yaml"), "--save-dri", "checkpoints"],
         "train: --save-dri is unknown; did you mean --save-dir? (all options: amlp-fairseq train --help)",
     ),
     "BLEU without decoding": (
@@ -245,7 +285,7 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
         "train: --best-checkpoint-metric bleu needs --eval-bleu, which decodes the validation set",
     ),
     "name of a section": (
-        configured("name"),
+        configured("name.yaml"),
         "train: name.yaml: 'trian' is unknown; did you mean 'train'? (line 2)",
     ),
 }
@@ -258,6 +298,11 @@ def test_a_mistake_is_one_line(mistake: str, folder: Path, tmp_path: Path) -> No
     assert printed.splitlines()[-1] == f"amlp-fairseq {expected}"
     assert "Traceback" not in printed
     assert not list(folder.glob("data-*/*.bin"))
+
+
+def test_carriage_returns_at_the_ends_of_lines(folder: Path, tmp_path: Path) -> None:
+    printed = commands.run(CLI, *preprocessing("ends")[:-1], tmp_path / "data", cwd=folder)
+    assert printed.count("2 sents") == 2
 
 
 def test_another_dictionary_is_one_line(folder: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from conftest import System, evaluable
 
 from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.recipes.config import load, read, save
 
 CLI = "amlp_fairseq.cli.main"
 #: What differs between two evaluations of the same model.
@@ -47,6 +49,19 @@ class Killer:
                 time.sleep(0.0005)
         finally:
             commands.kill_session(child)
+
+
+def test_a_recipe_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """So that a training that is killed leaves the one before or the new one."""
+    path = tmp_path / RECIPE
+    recipe = load("ibdecoder", "embedded", "embedded")
+    save(recipe, path)
+    before = path.read_text(encoding="utf-8")
+    with path.open(encoding="utf-8") as file:
+        save(replace(recipe, changes="--lr 1"), path)
+        assert file.read() == before
+    assert read(path) == replace(recipe, changes="--lr 1")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.long)], ids=["bounded", "long"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
@@ -18,6 +20,7 @@ from test_any_text import line
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import package
+from amlp_fairseq.translator import decoding_options
 
 
 def folder_of(trained: System, out: Path, weights: str = "float32", other: list[Path] | None = None) -> Path:
@@ -73,6 +76,40 @@ def test_translations(row: str, system: Callable[[str], System], data: Path, tmp
         assert translation.score / math.log(2) == pytest.approx(float(score), abs=1e-3)
         if "translation" not in trained.decoding:  # fairseq's search does not say how many calls it made
             assert translation.calls == int(commands.lines(output, "I")[number][0])
+
+
+def decodes_with(folder: Path, **options: Any) -> Path:
+    """Write decoding options into a folder whose task is older than they are."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["decoding"] |= options
+    config["task"] = {name: value for name, value in config["task"].items() if name not in options}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_options_that_are_newer_than_the_checkpoint(system: Callable[[str], System], tmp_path: Path) -> None:
+    draft = folder_of(system("ibdecoder_sa"), tmp_path / "draft")
+    folder = decodes_with(folder_of(system("amlp_transformer"), tmp_path / "model"), beam=1, draft_path=str(draft))
+    assert Translator(folder).cfg.task.draft_path == str(draft)
+    with pytest.raises(ValueError, match="--draft-path"):
+        Translator(folder, beam=2)
+
+
+def test_a_model_that_drafts_has_no_helpers(system: Callable[[str], System], tmp_path: Path) -> None:
+    verifier = folder_of(system("amlp_transformer"), tmp_path / "model")
+    draft = decodes_with(folder_of(system("ibdecoder_sa"), tmp_path / "draft"), rescore_path=str(verifier))
+    text = ["w1 w2 w3"]
+    assert Translator(verifier, beam=1, draft_path=str(draft)).translate(text) == Translator(
+        verifier, beam=1
+    ).translate(text)
+
+
+def test_soft_alignments_are_no_pairs(system: Callable[[str], System], tmp_path: Path) -> None:
+    folder, message = folder_of(system("ibdecoder"), tmp_path / "model"), "pairs of pieces, which 'hard' finds"
+    with pytest.raises(ValueError, match=message):
+        Translator(folder, print_alignment="soft").translate(["w1"])
+    with pytest.raises(ValueError, match=f"--print-alignment soft: .*{message}"):
+        decoding_options.parse(["--print-alignment", "soft"], "translation_interleaved")
 
 
 def test_long_texts(system: Callable[[str], System], tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def said(*words: object, text: str = "") -> str:
         (["--nbest", "9"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
         (["--device", "cuda:99"], "device='cuda:99' cannot be used: "),
         (["--input", "/nothing"], "/nothing does not exist"),
+        (["--input", "text.gz"], "text.gz is compressed: unpack it first (gunzip --keep text.gz)"),
         (["--max-tokens", "0"], "argument --max-tokens: '0': a number from 1 is needed"),
         (["--long", "refuse", "--max-length", "2"], "line 2: 3 pieces, at most 2 are allowed: --long split, or a "),
     ],
@@ -198,6 +199,7 @@ def test_compare(model: Path, tmp_path: Path) -> None:
     files = ["--source", tmp_path / "text.en", "--reference", tmp_path / "text.de"]
     assert said("compare", "--model", model, *files).endswith("text.en has 2 lines, --reference "
                                                               f"{tmp_path}/text.de has 1")  # fmt: skip
+    assert "has 2 lines" in said("compare", "--model", model, *files, "--sentences", 1)
     (tmp_path / "text.de").write_text("w1\nw2\n", encoding="utf-8")
     printed = commands.run("amlp_fairseq.cli.main", "compare", "--model", model, "--model", model, *files)
     assert "BLEU" in printed

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -104,7 +105,45 @@ def test_targets_are_the_teachers_translations(teacher: Path, distilled: Path) -
     assert 3 in targets
     assert len(set(targets)) > 3
     manifest = json.loads((distilled / "manifest.json").read_text())
-    assert manifest["counts"] == {"sentences": 60, "empty": 1, "ratio": 59 - len(kept), "kept": len(kept)}
+    assert manifest["counts"] == {"sentences": 60, "empty": 1, "ratio": 59 - len(kept), "long": 0, "kept": len(kept)}
+
+
+def test_pairs_that_are_too_long_are_left_out(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For the positions of the teacher, or for --max-tokens."""
+    words = [teacher / "checkpoint_last.pt", teacher / "data", tmp_path / "out", "--max-ratio", "99", *OPTIONS]
+    overrides = ["--model-overrides", "{'max_source_positions': 10}"]
+    commands.run("amlp_fairseq.recipes.distill", *words, *overrides, "--shards", "2")
+    hypotheses, sources = translations(teacher / "data", teacher, "--beam", "5"), sentences(teacher / "data", "src")
+    kept = [i for i, source in enumerate(sources) if 1 < len(source) <= 10]
+    assert sentences(tmp_path / "out", "src") == [sources[i] for i in kept]
+    assert sentences(tmp_path / "out", "tgt") == [[*hypotheses[i], 2] for i in kept]
+    counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
+    assert counts == {"sentences": 60, "empty": 1, "ratio": 0, "long": 59 - len(kept), "kept": len(kept)}
+    assert counts["long"] > 5
+    corpus = shards.Corpus.load(
+        teacher / "data", [*shards.OPTIONS, *OPTIONS, "--max-tokens", "9"], str(teacher / "checkpoint_last.pt")
+    )
+    decoded = {number for batch in corpus.batches for number in batch}
+    assert decoded == {i for i, source in enumerate(sources) if len(source) <= 9}
+    words[2] = tmp_path / "none"
+    assert "data has no pair of at most [0, 0] tokens" in refusal(capsys, *words, "--max-tokens", "0")
+
+
+def test_languages_with_hyphens_and_links_to_folders(teacher: Path, distilled: Path, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    (tmp_path / "elsewhere/more").mkdir(parents=True)
+    (tmp_path / "elsewhere/more/notes").write_text("of the corpus", encoding="utf-8")
+    data.mkdir()
+    (data / "raw").symlink_to(tmp_path / "elsewhere")
+    for path in (teacher / "data").glob("*.*"):
+        (data / path.name.replace("tgt", "pt-BR")).symlink_to(path)
+    words = [teacher / "checkpoint_last.pt", data, out, "--max-ratio", "1", *OPTIONS]
+    commands.run("amlp_fairseq.recipes.distill", *words)
+    for name in TRAINING:
+        assert (out / name.replace("tgt", "pt-BR")).read_bytes() == (distilled / name).read_bytes()
+    assert (out / "raw/more/notes").read_text(encoding="utf-8") == "of the corpus"
 
 
 def test_the_folder_of_a_model_is_a_teacher(teacher: Path, distilled: Path, tmp_path: Path) -> None:
@@ -210,7 +249,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """What the command says: a parser, which ends with status 2, or the error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["amlp-fairseq distill", *map(str, words)])
-        with pytest.raises((SystemExit, ValueError, ChildProcessError)) as stopped:
+        with pytest.raises((SystemExit, ValueError, ChildProcessError, pickle.UnpicklingError)) as stopped:
             distill.main()
     said = capsys.readouterr().err
     if isinstance(stopped.value, SystemExit):
@@ -262,6 +301,11 @@ def test_killed_and_resumed_gives_the_same_bytes(
         ("checkpoint_last.pt data new --jobs two", "--jobs: 'two': a number from 1 is needed"),
         ("checkpoint_last.pt data new --max-ratio 0.5", "--max-ratio: '0.5': choose a number of at least 1"),
         ("checkpoint_last.pt data new --remove-bpe=x --nbest 2", "--nbest, --remove-bpe cannot be given"),
+        (
+            "checkpoint_last.pt data new --score-reference --prefix-size=2 --constraints",
+            "--constraints, --prefix-size, --score-reference cannot be given",
+        ),
+        ("checkpoint_last.pt data data/new", "OUT data/new is in DATA data, all files of which are copied"),
         ("checkpoint_last.pt data new --task nonsense", "nonsense"),
         ("checkpoint_last.pt data new --reverse nothing.pt", "--reverse nothing.pt does not exist"),
         (
@@ -284,14 +328,27 @@ def test_several_training_sets_are_refused(tmp_path: Path) -> None:
     for name in ("train", "train1"):
         (tmp_path / f"{name}.src-tgt.src.idx").touch()
     with pytest.raises(shards.DistillError, match=r"several training sets, .*: train\.src-tgt, train1\.src-tgt"):
-        shards.find_pair(tmp_path)
+        shards.find_languages(tmp_path)
+
+
+@pytest.mark.parametrize("languages", [("en", "pt-BR"), ("pt-BR", "en"), ("sr-Latn", "sr-Cyrl"), ("x", "x-y")])
+def test_languages_may_have_hyphens(tmp_path: Path, languages: tuple[str, str]) -> None:
+    paths = [tmp_path / f"train.{'-'.join(languages)}.{language}.idx" for language in languages]
+    for path in paths:
+        path.touch()
+    assert shards.find_languages(tmp_path) == languages
+    paths[1].unlink()
+    with pytest.raises(shards.DistillError, match=f"in {languages[0]} alone: both languages are needed"):
+        shards.find_languages(tmp_path)
 
 
 def test_a_teacher_that_fails_leaves_no_data(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "teacher.pt").write_text("no checkpoint")
-    message = refusal(capsys, tmp_path / "teacher.pt", teacher / "data", tmp_path / "out", *OPTIONS)
+    damaged, words = tmp_path / "damaged.pt", [teacher / "data", tmp_path / "out", *OPTIONS]
+    damaged.write_text("no checkpoint")
+    assert "damaged.pt is refused" in refusal(capsys, damaged, *words)
+    message = refusal(capsys, teacher / "checkpoint_last.pt", *words, "--lm-path", damaged)
     assert "status 1" in message
-    assert "teacher.pt is refused" in message
+    assert "damaged.pt is refused" in message
     assert not (tmp_path / "out").exists()
 
 

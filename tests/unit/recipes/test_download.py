@@ -75,3 +75,13 @@ def test_failures_are_named(mirror: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="curl is needed to download it"):
         download(URL, tmp_path, DIGEST, mirror)
+
+
+def test_lines_of_checksums(tmp_path: Path) -> None:
+    """Empty ones are nothing; one that is not of sha256sum is named."""
+    path = tmp_path / "sums"
+    path.write_text(f"\n{DIGEST}  a.tgz\n \n", encoding="utf-8")
+    assert read_checksums(path) == {"a.tgz": DIGEST}
+    path.write_text(f"{DIGEST}  a.tgz\n\nb.tgz\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"sums, line 3: 'b\.tgz' is not a checksum and a name, as sha256sum writes"):
+        read_checksums(path)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 import sacrebleu
 import torch
 import yaml
+from filelock import FileLock
 
 from amlp_fairseq.recipes import evaluate as module
-from amlp_fairseq.recipes.results import append_results, data_sha256
+from amlp_fairseq.recipes.config import read, save
+from amlp_fairseq.recipes.results import append_results, data_sha256, read_results
 
 pytestmark = pytest.mark.xdist_group("evaluate")  # one process trains the model
 
@@ -148,6 +152,8 @@ def test_only_beam_searches_whose_length_penalty_is_not_given_are_tuned(trained:
     assert [json.loads(line)["options"].split(" --cpu")[0] for line in lines] == [
         *("--beam 2 --print-step --lenpen 1.0", "--beam 1", "--beam 2 --print-step", "--beam 1")
     ]
+    given = [json.loads(line)["decoding"].partition(", ")[2] for line in lines]
+    assert given == ["", "", "--lenpen 0.5", "--lenpen 0.5"]
 
 
 def test_another_model_chooses(trained: Path, tmp_path: Path) -> None:
@@ -351,3 +357,30 @@ def test_results_of_several_at_once_are_whole(kind: str, tmp_path: Path, monkeyp
     assert [part for _, _, part in found] == [*range(9)] * 60
     for name in range(3):
         assert [number for other, number, part in found if (other, part) == (name, 0)] == [*range(20)]
+
+
+@pytest.mark.parametrize("option", ["--gen-subset valid", "--score-reference", "--prefix-size=2", "-s de"])
+def test_options_that_decode_something_else_are_refused(option: str, trained: Path) -> None:
+    printed = evaluate(trained, *option.split(), check=False)
+    assert f"{re.split('[ =]', option)[0]} cannot be given: --subset says what is decoded" in printed
+
+
+def test_one_evaluation_of_a_folder_at_a_time(trained: Path) -> None:
+    with FileLock(trained / "checkpoints/.evaluation.lock"):
+        done = commands.fresh(
+            "amlp_fairseq", "evaluate", trained / "checkpoints", trained / "data", "--cpu", check=False
+        )
+    assert done.returncode == 1
+    assert f"CHECKPOINTS {trained}/checkpoints: another evaluation writes there" in done.stdout
+
+
+def test_what_a_model_learned_from_is_not_the_data_that_it_decodes(trained: Path, tmp_path: Path) -> None:
+    recipe = read(trained / "checkpoints/recipe.yaml")
+    assert recipe.distilled is False
+    shutil.copytree(trained / "checkpoints", tmp_path / "distilled")
+    save(replace(recipe, distilled=True), tmp_path / "distilled/recipe.yaml")
+    words = [tmp_path / "distilled", trained / "data", "--cpu", "--lenpen", "1", "--max-tokens", "200"]
+    commands.run("amlp_fairseq.recipes.evaluate", *words)
+    *_, result = read_results(tmp_path / "distilled/results.jsonl")
+    assert result["distilled"] is True
+    assert "milliseconds_per_sentence" not in result

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
+import time
 from pathlib import Path
 
 import commands
@@ -225,7 +227,7 @@ def test_other_text_in_the_same_folder_is_refused(name: str, files: dict[str, Pa
     write(files[name], before.replace(b"o", b"u").replace(b"O", b"U"))
     role = name.split(".")[0]
     printed = prepare(files, out, check=False)
-    assert f"{out} was begun with other text in {name} (--{role}): delete {out} or choose another folder" in printed
+    assert f"{out} was begun with other text in {name} ({role}): delete {out} or choose another folder" in printed
     write(files[name], before)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
@@ -239,6 +241,85 @@ def test_other_text_in_the_same_folder_is_refused(name: str, files: dict[str, Pa
     assert len(settings) == len(old) + 3
     write(out / "settings.json", json.dumps(old))
     assert prepare(files, out) == ""
+
+
+@pytest.mark.parametrize("corpus", ["wat17_en_ja", "embedded"])
+def test_other_text_of_a_folder_is_refused(corpus: str, files: dict[str, Path], tmp_path: Path) -> None:
+    """Also where a run was stopped before it had read all, and the folders have the same name."""
+    languages = {"wat17_en_ja": ("en", "ja"), "embedded": ("en", "de")}[corpus]
+    one, other = tmp_path / "one/given", tmp_path / "other/given"
+    for folder, change in ((one, str), (other, str.swapcase)):
+        folder.mkdir(parents=True)
+        for name, path in files.items():
+            name = name.replace("xx", languages[0]).replace("yy", languages[1])
+            write(folder / name, change(path.read_text(encoding="utf-8")))
+    out = tmp_path / "out"
+
+    def prepared(folder: Path, check: bool = True) -> str:
+        return commands.run(*PREPARE, corpus, out, "--data", folder, "--workers", 1, check=check)
+
+    prepared(one)
+    refusal = (
+        f"{out} was begun with other text in train.en and train.{languages[1]} (train): delete {out} or choose another"
+    )
+    assert refusal in prepared(other, check=False)
+    shutil.rmtree(out / "data-bin")
+    for language in languages:
+        (out / f"text/raw/test.{language}").unlink()
+    assert refusal in prepared(other, check=False)
+    assert not (out / f"text/raw/test.{languages[0]}").exists()
+    settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    old = {key: value for key, value in settings.items() if not key.endswith("sha256")}
+    assert len(settings) == len(old) + 3
+    write(out / "settings.json", json.dumps(old))
+    prepared(one)
+
+
+def test_two_runs_at_once(files: dict[str, Path], tmp_path: Path) -> None:
+    """The second is refused, and takes nothing from the first."""
+    for language in ("xx", "yy"):
+        write(files[f"train.{language}"], "".join(f"{line}\n" for line in LINES * 500))
+    out, printed = tmp_path / "out", tmp_path / "printed"
+    options = [
+        word for role in ("train", "valid", "test") for word in (f"--{role}", files[f"{role}.xx"], files[f"{role}.yy"])
+    ]
+    first = commands.start(*PREPARE, "text", out, *options, "--vocab-size", 60, "--workers", 1, output=printed)
+    while not (out / "text").exists():
+        assert first.is_alive(), printed.read_text(encoding="utf-8")
+        time.sleep(0.001)
+    assert f"another run, or a process that it has left, is using {out}" in prepare(files, out, check=False)
+    first.join()
+    assert first.exitcode == 0, printed.read_text(encoding="utf-8")
+    assert len(read(out / "text/raw/train-1.xx")) == 500 * len(LINES)
+    assert prepare(files, out) == ""
+
+
+def test_what_two_runs_of_old_have_left_is_named(files: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare(files, out)
+    shutil.rmtree(out / "data-bin")
+    (out / "text/pieces/train.xx").unlink()
+    for damaged in ("raw/train-1.yy", "pieces/train-1.yy"):
+        path = out / "text" / damaged
+        before = path.read_bytes()
+        write(path, before + b"more\n")
+        printed = prepare(files, out, check=False)
+        assert re.search(
+            rf"train-1\.xx has 40 lines, \S+/text/{damaged} has 41: delete {out}/text and run again", printed
+        )
+        write(path, before)
+    prepare(files, out)
+
+
+def test_links_to_compressed_files(files: dict[str, Path], tmp_path: Path) -> None:
+    """The name says that they are, not that of the file."""
+    links = tmp_path / "links"
+    links.mkdir()
+    for name, path in files.items():
+        files[name] = links / f"{name}.gz"
+        files[name].symlink_to(write(path.with_name(name.replace(".", "")), gzip.compress(path.read_bytes())))
+    prepare(files, tmp_path / "out")
+    assert binarised(tmp_path / "out", "train", "xx") == LINES
 
 
 def test_a_vocabulary_that_was_too_large(files: dict[str, Path], tmp_path: Path) -> None:

@@ -472,7 +472,7 @@ def test_corrupt_downloads_are_refused(stand_in: StandIn, tmp_path: Path) -> Non
         ("iwslt14_de_en a --test-set wmt14", "--test-set wmt14: that of iwslt14_de_en is in its files"),
         ("iwslt14_de_en a --valid-set wmt13", "--valid-set wmt13: that of iwslt14_de_en is in its files"),
         ("multi30k a --valid-set wmt13", "--valid-set wmt13: that of multi30k is in its files"),
-        ("multi30k a --data none", "--data none does not exist"),
+        ("multi30k a --data none", "--data none: there is no such folder"),
         ("multi30k a --data .", "0 of its files match 'train.en'"),
         ("multi30k a --train b.en b.de", "--train is not for multi30k"),
         ("embedded a --mirror file:///none", "--mirror file:///none: nothing is downloaded for embedded"),

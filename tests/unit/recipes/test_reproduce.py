@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from amlp_fairseq.recipes import reproduce
-from amlp_fairseq.recipes.config import load
+from amlp_fairseq.recipes.config import load, save
 from amlp_fairseq.recipes.results import append_results, data_sha256
 
 #: Corpora at the scales that are for them.
@@ -153,7 +154,8 @@ def test_the_teacher_chooses(row: str, distilled: bool, again: bool, tmp_path: P
     assert evaluations[1:] == ([chosen] if again else [])
 
     recipe = load(row, "embedded", "embedded")
-    facts = {"data": "embedded", "system": row, "seed": 1, "distilled": distilled, "subset": "new", "split": "test"}
+    facts = {"data": "embedded", "scale": "embedded", "system": row, "seed": 1, "distilled": distilled}
+    facts |= {"subset": "new", "split": "test"}
     append_results(reproduction.results, [facts | {"decoding": name} for name in recipe.generate])
     reproduction.calls.clear()
     reproduction.run(experiment, reproduction.known()[experiment])
@@ -187,12 +189,14 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     before = len(reproduction.calls)
     reproduction.data(distilled=True)
     assert len(reproduction.calls) == before
-    facts = {"data": "embedded", "system": "ibdecoder", "seed": 1, "subset": "new", "split": "test"}
-    facts["decoding"] = "greedy"
+    facts = {"data": "embedded", "scale": "embedded", "system": "ibdecoder", "seed": 1, "subset": "new"}
+    facts |= {"split": "test", "decoding": "greedy"}
     lines = [
         *(facts | {"distilled": kind, "decoding": "beam 4"} for kind in (False, True)),
         facts | {"distilled": False},
         facts | {"distilled": True, "split": "valid"},
+        facts | {"distilled": True, "scale": "multi30k"},
+        facts | {"distilled": True, "training_options": "--dropout 0.3"},
     ]
     reproduction.results.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     raw, distilled = (reproduce.Experiment("ibdecoder", kind, 1) for kind in (False, True))
@@ -219,7 +223,7 @@ def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
         ],
         1,
     ):
-        facts = {"system": "ibdecoder", "seed": seed, "distilled": True, "subset": "new", "split": "test"}
+        facts = {"scale": "embedded", "system": "ibdecoder", "seed": seed, "distilled": True, "split": "test"}
         lines += [data | facts | {"decoding": decoding} for decoding in ("beam 4", "greedy")]
     append_results(reproduction.results, lines)
     wanted = {"beam 4", "greedy"}
@@ -319,3 +323,37 @@ def test_wrong_arguments(
     with pytest.raises(SystemExit, match="2"):
         reproduce.main()
     assert message in capsys.readouterr().err
+
+
+def test_results_and_trainings_are_of_the_same_options(tmp_path: Path) -> None:
+    """Wherever the model lies that a training began with."""
+    reproduction = Recorded("embedded", "embedded", tmp_path)
+    reproduction.data(distilled=True)
+    reproduction.training, reproduction.from_teacher = ["--bf16"], True
+    begun = "--bf16 --finetune-from-model elsewhere/average.pt"
+    facts = {"data": "embedded", "scale": "embedded", "system": "ibdecoder", "seed": 1, "split": "test"}
+    facts |= {"decoding": "greedy"}
+    lines = [
+        *(facts | {"distilled": True, "training_options": options} for options in ("--bf16", "", begun)),
+        facts | {"distilled": False, "training_options": "--bf16"},
+    ]
+    assert [bool(append_and_know(reproduction, line)) for line in lines] == [False, False, True, True]
+
+    experiment = reproduce.Experiment("ibdecoder", distilled=True, seed=1)
+    folder = tmp_path / experiment.name
+    folder.mkdir()
+    recipe = load("ibdecoder", "embedded", "embedded")
+    save(replace(recipe, changes="--dropout 0.3"), folder / "recipe.yaml")
+    with pytest.raises(ValueError, match=r"ibdecoder-distilled-1 was trained .*\(--dropout 0.3\): give another --work"):
+        reproduction.run(experiment)
+    save(replace(recipe, changes=begun), folder / "recipe.yaml")
+    reproduction.run(experiment)
+
+
+def append_and_know(
+    reproduction: reproduce.Reproduction, line: dict[str, object]
+) -> dict[reproduce.Experiment, set[str]]:
+    """What is known where there is nothing but one result."""
+    reproduction.results.unlink(missing_ok=True)
+    append_results(reproduction.results, [line])
+    return reproduction.known()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from amlp_fairseq.recipes.results import data_sha256, in_columns, same_data
+from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns, read_results, same_data
 
+#: What str.splitlines takes for the end of a line, and JSON does not.
+SEPARATORS = "\x85\u2028\u2029"
 FILES = ("dict.en.txt", "dict.de.txt", "test.en-de.de.bin", "test.en-de.en.idx", "raw/test.de", "raw/test.en")
 OTHERS = ("train.en-de.de.bin", "valid.en-de.de.bin", "raw/valid.de", "text.json", "manifest.json")
 
@@ -55,6 +57,12 @@ def test_a_result_without_a_checksum_goes_by_its_name(
     line: dict[str, str], checksum: str | None, expected: bool
 ) -> None:
     assert same_data(line, checksum, "a") == expected
+
+
+def test_separators_of_lines_are_characters(tmp_path: Path) -> None:
+    results = [{"subset": f"a{separator}b", "split": "test"} for separator in SEPARATORS]
+    append_results(tmp_path / "results.jsonl", results)
+    assert read_results(tmp_path / "results.jsonl") == results
 
 
 def test_columns_are_aligned() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,33 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return capsys.readouterr().out
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", " has no results"),
+        (b"\n", ", line 1 is damaged"),
+        (b'{"system": "\xe9"}\n', ", line 1 is damaged: 'utf-8' codec"),
+        (b'{"name": "a"}\n', ", result 1 has no data, scale, system, distilled, decoding, seed, parameters, updates, "),
+        (json.dumps(line("cnn", 26.0)).encode() + b'\n{"bleu": 1}\n', ", result 2 has no data, scale, system"),
+        (json.dumps(line("cnn", 26.0) | {"chrf": None}).encode(), ", result 1 has no chrf: amlp-fairseq evaluate"),
+    ],
+)
+def test_what_is_no_result_is_named(
+    content: bytes, message: str, tmp_path: Path, printed: Callable[[Path], str]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path}{message}')}"):
+        printed(path)
+
+
+def test_results_without_decoder_calls() -> None:
+    without = {name: value for name, value in line("cnn", 25.0).items() if name != "steps_per_sentence"}
+    table = Results([line("ibdecoder", 26.0), without]).overview()
+    assert cells(table, "ibdecoder")[6] == "10.00"
+    assert cells(table, "cnn")[6] == ""
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)

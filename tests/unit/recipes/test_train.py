@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import yaml
 from fairseq import options
 from fairseq.optim.adam import FairseqAdam
 from fairseq.optim.lr_scheduler.polynomial_decay_schedule import PolynomialDecayLRSchedule
+from filelock import FileLock
 
 from amlp_fairseq.recipes import config, train
+from amlp_fairseq.recipes.results import data_sha256
 
 TRAIN = "amlp_fairseq.recipes.train"
 #: Adam on a tiny model, deterministic.
@@ -128,7 +132,8 @@ def test_two_processes_equal_one_with_twice_the_batches(data: Path, own: list[ob
     assert losses[0]["train"] > 1
     assert states[0]["optimizer_history"][-1]["num_updates"] == 6
     recipes = [config.read(tmp_path / run / "recipe.yaml") for run in ("alone", "together")]
-    assert recipes[0] == recipes[1] == config.load(own[1], "embedded", own[3])  # type: ignore[arg-type]
+    expected = config.load(own[1], "embedded", own[3])  # type: ignore[arg-type]
+    assert recipes[0] == recipes[1] == replace(expected, training_set=data_sha256(data, "train"), distilled=False)
 
 
 def test_torchrun_without_the_flags_is_refused(data: Path, tmp_path: Path) -> None:
@@ -176,6 +181,35 @@ def test_a_training_of_another_row_is_not_written_over(data: Path, own: list[obj
     printed = commands.run(TRAIN, data, *other, check=False)
     assert f"--save-dir {tmp_path} has a training of --row row --scale scale: give another folder" in printed
     assert (tmp_path / "recipe.yaml").read_bytes() == recipe
+
+
+def test_a_training_on_other_data_is_not_gone_on_with(data: Path, own: list[object], tmp_path: Path) -> None:
+    """Be it because both have the default folder."""
+    commands.run(TRAIN, data, *own, "--cpu", "--save-dir", tmp_path / "run")
+    distilled = Path(shutil.copytree(data, tmp_path / "distilled"))
+    (distilled / "train.en-de.de.bin").write_bytes(b"other words")
+    recipe = (tmp_path / "run/recipe.yaml").read_bytes()
+    printed = commands.run(TRAIN, distilled, *own, "--cpu", "--save-dir", tmp_path / "run", check=False)
+    assert f"run has a training on another training set than DATA {distilled}'s: give another folder" in printed
+    assert (tmp_path / "run/recipe.yaml").read_bytes() == recipe
+    (distilled / "manifest.json").write_text("{}", encoding="utf-8")
+    assert "--save-dir checkpoints/embedded-distilled/scale/row" in commands.run(TRAIN, distilled, *own, "--print")
+
+
+def test_a_training_that_has_ended_keeps_its_recipe(data: Path, own: list[object], tmp_path: Path) -> None:
+    words = [data, *own, "--cpu", "--save-dir", tmp_path]
+    commands.run(TRAIN, *words, "--lr", "0.001")
+    recipe = replace(config.read(tmp_path / "recipe.yaml"), tune_lenpen=[2.0])  # as evaluate would leave it
+    config.save(recipe, tmp_path / "recipe.yaml")
+    assert f"train: {tmp_path} has ended with other options, which stay: --lr 0.001" in commands.run(TRAIN, *words)
+    assert config.read(tmp_path / "recipe.yaml") == recipe
+
+
+def test_a_refused_training_leaves_the_recipe(data: Path, own: list[object], tmp_path: Path) -> None:
+    with FileLock(tmp_path / ".recipe.lock"):
+        printed = commands.run(TRAIN, data, *own, "--cpu", "--save-dir", tmp_path, check=False)
+    assert f"--save-dir {tmp_path}: another training writes its checkpoints there" in printed
+    assert not (tmp_path / "recipe.yaml").exists()
 
 
 def test_intervals_end_with_epochs(data: Path, own: list[object], tmp_path: Path) -> None:

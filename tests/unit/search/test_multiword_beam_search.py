@@ -298,6 +298,9 @@ def test_alignment_follows_reading_order() -> None:
     assert found[0]["attention"].shape == (len(source) + 1, len(tokens))
     soft = search(task, [model], toy.batch([source], task.src_dict), alignment="soft")[0][0]["alignment"]
     assert len(soft) == len(tokens)
+    twice = search(task, [model, model], toy.batch([source], task.src_dict), alignment="soft")[0][0]["alignment"]
+    one, mean = ([[float(weight) for weight in row] for row in rows] for rows in (soft, twice))  # as in fairseq
+    torch.testing.assert_close(torch.tensor(mean), torch.tensor(one))
 
 
 def test_a_batch_without_sentences_has_no_hypotheses() -> None:

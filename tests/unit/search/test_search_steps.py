@@ -225,6 +225,7 @@ def test_length_penalties() -> None:
     length = torch.tensor(7)
     assert float(length_penalty(length, 0.6, "fairseq")) == pytest.approx(7**0.6)
     assert float(length_penalty(length, 0.6, "gnmt")) == pytest.approx(2**0.6)
+    assert float(length_penalty(length, -1, "fairseq")) == pytest.approx(1 / 7)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,11 @@ def test_sentences() -> None:
     assert parts == [("Dr. Smith went home.", " "), ("He was tired!", " "), ("Was he?", "")]
 
 
+def test_sentences_with_references() -> None:
+    parts = list(long_inputs.split("He came home.[1] Then he left.[2] Why?", "en", at_most(3)))
+    assert parts == [("He came home.[1]", " "), ("Then he left.[2]", " "), ("Why?", "")]
+
+
 def test_a_sentence_that_is_too_long_is_cut_between_words() -> None:
     parts = list(long_inputs.split("One two three four five. Six", "en", at_most(2)))
     assert parts == [("One two", " "), ("three four", " "), ("five.", " "), ("Six", "")]
@@ -47,7 +52,7 @@ def test_parts_cost_no_more_in_a_longer_word() -> None:
     assert sum(read) < 200_000
 
 
-@given(st.text(alphabet="ab.!? \u2028\nß。", max_size=60), st.integers(1, 5))
+@given(st.text(alphabet="ab.!? \u2028\nß。[1]", max_size=60), st.integers(1, 5))
 def test_nothing_is_lost(text: str, words: int) -> None:
     parts = list(long_inputs.split(text, "en", at_most(words)))
     assert " ".join("".join(part + space for part, space in parts).split()) == " ".join(text.split())

@@ -1,0 +1,73 @@
+"""amlp-fairseq package: the model card has the scores by whatever metric, and the subword model its own name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+
+from amlp_fairseq import Translator
+from amlp_fairseq.cli.package import package
+
+MODEL = commands.ROOT / "examples/models/ar"
+RESULT = {"subset": "test", "decoding": "beam 4", "steps_per_sentence": 7.5}
+
+
+def arguments(model: Path, out: Path, **text: Any) -> argparse.Namespace:
+    settings = {"tokenizer": None, "post_process": None, "subword_model": None, **text}
+    return argparse.Namespace(checkpoints=[model], out=out, weights="float32", data=None, decoding=None, **settings)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return shutil.copytree(MODEL, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("scores", "columns", "values", "signature"),
+    [
+        ({"bleu": 30.0, "chrf": 50.0, "bleu_signature": "a"}, "BLEU | chrF", "30.0 | 50.0", "BLEU: `a`"),
+        ({"kytea_bleu": 31.0, "chrf": 51.0, "kytea_signature": "b"}, "BLEU | chrF", "31.0 | 51.0", "BLEU: `b`"),
+        (
+            {"rouge_1": 40.0, "rouge_2": 20.0, "rouge_l": 35.0, "rouge_signature": "c"},
+            "ROUGE-1 | ROUGE-2 | ROUGE-L",
+            "40.0 | 20.0 | 35.0",
+            "ROUGE: `c`",
+        ),
+    ],
+)
+def test_scores_in_the_card(
+    model: Path, tmp_path: Path, scores: dict[str, Any], columns: str, values: str, signature: str
+) -> None:
+    lines = [{**RESULT, **dict.fromkeys(scores, 0.0)}, {**RESULT, **scores, "subset": "te\u2028st"}, RESULT | scores]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    (model / "results.jsonl").write_text(text, encoding="utf-8")
+    package(arguments(model, tmp_path / "out"), [])
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert f"| test set | decoding | {columns} | calls |\n| --- |" in card
+    assert f"| test | beam 4 | {values} | 7.5 |\n| te\u2028st | beam 4 | {values} | 7.5 |\n\n{signature}\n" in card
+
+
+def test_a_card_that_cannot_be_written_leaves_no_folder(model: Path, tmp_path: Path) -> None:
+    (model / "results.jsonl").write_text("damaged\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 1 is damaged"):
+        package(arguments(model, tmp_path / "out"), [])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_subword_model_of_any_name(model: Path, tmp_path: Path) -> None:
+    """For data that do not say how lines are cut up."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps(config | {"text": {}}), encoding="utf-8")
+    named = (model / "sentencepiece.bpe.model").rename(tmp_path / "my.model")
+    with pytest.raises(ValueError, match=r"my\.model goes with --post-process: choose sentencepiece or subword_nmt$"):
+        package(arguments(model, tmp_path / "out", subword_model=named), [])
+    assert not (tmp_path / "out").exists()
+    package(arguments(model, tmp_path / "out", subword_model=named, post_process="sentencepiece"), [])
+    assert (tmp_path / "out/sentencepiece.bpe.model").read_bytes() == named.read_bytes()
+    assert Translator(tmp_path / "out").translate(["he said"]) == Translator(MODEL).translate(["he said"])
