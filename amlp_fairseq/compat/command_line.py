@@ -70,6 +70,8 @@ def describe(error: BaseException) -> str | None:
         return f"{error.filename} does not exist{hint}"
     if isinstance(error, FileExistsError) and error.filename is None:  # fairseq-preprocess's
         return f"{text} exists: give another folder, or take this one's (fairseq-preprocess --srcdict, --tgtdict)"
+    if isinstance(error, FileExistsError):
+        return f"{error.filename} exists: give another folder"
     if isinstance(error, OSError) and error.filename is not None and error.errno is not None:
         path = error.filename2 if error.errno == errno.ENOSPC and error.filename2 else error.filename  # of a copy
         return f"{path}: {os.strerror(error.errno)}"

@@ -238,7 +238,7 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
     ),
     "a file in place of a folder": (
         [*configured("ibdecoder")[:-1], "--save-dir", "latin.en"],
-        "train: latin.en: File exists",
+        "train: latin.en exists: give another folder",
     ),
     "data that are there": (
         ["preprocess", "-s", "en", "-t", "de", "--trainpref", "raw/train", "--destdir", "other"],

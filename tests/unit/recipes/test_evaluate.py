@@ -365,13 +365,12 @@ def test_options_that_decode_something_else_are_refused(option: str, trained: Pa
     assert f"{re.split('[ =]', option)[0]} cannot be given: --subset says what is decoded" in printed
 
 
-def test_one_evaluation_of_a_folder_at_a_time(trained: Path) -> None:
-    with FileLock(trained / "checkpoints/.evaluation.lock"):
-        done = commands.fresh(
-            "amlp_fairseq", "evaluate", trained / "checkpoints", trained / "data", "--cpu", check=False
-        )
+def test_one_evaluation_of_a_folder_at_a_time(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained / "checkpoints", tmp_path / "checkpoints")
+    with FileLock(folder / ".evaluation.lock"):
+        done = commands.fresh("amlp_fairseq", "evaluate", folder, trained / "data", "--cpu", check=False)
     assert done.returncode == 1
-    assert f"CHECKPOINTS {trained}/checkpoints: another evaluation writes there" in done.stdout
+    assert f"CHECKPOINTS {folder}: another evaluation writes there" in done.stdout
 
 
 def test_what_a_model_learned_from_is_not_the_data_that_it_decodes(trained: Path, tmp_path: Path) -> None:

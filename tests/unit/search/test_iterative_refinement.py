@@ -477,7 +477,7 @@ def test_an_ensemble_lasts_for_one_call() -> None:
 @pytest.mark.parametrize("attention", ["softmax", "amlp_cov", "amlp_pquery", "abc", "local"])
 def test_a_sentence_is_translated_alone_as_in_any_batch(attention: str, beam: int, left_pad: bool) -> None:
     types = {f"decoder_{kind}_attention_type": attention for kind in ("self", "cross")}
-    network = model(seed=3, **types)
+    network = model(seed=3, **types, attention_window=5)
     refine = generator(max_iter=5, beam_size=beam)
     for (found,), source in zip(refine.generate([network], batch(SOURCES, left_pad)), SOURCES, strict=True):
         ((alone,),) = refine.generate([network], batch([source]))
