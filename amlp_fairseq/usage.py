@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +22,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def flags_of(words: Iterable[str]) -> list[str]:
     """The flags among the words of a command line, without values: ``--beam`` of ``--beam=4``."""
     return [word.split("=")[0] for word in words if word.startswith("--")]
+
+
+def among(words: Iterable[str], names: Collection[str]) -> list[str]:
+    """Which of some options, ``-s`` too, are given on a command line; sorted."""
+    return sorted({word.split("=")[0] for word in words}.intersection(names))
+
+
+def without(words: Sequence[str], options: Iterable[str], switches: Iterable[str] = ()) -> list[str]:
+    """A command line without some options: those that have a value, and those that have none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in options:
+        parser.add_argument(name)
+    for name in switches:
+        parser.add_argument(name, action="store_true")
+    return parser.parse_known_args(words)[1]
 
 
 class StoreOnce(argparse._StoreAction):

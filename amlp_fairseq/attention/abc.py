@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
 from amlp_fairseq.attention.running_sums import RunningSums
-from amlp_fairseq.attention.shared_options import InnerDimOptions, inner_dim
+from amlp_fairseq.attention.shared_options import InnerDimOptions
 from amlp_fairseq.attention.state import State
 
 #: The least number of positions that causal attention treats together.
@@ -34,7 +34,7 @@ class ABCAttention(RunningSums):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        c = inner_dim(spec.options)
+        c = spec.count("attention_inner_dim")
         self.k_control = nn.Linear(self.head_dim, c, bias=False)
         self.v_control = nn.Linear(self.head_dim, c, bias=False)
 

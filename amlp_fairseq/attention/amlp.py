@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
 from amlp_fairseq.attention.running_sums import RunningSums
-from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions, inner_dim
+from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions
 from amlp_fairseq.attention.softmax import attend, padding_bias
 from amlp_fairseq.attention.state import State
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
@@ -91,7 +91,7 @@ class AMLP(MultiHeadAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        options, c = spec.options, inner_dim(spec.options)
+        options, c = spec.options, spec.count("attention_inner_dim")
         self.scale = options.amlp_scale or self.scales[0]
         if self.scale not in self.scales:
             raise ValueError(f"--amlp-scale {self.scale} is not for {type(self).__name__}: {', '.join(self.scales)}")

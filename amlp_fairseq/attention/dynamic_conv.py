@@ -123,12 +123,8 @@ class ConvolutionBlock(WindowedAttention):
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         embed_dim = spec.option("embed_dim")
-        given, heads = spec.option("conv_dim"), spec.option("conv_heads")
-        for name, value in (("dim", given), ("heads", heads)):
-            if value is not None and value < 1:
-                raise ValueError(f"--{spec.side}-conv-{name} {value} must be at least 1")
-        channels = given or embed_dim
-        self.num_heads = heads or spec.option("attention_heads")
+        channels = spec.count(f"{spec.side}_conv_dim") or embed_dim
+        self.num_heads = spec.count(f"{spec.side}_conv_heads") or spec.option("attention_heads")
         if channels % self.num_heads:
             raise ValueError(
                 f"--{spec.side}-conv-heads {self.num_heads} (default: --{spec.side}-attention-heads) does not divide "

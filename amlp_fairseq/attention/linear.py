@@ -10,7 +10,7 @@ from torch import Tensor
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
-from amlp_fairseq.attention.shared_options import InnerDimOptions, inner_dim
+from amlp_fairseq.attention.shared_options import InnerDimOptions
 
 
 class LinearizedAttention(MultiHeadAttention):
@@ -74,7 +74,7 @@ class PerformerAttention(LinearizedAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        self.register_buffer("directions", _orthogonal(inner_dim(spec.options), self.head_dim))
+        self.register_buffer("directions", _orthogonal(spec.count("attention_inner_dim"), self.head_dim))
 
     def query_features(self, q: Tensor) -> Tensor:
         exponents = self._exponents(q)

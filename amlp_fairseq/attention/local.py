@@ -48,10 +48,7 @@ class LocalAttention(MultiHeadAttention):
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
-        window = spec.options.attention_window
-        k = spec.kernel_size if window is None else window
-        if k < 1:
-            raise ValueError(f"--attention-window {k} must be at least 1")
+        k = spec.count("attention_window") or spec.kernel_size
         if spec.pattern == "causal cross" and spec.words_per_step > 1:
             raise ValueError(
                 f"--{spec.side}-cross-attention-type local follows the source from left to right: it cannot write "

@@ -50,6 +50,17 @@ class AttentionSpec:
         """The value of ``--<side>-<name>``."""
         return getattr(self.options, f"{self.side}_{name}")
 
+    def count(self, name: str) -> Any:
+        """The value of an option that is a number, None where there is none.
+
+        Raises:
+            ValueError: if it is below 1.
+        """
+        value = getattr(self.options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {value} must be at least 1")
+        return value
+
     @property
     def kernel_size(self) -> int:
         """The layer's entry of ``--<side>-kernel-size-list``; a list of one entry is for all layers.

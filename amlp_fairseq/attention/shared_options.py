@@ -1,7 +1,7 @@
 """Options that several attentions share."""
 
 from dataclasses import dataclass, field
-from typing import Any, List  # noqa: UP035  (fairseq knows List[X], not list[X])
+from typing import List  # noqa: UP035  (fairseq knows List[X], not list[X])
 
 from fairseq.dataclass import ChoiceEnum
 
@@ -28,17 +28,6 @@ class InnerDimOptions:
     attention_inner_dim: int = field(
         default=16, metadata={"help": "c: means of keys in 'abc', inner width of AMLP, random features of 'performer'"}
     )
-
-
-def inner_dim(options: Any) -> int:
-    """c, ``--attention-inner-dim``.
-
-    Raises:
-        ValueError: if it is below 1.
-    """
-    if options.attention_inner_dim < 1:
-        raise ValueError(f"--attention-inner-dim {options.attention_inner_dim} must be at least 1")
-    return options.attention_inner_dim  # type: ignore[no-any-return]
 
 
 @dataclass

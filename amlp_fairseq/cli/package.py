@@ -13,7 +13,6 @@ Transformer of fairseq is stored as plugin_transformer, the same model, which de
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +27,7 @@ from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.recipes.average import average_checkpoints
 from amlp_fairseq.recipes.config import flags, quoted, read
+from amlp_fairseq.recipes.corpus import stored_text
 from amlp_fairseq.recipes.text import MODELS
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.translator import decoding_options, model_card, model_folder
@@ -66,8 +66,7 @@ def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any]
     found: dict[str, Any] = {}
     if model_folder.is_model_folder(data):
         found = model_folder.read_config(data)["text"]
-    elif (data / "text.json").is_file():
-        stored = json.loads((data / "text.json").read_text(encoding="utf-8"))
+    elif stored := stored_text(data):
         found = {name: stored[name] for name in sorted(TEXT) if name in stored}
     for name in ("tokenizer", "post_process"):
         if getattr(given, name) is not None:

@@ -28,7 +28,7 @@ from amlp_fairseq.cli import serve
 from amlp_fairseq.cli.arguments import add_translator_arguments, translator_settings
 from amlp_fairseq.cli.endings import whole_lines
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.compat.whole_lines import buffered_read
+from amlp_fairseq.compat.whole_lines import buffered_read, refuse_closed_input
 from amlp_fairseq.translator import long_inputs
 from amlp_fairseq.translator.translator import Translation, Translator
 from amlp_fairseq.usage import command_parser, positive
@@ -102,8 +102,8 @@ def check_files(source: Path | None, output: Path | None) -> None:
         ValueError: where there is no input, it is compressed, or the output is the same file, by whatever name.
     """
     refuse_compressed(source)
-    if source is None and sys.stdin is None:
-        raise ValueError("standard input is closed: name the text with --input FILE")
+    if source is None:
+        refuse_closed_input()
     read = os.fstat(0) if source is None else source.stat()
     if output is not None and not output.exists():
         return

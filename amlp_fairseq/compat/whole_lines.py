@@ -33,8 +33,8 @@ def install() -> None:
 def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
     """The lines of a file, or of standard input for "-", ``buffer_size`` at a time and stripped."""
     buffer = []
-    if input == "-" and sys.stdin is None:
-        raise ValueError("standard input is closed: name the text with --input FILE")
+    if input == "-":
+        refuse_closed_input()
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as file:
         for number, line in enumerate(file, 1):
             buffer.append(_decoded(line, number).strip())
@@ -43,6 +43,12 @@ def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
                 buffer = []
     if buffer:
         yield buffer
+
+
+def refuse_closed_input() -> None:
+    """Raise ValueError where there is no standard input."""
+    if sys.stdin is None:
+        raise ValueError("standard input is closed: name the text with --input FILE")
 
 
 def _decoded(line: bytes, number: int) -> str:

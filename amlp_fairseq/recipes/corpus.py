@@ -19,6 +19,21 @@ def recipe_arguments(parser: argparse.ArgumentParser, required: bool = True) -> 
     parser.add_argument("--corpus", metavar="NAME", help="a corpus of configs/data (default: that of DATA/text.json)")
 
 
+def stored_text(data: Path) -> dict[str, Any] | None:
+    """What is in ``text.json`` of a data folder; None without the file.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    path = data / "text.json"
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
 def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
     """``text.json`` of a data folder: ``name``, ``corpus`` (of configs/data, or ""), ``languages``, ``post_process``,
     ``tokenizer``, names of the evaluation sets.
@@ -30,15 +45,12 @@ def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
         corpus: the name that the user gives, which wins.
 
     Raises:
-        ValueError: if the folder has no text.json and no name is given, or the file is damaged.
+        ValueError: if the folder has no text.json and no name is given, and as ``stored_text``.
     """
-    path = data / "text.json"
     found: dict[str, Any] = {"name": data.resolve().name, "corpus": "", "languages": None}
-    if path.is_file():
-        try:
-            found |= json.loads(path.read_text(encoding="utf-8"))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+    stored = stored_text(data)
+    if stored is not None:
+        found |= stored
     elif corpus is None:
         raise ValueError(f"DATA {data} has no text.json, which amlp-fairseq prepare writes; name its --corpus")
     if corpus is not None:

@@ -43,19 +43,19 @@ from fairseq import checkpoint_utils, utils
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.internals import indexed_dataset
 from amlp_fairseq.recipes.config import corpus_metric, names
+from amlp_fairseq.recipes.corpus import stored_text
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.shards import OPTIONS, Corpus, DistillError, decode
+from amlp_fairseq.recipes.shards import ELSEWHERE, OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.translator.model_folder import WEIGHTS, is_model_folder
-from amlp_fairseq.usage import command_parser, folder, positive
+from amlp_fairseq.usage import among, command_parser, folder, positive
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
-#: Options that would change which sentences are decoded, or what the S- and H- lines say, or give the references away.
-REFUSED = frozenset(
-    "--path --user-dir --gen-subset --source-lang -s --target-lang -t --nbest --quiet --results-path --post-process "
-    "--remove-bpe --bpe --tokenizer --replace-unk --truncate-source --skip-invalid-size-inputs-valid-test --num-shards "
-    "--shard-id --distributed-world-size --distributed-rank --score-reference --prefix-size --constraints".split()
+#: And those that would change which sentences are decoded, or what the S- and H- lines say.
+REFUSED = ELSEWHERE | frozenset(
+    "--user-dir --nbest --quiet --post-process --remove-bpe --bpe --tokenizer --replace-unk --truncate-source "
+    "--skip-invalid-size-inputs-valid-test --distributed-world-size --distributed-rank --constraints".split()
 )
 #: Prefixes of the names of those files in DATA that are not copied to OUT.
 NOT_KEPT = ("train", "preprocess.log", "manifest.json")
@@ -97,8 +97,7 @@ def check_settings(path: Path, settings: dict[str, Any]) -> None:
 
 def default_ratio(data: Path) -> float | None:
     """``--max-ratio`` where it is not given: none for corpora of summaries."""
-    path = data / "text.json"
-    corpus = json.loads(path.read_text(encoding="utf-8")).get("corpus") if path.is_file() else ""
+    corpus = (stored_text(data) or {}).get("corpus")
     return None if corpus in names("data") and corpus_metric(corpus) == "rouge" else RATIO
 
 
@@ -212,7 +211,7 @@ class Distillation:
         reverse: str | None = None,
         samples: int = 0,
     ) -> None:
-        if refused := sorted({word.split("=")[0] for word in given} & REFUSED):
+        if refused := among(given, REFUSED):
             raise DistillError(f"{', '.join(refused)} cannot be given: the script sets it, or needs fairseq's default")
         self.teacher, self.reverse, self.data, self.out = teacher, reverse, data, out
         self.models = {"teacher": existing("TEACHER", teacher)}

@@ -17,7 +17,6 @@ taken, by fairseq-eval-lm, whose options are the ones that may be given.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -41,14 +40,9 @@ from amlp_fairseq.recipes.perplexity import perplexity
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
+from amlp_fairseq.recipes.shards import ELSEWHERE
 from amlp_fairseq.recipes.watching import watching
-from amlp_fairseq.usage import command_parser, flags_of
-
-#: Options of fairseq-generate that would decode something else than what is scored, or the references themselves.
-REFUSED = frozenset(
-    "--path --gen-subset --results-path --source-lang -s --target-lang -t --num-shards --shard-id --score-reference "
-    "--prefix-size".split()
-)
+from amlp_fairseq.usage import among, command_parser, flags_of, without
 
 
 class Evaluation:
@@ -85,16 +79,12 @@ class Evaluation:
             )
         return self.recipe.rescored
 
-    @property
-    def changes(self) -> list[str]:
-        """The given options that change what is found, not how fast or where; --rescore-path has ways of its own."""
-        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for flag in ("--batch-size", "--max-sentences", "--max-tokens", "--num-workers", "--rescore-path"):
-            own.add_argument(flag)
-        own.add_argument("--cpu", action="store_true")
-        own.add_argument("--fp16", action="store_true")
-        rest = own.parse_known_args(self.rest)[1]
-        return [quoted(rest)] if rest else []
+    def named(self, way: str) -> str:
+        """A way of decoding, with the given options that change what is found, not how fast or where; --rescore-path
+        has ways of its own."""
+        sizes = ["--batch-size", "--max-sentences", "--max-tokens", "--num-workers"]
+        changes = without(self.rest, [*sizes, "--rescore-path"], ["--cpu", "--fp16"])
+        return f"{way}, {quoted(changes)}" if changes else way
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
@@ -195,7 +185,7 @@ class Evaluation:
                     "split": subset,
                     "subset": self.text[f"{subset}_set"],
                     "data_sha256": data_sha256(self.data, subset),
-                    "decoding": ", ".join([name, *self.changes]),
+                    "decoding": self.named(name),
                     "average": dict([averaged]),
                     "options": quoted([*flags(values, self.recipe.row), *self.rest]),
                 }
@@ -249,8 +239,8 @@ def main() -> None:
     last = args.checkpoints / LAST
     if not last.is_file():
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {LAST}")
-    if refused := REFUSED & {*(word.split("=")[0] for word in rest)}:
-        raise ValueError(f"{', '.join(sorted(refused))} cannot be given: --subset says what is decoded")
+    if refused := among(rest, ELSEWHERE):
+        raise ValueError(f"{', '.join(refused)} cannot be given: --subset says what is decoded")
     hold(args.checkpoints / ".evaluation.lock", f"CHECKPOINTS {args.checkpoints}: another evaluation writes there")
     model = describe(last, args.data)
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation

@@ -15,7 +15,6 @@ are decoded in batches and no latencies are stored, because the jobs slow each o
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -39,7 +38,7 @@ from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
 from amlp_fairseq.recipes.train import changes, has_ended
 from amlp_fairseq.recipes.train import command as train_command
-from amlp_fairseq.usage import command_parser, positive
+from amlp_fairseq.usage import among, command_parser, positive, without
 
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
@@ -202,10 +201,8 @@ class Reproduction:
 
 def _apart(words: Sequence[str]) -> tuple[bool, str]:
     """Whether options of training have a model to begin with, and the others but the seed and the device."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--finetune-from-model")
-    given, rest = own.parse_known_args(words)
-    return given.finetune_from_model is not None, changes(rest)
+    beginning = "--finetune-from-model"
+    return bool(among(words, [beginning])), changes(without(words, [beginning]))
 
 
 def main() -> None:

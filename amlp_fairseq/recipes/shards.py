@@ -28,6 +28,11 @@ from amlp_fairseq.recipes.watching import watching
 
 #: Each sentence in a batch once; what is written is what the model says, in pieces of words.
 OPTIONS = ["--gen-subset", "train", "--beam", "5", "--max-tokens", "8000", "--required-batch-size-multiple", "1"]
+#: Options of fairseq-generate with which it decodes something else than is asked for, or takes words of the references.
+ELSEWHERE = frozenset(
+    "--path --gen-subset --results-path --source-lang -s --target-lang -t --num-shards --shard-id --score-reference "
+    "--prefix-size".split()
+)
 
 
 class DistillError(ValueError):

@@ -454,17 +454,18 @@ class Texts:
             print(f"prepare: {stage}/{name}", file=sys.stderr)
             write_rows(rows, self.pair(stage, name))
 
-    def rows(self, stage: str, name: str) -> Iterator[Row]:
-        self.count(stage, name)
-        yield from zip(*map(lines, self.pair(stage, name)), strict=True)
+    def rows(self, name: str, *stages: str) -> Iterator[Row]:
+        """The lines of a name's files at some stages, side by side."""
+        self.count(name, *stages)
+        yield from zip(*(lines(path) for stage in stages for path in self.pair(stage, name)), strict=True)
 
-    def count(self, stage: str, name: str, *others: str) -> int:
-        """How many lines the files of a name have, at a stage and others.
+    def count(self, name: str, *stages: str) -> int:
+        """How many lines the files of a name have at some stages.
 
         Raises:
             ValueError: naming two files, if they do not have the same number.
         """
-        first, *rest = [path for each in (stage, *others) for path in self.pair(each, name)]
+        first, *rest = [path for stage in stages for path in self.pair(stage, name)]
         expected = count_lines(first)
         for path in rest:
             if (count := count_lines(path)) != expected:
@@ -507,7 +508,7 @@ class Texts:
         settings = self.settings
         if self.model is None:
             for name in names:
-                self.make("pieces", name, self.rows(self.words, name))
+                self.make("pieces", name, self.rows(name, self.words))
             return
         if not self.model.exists():
             print(f"prepare: {self.model.name}", file=sys.stderr)
@@ -536,13 +537,12 @@ class Texts:
         with writing(*outputs) as files:
             kept, limits = 0, (settings.max_length, settings.max_ratio)
             for part in self.parts:
-                self.count(stage, part, "raw")
-                for row, raw in zip(self.rows(stage, part), self.rows("raw", part), strict=True):
-                    if settings.filter_by == "none" or is_good(row[0], row[-1], *limits):
+                for texts in self.rows(part, stage, "raw"):
+                    if settings.filter_by == "none" or is_good(texts[0], texts[count - 1], *limits):
                         kept += 1
                         held_out = settings.hold_out and kept % settings.hold_out == 0
                         into = files[count:] if held_out else files[:count]
-                        for text, file in zip((*row, *raw)[: len(into)], into, strict=True):
+                        for text, file in zip(texts[: len(into)], into, strict=True):
                             file.write(text + "\n")
 
     def run(self) -> None:
@@ -561,11 +561,11 @@ class Texts:
 
     def manifest(self) -> dict[str, Any]:
         """The numbers of lines of all stages; it is an error if two sides differ."""
-        collected = {part: self.count("raw", part) for part in self.parts}
-        binarised = {name: self.count("pieces", name) for name in ("train", *EVALUATION)}
+        collected = {part: self.count(part, "raw") for part in self.parts}
+        binarised = {name: self.count(name, "pieces") for name in ("train", *EVALUATION)}
         for name in EVALUATION:
-            if self.count("raw", name) != binarised[name]:
-                raise ValueError(f"{name}: {self.count('raw', name)} raw lines, {binarised[name]} lines of pieces")
+            if (raw := self.count(name, "raw")) != binarised[name]:
+                raise ValueError(f"{name}: {raw} raw lines, {binarised[name]} lines of pieces")
         pairs = {"collected": collected, "collected in all": sum(collected.values()), "binarised": binarised}
         if self.settings.published_pairs:
             pairs["published"] = self.settings.published_pairs

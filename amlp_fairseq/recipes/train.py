@@ -34,7 +34,7 @@ from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.results import data_sha256
-from amlp_fairseq.usage import command_parser, flags_of, folder
+from amlp_fairseq.usage import command_parser, flags_of, folder, without
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
@@ -120,10 +120,7 @@ def chosen_languages(rest: list[str]) -> dict[str, str]:
 
 def changes(rest: list[str]) -> str:
     """The user's own options, except the seed and the device."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--seed")
-    own.add_argument("--cpu", action="store_true")
-    return quoted(own.parse_known_args(rest)[1])
+    return quoted(without(rest, ["--seed"], ["--cpu"]))
 
 
 def main() -> None:
@@ -149,12 +146,12 @@ def main() -> None:
         print(yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "\n" + quoted(["fairseq-train", *words]))
         return
     recipe = replace(recipe, training_set=data_sha256(args.data, "train"), distilled=distilled)
-    begun = read(save_dir / RECIPE) if (save_dir / RECIPE).is_file() and (save_dir / LAST).is_file() else recipe
-    if (begun.row, begun.scale) != (recipe.row, recipe.scale):
+    begun = read(save_dir / RECIPE) if (save_dir / RECIPE).is_file() and (save_dir / LAST).is_file() else None
+    if begun and (begun.row, begun.scale) != (recipe.row, recipe.scale):
         parser.error(
             f"--save-dir {save_dir} has a training of --row {begun.row} --scale {begun.scale}: give another folder"
         )
-    if begun.training_set not in ("", recipe.training_set):
+    if begun and begun.training_set not in ("", recipe.training_set):
         parser.error(
             f"--save-dir {save_dir} has a training on another training set than DATA {args.data}'s: give another folder"
         )
@@ -162,7 +159,7 @@ def main() -> None:
     if os.environ.get("RANK", "0") == "0":
         save_dir.mkdir(parents=True, exist_ok=True)
         hold(save_dir / ".recipe.lock", f"--save-dir {save_dir}: {BUSY}")
-        if not (save_dir / RECIPE).is_file() or not has_ended(words, save_dir):
+        if begun is None or not has_ended(words, save_dir):
             save(recipe, save_dir / RECIPE)
         elif begun.changes != recipe.changes:
             print(

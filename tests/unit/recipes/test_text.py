@@ -104,6 +104,10 @@ def test_every_third_pair_is_held_out(filter_by: str, tmp_path: Path) -> None:
     assert read("pieces", "valid") == read("raw", "valid") == good[2::3]
     assert read("pieces", "train") == [pair for i, pair in enumerate(good) if i % 3 != 2]
     assert read("pieces", "test") == pairs[:2]
+    for language in ("en", "de"):
+        (tmp_path / f"text/raw/test.{language}").write_text("a\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="test: 1 raw lines, 2 lines of pieces"):
+        text.Texts(tmp_path, settings).manifest()
 
 
 def test_evaluation_sets_are_named() -> None:
