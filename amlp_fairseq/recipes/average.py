@@ -20,6 +20,19 @@ from amlp_fairseq.compat.safe_checkpoints import refusals_name
 from amlp_fairseq.usage import command_parser
 
 
+def load(path: Path) -> dict[str, Any]:
+    """A checkpoint of fairseq on the CPU.
+
+    Raises:
+        ValueError: naming the file, if it is damaged or something else.
+    """
+    with refusals_name(path):
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict) or "model" not in state:
+        raise ValueError(f"{path} is not a checkpoint of fairseq: it has no 'model'")
+    return state
+
+
 def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
     """The last checkpoint with the mean of all checkpoints' weights, without optimizer state.
 
@@ -29,16 +42,12 @@ def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
         paths: checkpoint files, at least one.
 
     Raises:
-        ValueError: if a file is damaged or not a checkpoint, or two do not have the same parameters; names the file and
-            the parameter.
+        ValueError: as ``load``, and if two do not have the same parameters, naming the parameter.
     """
     sums: dict[str, torch.Tensor] = {}
     state: dict[str, Any] = {}
     for path in paths:
-        with refusals_name(path):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(state, dict) or "model" not in state:
-            raise ValueError(f"{path} is not a checkpoint of fairseq: it has no 'model'")
+        state = load(path)
         weights = state["model"]
         if sums and weights.keys() != sums.keys():
             names = ", ".join(sorted(weights.keys() ^ sums.keys()))
@@ -62,16 +71,18 @@ def newest(folder: Path, pattern: str) -> list[Path]:
 
 
 def best(folder: Path) -> list[Path]:
-    """What ``--keep-best-checkpoints`` kept, the best last: the lowest losses, or the highest of another metric.
+    """What ``--keep-best-checkpoints`` kept, the best last: the highest if the training has
+    ``--maximize-best-checkpoint-metric``, else the lowest.
 
     Raises:
-        ValueError: if there are checkpoints by two metrics.
+        ValueError: if there are checkpoints by two metrics, or as ``load``.
     """
     metrics = {match[1] for path in folder.iterdir() if (match := re.match(r"checkpoint\.best_(\w+)_", path.name))}
     if len(metrics) > 1:
         raise ValueError(f"{folder} has best checkpoints by {' and by '.join(sorted(metrics))}")
     paths = newest(folder, rf"checkpoint\.best_{''.join(metrics)}_(\d+\.?\d*)\.pt")
-    return paths[::-1] if metrics <= {"loss", "nll_loss", "ppl"} else paths
+    highest = bool(paths) and load(paths[-1])["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"]
+    return paths if highest else paths[::-1]
 
 
 #: Which checkpoints of a folder an option means, and the option of fairseq-train that keeps them.

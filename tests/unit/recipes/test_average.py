@@ -159,11 +159,17 @@ def test_last_updates(epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert torch.load(tmp_path / "out.pt", weights_only=True)["model"]["w"].item() == 4
 
 
-@pytest.mark.parametrize(("metric", "expected"), [("bleu", (10 + 2) / 2), ("loss", 0.5), ("nll_loss", 0.5)])
-def test_best(metric: str, expected: float, epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The highest of BLEU, the lowest of losses; weights are the metric's."""
+@pytest.mark.parametrize(
+    ("metric", "highest", "expected"),
+    [("bleu", True, (10 + 2) / 2), ("loss", False, 0.5), ("mae_loss", False, 0.5), ("ppl", True, (10 + 2) / 2)],
+)
+def test_best(
+    metric: str, highest: bool, expected: float, epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the training found best, whatever the metric's name; weights are the metric's."""
+    cfg = {"checkpoint": {"maximize_best_checkpoint_metric": highest}}
     for value in ("10.0007", "1.0003", "2.0001", "0.0005"):
-        save(epochs / f"checkpoint.best_{metric}_{value}.pt", {"w": torch.tensor([float(value[:-4])])})
+        save(epochs / f"checkpoint.best_{metric}_{value}.pt", {"w": torch.tensor([float(value[:-4])])}, cfg=cfg)
     run(monkeypatch, "--inputs", epochs, "--best", 2, "--output", tmp_path / "out.pt")
     assert torch.load(tmp_path / "out.pt", weights_only=True)["model"]["w"].item() == pytest.approx(expected)
 
