@@ -81,7 +81,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) | frozenset(
-        "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm lm_weight "
+        "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm "
         "sacrebleu post_process path".split()
     )
     VALIDATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) - {"print_alignment"} | {"unnormalized"}

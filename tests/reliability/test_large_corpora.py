@@ -22,6 +22,9 @@ from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli import shards, translate
+from amlp_fairseq.recipes import config
+from amlp_fairseq.recipes.corpus import is_distilled
+from amlp_fairseq.recipes.distill import teachers_of
 
 COMMAND = "amlp_fairseq.cli.main"
 PAGE = commands.ROOT / "docs/large-corpora.md"
@@ -255,6 +258,9 @@ def test_the_page_distils(
     trained = system("ibdecoder")
     (tmp_path / "transformer").mkdir()
     shutil.copy(trained.checkpoint, tmp_path / "transformer/average.pt")
+    recipe = config.load("ibdecoder", "embedded", "embedded", None)
+    assert recipe.generate["beam 4"]["lenpen"] == 0.6  # which is not that of distill
+    config.save(recipe, tmp_path / "transformer/recipe.yaml")
     shutil.copytree(data, tmp_path / "data/data-bin")
     shutil.copy(data.parent / "raw/train.en", tmp_path / "train.en")
     code = blocks("Distillation")
@@ -266,3 +272,7 @@ def test_the_page_distils(
     commands.run(COMMAND, "distill", trained.checkpoint, data, tmp_path / "distil", *options)
     for name in ("train.en-de.en.bin", "train.en-de.de.bin", "valid.en-de.de.bin", "dict.de.txt"):
         assert (tmp_path / "distilled/data-bin" / name).read_bytes() == (tmp_path / "distil" / name).read_bytes(), name
+    made, distilled = tmp_path / "distilled/data-bin", tmp_path / "distil"
+    assert is_distilled(made)
+    assert teachers_of(made) == ["transformer"]
+    assert teachers_of(distilled) == [trained.checkpoint.parent.name]

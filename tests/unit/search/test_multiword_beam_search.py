@@ -351,6 +351,7 @@ def test_a_model_without_probabilities_is_named() -> None:
         ({"match_source_len": True}, "--match-source-len True"),
         ({"replace_unk": ""}, "--replace-unk"),
         ({"lm_path": "lm.pt"}, "--lm-path lm.pt"),
+        ({"lm_weight": 0.5}, "--lm-weight 0.5"),
         ({"iter_decode_max_iter": 3}, "--iter-decode-max-iter 3"),
         ({"retain_iter_history": True}, "--retain-iter-history True"),
     ],
