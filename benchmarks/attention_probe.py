@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from torch import Tensor
 
 from amlp_fairseq.attention.amlp import AMLP, AMLPPQuery
 from amlp_fairseq.attention.multihead import MultiHeadAttention
+from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
+from amlp_fairseq.usage import positive
 
 
 def between_positions(x: Tensor, words: Tensor) -> float:
@@ -57,8 +60,8 @@ def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
                 found["activation_entropy"] = relative_entropy(at_words, at_words.size(-1))
                 if isinstance(attention, AMLPPQuery):
                     keys = k.new_zeros(len(k), k.size(2)).bool() if key_padding_mask is None else key_padding_mask
-                    pooling = (l_t @ k.mT).masked_fill(keys[:, None, None], -math.inf).softmax(dim=-1)
-                    maps = (activations @ pooling).transpose(1, 2)[words]
+                    scores = (attention.pool_scaling * l_t @ k.mT).masked_fill(keys[:, None, None], -math.inf)
+                    maps = (activations @ scores.softmax(dim=-1)).transpose(1, 2)[words]
                     lengths = (~keys).sum(dim=1)[:, None, None].expand(*words.shape, q.size(1))[words]
                     found["map_entropy"] = relative_entropy(maps, lengths)
         return out, weights
@@ -69,6 +72,8 @@ def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
 def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list[dict[str, Any]]:
     """One line for each attention of the decoder that is not causal self-attention."""
     models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], {"data": str(data)})
+    if not isinstance(models[0], CMLMCTransformerModel):
+        sys.exit(f"{checkpoint} is not of a CMLMC model")
     task.load_dataset("valid")
     torch.manual_seed(1)
     model = (task.build_model(cfg.model) if untrained else models[0]).eval()
@@ -81,7 +86,7 @@ def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list
     for module, found in attentions.values():
         observe(module, found)
     dataset = task.datasets["valid"]
-    sample = task._with_start(dataset.collater([dataset[i] for i in range(sentences)]))
+    sample = task._with_start(dataset.collater([dataset[i] for i in range(min(sentences, len(dataset)))]))
     sample["prev_target"] = task.inject_noise(sample["target"])
     # A new model has had no updates and thus no correction loss: leave it out for checkpoints, too.
     model.correction_starts = -1
@@ -103,7 +108,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("checkpoints", type=Path, nargs="+")
     parser.add_argument("--untrained", action="store_true")
-    parser.add_argument("--sentences", type=int, default=64)
+    parser.add_argument("--sentences", type=positive, default=64, help="at most (default: %(default)s)")
     args = parser.parse_args()
     for checkpoint in args.checkpoints:
         for line in probe(args.data, checkpoint, args.untrained, args.sentences):

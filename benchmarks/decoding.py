@@ -72,6 +72,7 @@ from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.usage import positive
 from benchmarks import quiet
 from benchmarks.harness import finish, options_parser, parse, rounds, write
 from benchmarks.labels import label_points
@@ -511,16 +512,16 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     add("--arch", nargs="+", choices=ARCH_MODEL_REGISTRY, default=[], metavar="NAME", help="other architectures")
     add("--precisions", nargs="+", choices=PRECISIONS, help="(default: float32 and int8, on CUDA float32 and float16)")
     for name, default in BASE.items():
-        add(f"--{name.replace('_', '-')}", type=int, default=default)
-    add("--sentences", type=int, help="(default: 24; with --data the whole test set)")
-    add("--batches", type=int, nargs="+", default=[1], help="sentences in a batch")
-    add("--beams", type=int, nargs="+", default=[4, 1])
-    add("--iterations", type=int, nargs="+", default=[10, 4], help="decoder calls of iterative refinement")
+        add(f"--{name.replace('_', '-')}", type=positive, default=default)
+    add("--sentences", type=positive, help="(default: 24; with --data the whole test set)")
+    add("--batches", type=positive, nargs="+", default=[1], help="sentences in a batch")
+    add("--beams", type=positive, nargs="+", default=[4, 1])
+    add("--iterations", type=positive, nargs="+", default=[10, 4], help="decoder calls of iterative refinement")
     add("--baseline", metavar="'SYSTEM PRECISION DECODING'", help="what speed-ups are over (default: the first row)")
-    add("--training", type=int, metavar="TOKENS", help="also time training, with that many words per batch")
+    add("--training", type=positive, metavar="TOKENS", help="also time training, with that many words per batch")
     add("--data", metavar="DIR", help="translate its test set")
     add("--checkpoint", nargs="+", default=[], metavar="NAME=PATH", help="trained models, for --data")
-    add("--length-beam", type=int, default=1, help="candidates of different lengths, where lengths are not forced")
+    add("--length-beam", type=positive, default=1, help="candidates of different lengths, where lengths are not forced")
     add("--force-length", action="store_true", help="use the references' lengths for trained models, too")
     add("--cuda-graphs", action="store_true", help="for our systems, where supported")
     args, given = parse(parser)

@@ -25,7 +25,7 @@ autoregressive (--draft-path, greedily), or else chooses among its hypotheses (-
   NAME in the seed of their training give BLEU alone, with the first of --systems: the spread in tables and picture.
 - All configurations take turns, in random order; medians over --repeats. A run is disturbed (quiet.py) if repeats
   differ much, if it had to wait for a CPU, or if something else used its CPUs.
-- --out is written anew after each round. A configuration that fails is named and left out.
+- --out is written anew after each round. A configuration that fails is named and left out, and the status is 1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from amlp_fairseq.recipes.score import read_references
 from amlp_fairseq.usage import positive
 from benchmarks import quiet
 from benchmarks.efficiency_plot import draw
-from benchmarks.harness import write
+from benchmarks.harness import check_folders, write
 from benchmarks.line_systems import SYSTEMS, USUAL, LineSystem, Setting
 from benchmarks.ops import MIB
 
@@ -241,7 +241,7 @@ def bleu_of_seeds(args: argparse.Namespace, scratch: Path) -> tuple[dict[tuple[s
     found: dict[tuple[str, ...], list[float]] = {}
     failed: list[Row] = []
     for number, model in enumerate(args.seed):
-        batch, folder = args.batch_tokens[:1], scratch / str(number)
+        batch, folder = args.batch_tokens[:1] or [1000], scratch / str(number)
         only = {"model": [model], "systems": args.systems[:1], "latency_cores": [], "batch_tokens": batch}
         chosen, skipped = jobs(argparse.Namespace(**{**vars(args), **only}), folder)
         failed += [{"job": f"seed {row['model']}", "reason": row["reason"]} for row in skipped]
@@ -411,9 +411,7 @@ def parsed() -> argparse.Namespace:
         parser.error(f"--plot {args.plot}: it is an .svg, and needs --reference FILE")
     if (most := len(os.sched_getaffinity(0))) < max(args.latency_cores, default=0):
         parser.error(f"--latency-cores {max(args.latency_cores)}: this process may use {most} CPUs")
-    for name, path in (("--out", args.out), ("--markdown", args.markdown), ("--plot", args.plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            parser.error(f"{name} {path}: there is no folder {path.parent}")
+    check_folders(parser, args, "out", "markdown", "plot")
     args.texts = read_references(args.source)[: args.lines]
     args.references = None if args.reference is None else read_references(args.reference)[: args.lines]
     if args.references is not None and len(args.references) != len(args.texts):
@@ -454,6 +452,8 @@ def main() -> None:
         args.markdown.write_text(text + "\n", encoding="utf-8")
     if args.plot is not None:
         plot(result, args.plot)
+    if result["failed"]:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ figures are not written.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.harness import decoding_result
 from benchmarks.labels import label_ends, label_points
 from benchmarks.targets import speed_up
 
@@ -36,13 +36,18 @@ Missing = list[tuple[str, str]]
 
 
 class Panel(NamedTuple):
-    """A part of a figure: lines over ticks or, without ticks, points with their names."""
+    """A part of a figure: lines over ticks or, without ticks, points with their names.
+
+    Attributes:
+        gains: of points, how much more BLEU they have than the baseline that they are compared with.
+    """
 
     title: str
     xlabel: str
     ylabel: str
     ticks: list[Any]
     lines: dict[str, dict[Any, float]]
+    gains: dict[str, float]
 
 
 def name(row: Row) -> str:
@@ -84,7 +89,7 @@ def by_batch_and_beam(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
             lines: dict[str, dict[Any, float]] = {}
             for row, base in chosen:
                 lines.setdefault(name(row), {})[row[key]] = speed_up(row, base).median
-            panels.append(Panel(f"{fixed} {value}".removeprefix("decoding "), key, "speed-up", ticks, lines))
+            panels.append(Panel(f"{fixed} {value}".removeprefix("decoding "), key, "speed-up", ticks, lines, {}))
     return panels, missing
 
 
@@ -110,7 +115,7 @@ def by_length(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
         faster = {name(row): {bin: base[ms][bin] / row[ms][bin] for bin in ticks} for row, base in chosen}
         for label, lines in (("BLEU", scores), ("speed-up", faster)):
             if lines:
-                panels.append(Panel(decoding, "words of the source", label, ticks, lines))
+                panels.append(Panel(decoding, "words of the source", label, ticks, lines, {}))
     return panels, without_bleu(alone, bleu)
 
 
@@ -121,15 +126,19 @@ def by_pattern(pairs: list[Pair]) -> tuple[list[Panel], Missing]:
     missing = without_bleu(smallest, "bleu")
     for decoding, chosen in groups(smallest, "decoding").items():
         points: dict[str, dict[Any, float]] = {}
+        gains: dict[str, float] = {}
         scored = [(row, base) for row, base in chosen if "bleu" in row]
         for row, base in scored:
             pattern = f" ({row['directions']}, {row['words_per_direction']})" if "directions" in row else ""
+            point = name(row) + pattern
             if pattern or row is base:
-                points[name(row) + pattern] = {speed_up(row, base).median: row["bleu"]}
+                points[point] = {speed_up(row, base).median: row["bleu"]}
+                if "bleu" in base:
+                    gains[point] = row["bleu"] - base["bleu"]
             else:
                 missing.append((name(row), "no (h, c)"))
         if any("directions" in row and row is not base for row, base in scored):
-            panels.append(Panel(f"{decoding}, batch {size}", "speed-up", "BLEU", [], points))
+            panels.append(Panel(f"{decoding}, batch {size}", "speed-up", "BLEU", [], points, gains))
     return panels, missing
 
 
@@ -145,12 +154,14 @@ def finding(panels: list[Panel], baseline: str) -> str:
         for line, values in panel.lines.items()
         for x, value in values.items()
     ]
-    most, line, panel, x, value = max(found, key=lambda point: point[0])
+    most, line, panel, x, _ = max(found, key=lambda point: point[0])
     text = f"At most {most:.1f} times as fast as {baseline}: {line}, {panel.title}"
     if panel.ticks:
         return text + f", {panel.xlabel} {str(x).removeprefix(panel.xlabel).strip()}".replace("decoding ", "")
-    base = max(bleu for points in panel.lines.values() for speed, bleu in points.items() if speed == 1)
-    return text + f"; {abs(value - base):.1f} BLEU {'below' if value < base else 'above'} it"
+    if line in panel.gains:
+        gain = panel.gains[line]
+        text += f"; {abs(gain):.1f} BLEU {'below' if gain < 0 else 'above'} it"
+    return text
 
 
 def draw(panels: list[Panel], title: str, machine: str, path: Path) -> None:
@@ -194,12 +205,13 @@ def say(missing: Missing) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=Path, metavar="RESULT.json", help="output of benchmarks/decoding.py --out")
+    words = "output of benchmarks/decoding.py --out"
+    parser.add_argument("result", type=decoding_result, metavar="RESULT.json", help=words)
     parser.add_argument("prefix", metavar="OUT_PREFIX", help="prefix of the figures' file names")
     parser.add_argument("--baseline", metavar="SYSTEM", help="what speed-ups are over (default: the file's first)")
     parser.add_argument("--format", choices=("svg", "png"), default="svg")
     args = parser.parse_args()
-    result = json.loads(args.result.read_text(encoding="utf-8"))
+    result = args.result
     systems = list(dict.fromkeys(row["system"] for row in result["decoding"]))
     baseline = args.baseline or systems[0]
     if baseline not in systems:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from amlp_fairseq.usage import positive
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -22,8 +24,8 @@ def options_parser(description: str | None, repeats: int, dtype: bool = True) ->
     result.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     if dtype:
         result.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
-    result.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
-    result.add_argument("--repeats", type=int, default=repeats, help="timed calls of every system, after a warm-up")
+    result.add_argument("--threads", type=positive, default=torch.get_num_threads(), help="CPU threads")
+    result.add_argument("--repeats", type=positive, default=repeats, help="timed calls of each system, after a warm-up")
     result.add_argument("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
     result.add_argument("--plot", type=Path, metavar="FILE", help="write a plot to this file, png or svg")
     return result
@@ -34,6 +36,7 @@ def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device")
+    check_folders(parser, args, "out", "plot")
     options = {name: value for name, value in vars(args).items() if name not in ("out", "plot")}
     if "dtype" in args:
         args.dtype = getattr(torch, args.dtype)
@@ -41,6 +44,26 @@ def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str
     torch.backends.cudnn.allow_tf32 = False  # so that float32 means the same for all systems
     torch.manual_seed(1)
     return args, options
+
+
+def check_folders(parser: argparse.ArgumentParser, args: argparse.Namespace, *names: str) -> None:
+    """Stop before anything is measured if one of the options names a file in a folder that does not exist."""
+    for name in names:
+        path: Path | None = getattr(args, name)
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"--{name} {path}: there is no folder {path.parent}")
+
+
+def decoding_result(text: str) -> dict[str, Any]:
+    """What a file on the command line holds that benchmarks/decoding.py has written."""
+    try:
+        result: dict[str, Any] = json.loads(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise argparse.ArgumentTypeError(f"{text}: {reason}") from error
+    if "decoding" not in result:
+        raise argparse.ArgumentTypeError(f"{text}: it is not of benchmarks/decoding.py")
+    return result
 
 
 def rounds(

@@ -46,6 +46,7 @@ from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.usage import positive
 from benchmarks.harness import finish, options_parser, parse, rounds, verdict
 from benchmarks.labels import label_ends
 from benchmarks.ops import AGREEMENT, GIB, MIB, disagreement, memory_limit, peak_extra_memory
@@ -433,13 +434,13 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = options_parser(__doc__, repeats=100)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192], metavar="n")
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192], metavar="n")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME")
     for name, default in (("batch", 12), ("embed-dim", 512), ("heads", 8)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--inner-dim", type=int, default=64, help="c of AMLP, ABC and Performer")
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--inner-dim", type=positive, default=64, help="c of AMLP, ABC and Performer")
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="of AMLP")
-    parser.add_argument("--window", type=int, default=31, help="positions that each sees in local attention")
+    parser.add_argument("--window", type=positive, default=31, help="positions that each sees in local attention")
     parser.add_argument("--seconds", type=float, default=10, help="no more repetitions of what has taken this long")
     words = "time calls as CUDA graphs, without what the CPU takes to launch them"
     parser.add_argument("--cuda-graphs", action="store_true", help=words)

@@ -44,6 +44,7 @@ from amlp_fairseq.ops.dynamic_conv import cases, dynamic_conv, light_conv
 from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.usage import positive
 from benchmarks.harness import finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends
 
@@ -324,11 +325,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = options_parser(__doc__, repeats=10)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 256, 512, 1024, 4096], metavar="T")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--channels", type=int, default=1024)
-    parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--kernel", type=int, default=31)
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[16, 64, 256, 512, 1024, 4096], metavar="T")
+    parser.add_argument("--batch", type=positive, default=8)
+    parser.add_argument("--channels", type=positive, default=1024)
+    parser.add_argument("--heads", type=positive, default=16)
+    parser.add_argument("--kernel", type=positive, default=31)
     args, options = parse(parser)
     if args.channels % args.heads:
         parser.error("the heads must divide the channels")

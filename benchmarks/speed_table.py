@@ -9,12 +9,10 @@ whose own speed-ups are of totals.
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.recipes.results import markdown
-from benchmarks.harness import verdict
+from benchmarks.harness import decoding_result, verdict
 from benchmarks.targets import SpeedUp, add_speedups, speed_up, targets
 
 #: What every other way is held against: few calls of the decoder are of no use if a decoder of one layer is faster.
@@ -53,18 +51,23 @@ def speed_table(result: dict[str, Any]) -> str:
 
 def against_shallow(result: dict[str, Any]) -> str:
     """How many times as fast as a Transformer with one layer in the decoder each system is in int8, the fastest first;
-    first ways of decoding are compared with the first, second ones with the second. Nothing if it was not measured."""
+    beams are compared with the same beam, iterations with the beams in their order. Nothing if it was not measured."""
     ways: dict[str, list[dict[str, Any]]] = {}
     for row in result["decoding"]:
         if row["batch"] == 1 and row["precision"] == PRECISION:
             ways.setdefault(row["system"], []).append(row)
     base = ways.pop(SHALLOW, [])
-    rows = [
-        [name, *(f"{way['decoding']}: {speed_up(way, other)}" for way, other in zip(found, base, strict=False))]
-        for name, found in sorted(ways.items(), key=lambda item: item[1][-1]["ms_percentiles"][1])
-    ]
     if not base:
         return ""
+
+    def cells(found: list[dict[str, Any]]) -> list[str]:
+        names = [row["decoding"] for row in (base if "iterations" in found[0]["decoding"] else found)]
+        matched = dict(zip(names, found, strict=False))
+        pairs = [(matched.get(row["decoding"]), row) for row in base]
+        return ["" if way is None else f"{way['decoding']}: {speed_up(way, row)}" for way, row in pairs]
+
+    fastest = sorted(ways.items(), key=lambda item: item[1][-1]["ms_percentiles"][1])
+    rows = [[name, *cells(found)] for name, found in fastest]
     columns = [f"over {SHALLOW} {PRECISION}, {row['decoding']}" for row in base]
     return markdown(["system, " + PRECISION, *columns], rows)
 
@@ -93,8 +96,8 @@ def ceilings(result: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=Path, metavar="FILE.json")
-    result = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    parser.add_argument("result", type=decoding_result, metavar="FILE.json")
+    result = parser.parse_args().result
     print(speed_table(result), against_shallow(result), sep="\n\n")
 
 

@@ -41,6 +41,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.usage import positive
 from benchmarks.harness import finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends
 
@@ -297,12 +298,12 @@ def plot(result: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = options_parser(__doc__, repeats=3)
     for name, default in (("embed-dim", 512), ("ffn-embed-dim", 2048), ("layers", 6), ("heads", 8), ("words", 32000)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--length", type=int, default=60, help="words of the output")
-    parser.add_argument("--source-length", type=int, default=30, help="words of the input")
-    parser.add_argument("--rows", type=int, default=4, help="hypotheses in the timing of steps")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="sentences in a search")
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4, 8, 16, 20])
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--length", type=positive, default=60, help="words of the output")
+    parser.add_argument("--source-length", type=positive, default=30, help="words of the input")
+    parser.add_argument("--rows", type=positive, default=4, help="hypotheses in the timing of steps")
+    parser.add_argument("--batches", type=positive, nargs="+", default=[1, 32], help="sentences in a search")
+    parser.add_argument("--beams", type=positive, nargs="+", default=[1, 4, 8, 16, 20])
     parser.add_argument("--uncached-rows", type=int, default=64, help="no runs without cache above this batch x beam")
     args, options = parse(parser)
     if args.length < 2:

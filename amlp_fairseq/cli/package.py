@@ -94,7 +94,14 @@ def longest_source(data: Path, languages: list[str]) -> int | None:
 
 def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
     """Decoding options: those of the recipe's first way of decoding, of the named one, or of a model's folder, and
-    those given."""
+    those given, with whole paths."""
+    parsed = _decoding(run, name, words, task)
+    for option in decoding_options.PATHS & parsed.keys():
+        parsed[option] = str(Path(parsed[option]).resolve())
+    return parsed
+
+
+def _decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
     if name is None and model_folder.is_model_folder(run):
         return decoding_options.parse([*flags_of(model_folder.read_config(run)["decoding"]), *words], task)
     ways = read(run / RECIPE) if (run / RECIPE).is_file() else None

@@ -7,6 +7,7 @@ meanwhile is done (docs/large-corpora.md).
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
@@ -20,12 +21,14 @@ from tqdm import tqdm
 
 from amlp_fairseq.cli.translate import as_json, translated
 from amlp_fairseq.recipes.download import sha256
-from amlp_fairseq.translator.model_folder import CARD
+from amlp_fairseq.translator.model_folder import CARD, read_config
 from amlp_fairseq.translator.translator import Translator
 
 #: What the files of a folder were translated with.
 SETTINGS = ".settings.json"
 PART = ".part"
+#: Options whose files decide about the translations, too.
+HELPERS = ("rescore_path", "draft_path", "draft_file")
 INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
 
 
@@ -57,10 +60,11 @@ class Job:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides about the translations, as JSON has it."""
-        files = sorted(path for path in self.model.iterdir() if path.is_file() and path.name != CARD)
+        """What decides about the translations, as JSON has it: files by their checksums."""
         others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
-        identity = {"model": {path.name: sha256(path) for path in files}, "jsonl": self.jsonl, **others}
+        options = read_config(self.model)["decoding"] | self.settings
+        helpers = {name: _checksums(Path(options[name])) for name in HELPERS if options.get(name) is not None}
+        identity = {"model": _checksums(self.model), "jsonl": self.jsonl, **others, **helpers}
         return dict(json.loads(json.dumps(identity, default=str)))
 
 
@@ -103,7 +107,7 @@ def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shar
     """Make the folder of the output, or check the one that is there; returns the shards that are missing in it.
 
     Raises:
-        ValueError: for files that were not made by this command, or with other settings.
+        ValueError: for files that were not made by this command, or with other settings, or of another number of lines.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--output {out} is a file: with --shards a folder is needed")
@@ -120,6 +124,10 @@ def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shar
     if changed := sorted(name for name in begun | identity if begun.get(name) != identity.get(name)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise ValueError(f"--output {out} was begun with other {flags} ({SETTINGS} in it): name another folder")
+    for shard in shards:
+        if shard.output.exists() and (lines := _lines(shard.output)) != (expected := _lines(shard.source)):
+            counts = f"{shard.source} has {expected} lines, {shard.output} has {lines}"
+            raise ValueError(f"{counts}: delete the latter, and it is made again")
     return missing
 
 
@@ -165,7 +173,7 @@ def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None
     if failed:
         raise ValueError(f"{failed} of {len(missing)} files are not translated; the same command tries them again")
     for shard in shards:  # parts of processes that were killed, or that are slower: all outputs are there
-        for part in shard.output.parent.glob(f".{shard.source.name}.{'[0-9a-f]' * 32}{PART}"):
+        for part in shard.output.parent.glob(f".{glob.escape(shard.source.name)}.{'[0-9a-f]' * 32}{PART}"):
             part.unlink(missing_ok=True)
 
 
@@ -185,6 +193,12 @@ def _outcomes(job: Job, shards: list[Shard], workers: int | None) -> Iterator[Ou
 def _part(path: Path) -> Path:
     """A name beside a path that no other process takes."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """Those of a file, or of the files of a model folder."""
+    files = sorted(each for each in path.iterdir() if each.is_file() and each.name != CARD) if path.is_dir() else [path]
+    return {each.name: sha256(each) for each in files}
 
 
 def _lines(path: Path) -> int:

@@ -15,8 +15,9 @@ from omegaconf import DictConfig, open_dict
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
 
-#: Ends of the names of options that say how large a model is.
-SIZES = ("_dim", "_layers", "_heads", "_positions")
+#: Ends of the names of options that say how large a model is, and what is possible whatever its tensors: positions that
+#: are not learned have none.
+SIZES = {"_dim": 0, "_layers": 0, "_heads": 0, "_positions": 1 << 20}
 
 
 def install() -> None:
@@ -62,7 +63,8 @@ def _refuse_impossible_sizes(path: str, tensors: Any, options: Any) -> None:
     largest = max((size for shape in shapes for size in shape), default=0)
     named = vars(options) if isinstance(options, argparse.Namespace) else options or {}
     for name, value in named.items():
-        if largest and isinstance(value, int) and value > 1000 * largest and name.endswith(SIZES):
+        possible = max(1000 * largest, SIZES.get("_" + name.rpartition("_")[2], 0))
+        if largest and isinstance(value, int) and value > possible and name.endswith(tuple(SIZES)):
             raise ValueError(
                 f"{path} is refused: it says {name} = {value}, and none of its tensors has more than {largest} entries "
                 "in a dimension"

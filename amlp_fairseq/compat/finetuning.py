@@ -37,12 +37,15 @@ def initialize(model: Any, weights: dict[str, torch.Tensor], filename: str) -> N
 
     Args:
         model: changed in place.
-        weights: of another model, by name.
+        weights: of another model, by name; those that a model of the plugin renames when it loads them have their new
+            names here, too.
         filename: theirs.
 
     Raises:
         ValueError: if none has.
     """
+    weights = {**weights, **dict(model.named_buffers())}  # which no other model's may contradict
+    model.upgrade_state_dict(weights)
     new: set[str] = set()
     taken = 0
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""fairseq's translation tasks without their traps, for the plugin's own tasks and for any that builds its models."""
+"""fairseq's tasks without their traps, for the plugin's own tasks and for any that builds its models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 
@@ -21,23 +22,16 @@ from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
 RECIPE = "recipe.yaml"
 
 
-class GuardedTranslationTask(DecodedValidationTask):
-    """fairseq's translation task, with six differences, and those of its base class.
+class GuardedTask(FairseqTask):
+    """A task of fairseq with two differences.
 
     - No sentence is lost: fairseq drops the rest of the last batch when ``--required-batch-size-multiple`` (8 by
       default) does not divide its size.
     - A training that is resumed sees the batches that it would have seen: fairseq composes others.
-    - Lines that were translated are forgotten: fairseq-interactive keeps the data set of every buffer.
-    - A sentence that is too long is an error that names it, its lengths and the options that help.
-    - The checkpoint keeps fingerprints of the dictionaries that it was trained with; others are refused, also when a
-      training starts from it (fairseq's trainer does not look at the state of the task).
-    - Hypotheses have ``steps`` for ``--print-step``, whatever generator makes them.
     """
 
     def get_batch_iterator(self, dataset: Any, *args: Any, seed: int = 1, epoch: int = 1, **kwargs: Any) -> Any:
         kwargs["required_batch_size_multiple"] = 1
-        if not any(dataset is each for each in self.datasets.values()):
-            kwargs["disable_iterator_cache"] = True
         # fairseq composes batches with the seed ``seed + epoch``, and their order in an epoch with ``iterator.seed``.
         # Each epoch of sharded data has batches of its own, resumed or not.
         composed_with = seed if self.has_sharded_data("train") else seed + 1 - epoch
@@ -49,6 +43,22 @@ class GuardedTranslationTask(DecodedValidationTask):
             raise ValueError(f"--max-tokens is less than the longest sentence has: {error}") from error
         iterator.seed = seed
         return iterator
+
+
+class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
+    """fairseq's translation task, with four differences, and those of its base classes.
+
+    - Lines that were translated are forgotten: fairseq-interactive keeps the data set of every buffer.
+    - A sentence that is too long is an error that names it, its lengths and the options that help.
+    - The checkpoint keeps fingerprints of the dictionaries that it was trained with; others are refused, also when a
+      training starts from it (fairseq's trainer does not look at the state of the task).
+    - Hypotheses have ``steps`` for ``--print-step``, whatever generator makes them.
+    """
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(dataset is each for each in self.datasets.values()):
+            kwargs["disable_iterator_cache"] = True
+        return super().get_batch_iterator(dataset, *args, **kwargs)
 
     def filter_indices_by_size(
         self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
@@ -116,26 +126,30 @@ def install() -> None:
 
 def is_guarded(trainer: Any) -> bool:
     """Whether a training is of a guarded task, or of a recipe."""
-    return isinstance(trainer.task, GuardedTranslationTask) or Path(trainer.cfg.checkpoint.save_dir, RECIPE).is_file()
+    return isinstance(trainer.task, GuardedTask) or Path(trainer.cfg.checkpoint.save_dir, RECIPE).is_file()
 
 
 def guard(task: Any) -> None:
-    """Guard ``task``, this object alone, if it translates. Called when it builds a model of the plugin.
+    """Guard ``task``, this object alone. Called when it builds a model of the plugin.
 
     Raises:
         ValueError: if it has already loaded a checkpoint that belongs to other dictionaries, and for options of
             ``--eval-bleu`` that its search would not obey.
     """
     whole_lines.install()
-    if isinstance(task, TranslationTask) and not isinstance(task, GuardedTranslationTask):
-        task.__class__ = _guarded(type(task))  # type: ignore[arg-type]
+    if isinstance(task, GuardedTask) or not isinstance(task, FairseqTask):
+        return
+    translates = isinstance(task, TranslationTask)
+    task.__class__ = _guarded(translates, type(task))  # type: ignore[arg-type]
+    if translates:
         task.check_dictionaries(task.state.state_dict)
         task.check_eval_bleu()
 
 
 @functools.cache
-def _guarded(kind: Any) -> Any:
-    return type(f"Guarded{kind.__name__}", (GuardedTranslationTask, kind), {})
+def _guarded(translates: bool, kind: Any) -> Any:
+    guarded = GuardedTranslationTask if translates else GuardedTask
+    return type(f"Guarded{kind.__name__}", (guarded, kind), {})
 
 
 def _fingerprint(dictionary: Dictionary) -> str:

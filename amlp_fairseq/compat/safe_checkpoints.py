@@ -27,13 +27,17 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from numpy._core import multiarray
 
-#: ``cfg`` of models with legacy options; arrays that ``--eval-bleu`` leaves in the validation metrics.
+_reconstruct: Any = multiarray._reconstruct  # type: ignore[attr-defined]
+#: ``cfg`` of models with legacy options; arrays that ``--eval-bleu`` leaves in the validation metrics, which of several
+#: processes are in float64, under the names of NumPy 1 and 2.
 CHECKPOINT_TYPES: list[Any] = [
     argparse.Namespace,
-    multiarray._reconstruct,  # type: ignore[attr-defined]
+    (_reconstruct, "numpy.core.multiarray._reconstruct"),
+    (_reconstruct, "numpy._core.multiarray._reconstruct"),
     np.ndarray,
     np.dtype,
     np.dtypes.Int64DType,
+    np.dtypes.Float64DType,
 ]
 #: What rank 0 sends to the other workers when training is resumed: there ``cfg`` is a DictConfig.
 BROADCAST_TYPES: list[Any] = [

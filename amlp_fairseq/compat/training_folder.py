@@ -37,8 +37,9 @@ def install() -> None:
             return load(cfg, trainer, **kwargs)
         if ":" in cfg.save_dir:
             raise ValueError(f"--save-dir {cfg.save_dir}: {WITHOUT_COLON}")
-        if cfg.restore_file != LAST and not PathManager.exists(cfg.restore_file):  # fairseq would begin anew
-            raise ValueError(f"--restore-file {cfg.restore_file} does not exist")
+        for option, path in (("--restore-file", cfg.restore_file), ("--continue-once", cfg.continue_once)):
+            if path not in (None, LAST) and not PathManager.exists(path):  # fairseq would begin anew
+                raise ValueError(f"{option} {path} does not exist")
         if trainer.is_data_parallel_master:
             hold(Path(cfg.save_dir) / ".training.lock", f"--save-dir {cfg.save_dir}: {BUSY}")
         try:

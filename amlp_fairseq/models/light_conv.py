@@ -17,6 +17,7 @@ from fairseq.modules import AdaptiveInput
 from omegaconf import II
 from torch import nn
 
+from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import eval_str_list, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
@@ -164,6 +165,7 @@ class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
         Raises:
             ValueError: if tied adaptive weights differ in cutoffs, factors or dimensions.
         """
+        guard(task)
         transformer = transformer_config(cfg, cls.CONFIG)
         transformer.decoder.normalize_before = transformer.no_decoder_final_norm = True
         if transformer.max_target_positions is None:

@@ -16,6 +16,7 @@ from fairseq.models import register_model_architecture
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import replace_attentions, supporting
+from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
     S2SpecTTransformerModel,
@@ -92,6 +93,7 @@ class PluginS2SModel(S2STransformerMultitaskModelBase):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "PluginS2SModel":
+        guard(task)
         return super().build_model(complete(args, cls.CONFIG), task)
 
     @classmethod

@@ -28,6 +28,7 @@ from amlp_fairseq.attention.registry import (
     replace_attentions,
     supporting,
 )
+from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
 
@@ -129,6 +130,7 @@ class PluginTTSTransformerModel(TTSTransformerModel):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "PluginTTSTransformerModel":
+        guard(task)
         args = complete(args, cls.CONFIG)
         encoder = PluginTTSEncoder(args, task.src_dict, task.get_speaker_embeddings(args))
         return cls(encoder, PluginTTSDecoder(args, task.src_dict))
@@ -172,6 +174,7 @@ class PluginFastSpeech2Model(FastSpeech2Model):
 
     @classmethod
     def build_model(cls, args: Namespace, task: Any) -> "PluginFastSpeech2Model":
+        guard(task)
         args = complete(args, cls.CONFIG)
         encoder = PluginFastSpeech2Encoder(args, task.src_dict, task.get_speaker_embeddings(args))
         return cls(encoder, args, task.src_dict)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def compile_source(source: Path) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         includes = [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
         try:
-            _run([compiler, *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES])
+            _run([*shlex.split(compiler), *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES])
             torch.ops.load_library(made)
             made.replace(library)  # whole, or not at all
         finally:

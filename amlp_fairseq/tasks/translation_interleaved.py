@@ -141,6 +141,17 @@ class TranslationInterleavedTask(PluginTranslationTask):
             cfg = as_plugin_transformer(cfg)
         return super().build_model(cfg, from_checkpoint)
 
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """A criterion that takes every target word alike: those that count positions or alignments in reading order are
+        refused for all other orders."""
+        name = getattr(cfg, "_name", None)
+        counted = "--ignore-prefix-size" if getattr(cfg, "ignore_prefix_size", 0) else None
+        if name == "label_smoothed_cross_entropy_with_alignment":
+            counted = f"--criterion {name}"
+        if counted and not self.order.left_to_right:
+            raise ValueError(f"{counted} is for targets from left to right, which --num-directions 1 writes")
+        return super().build_criterion(cfg, from_checkpoint)
+
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
         self.datasets[split] = InterleavedPairDataset(self.datasets[split], self.order)

@@ -13,6 +13,8 @@ from amlp_fairseq.translator.translator import Translation, Translator
 
 #: Seconds that a text waits for others to join its batch.
 WAIT = 0.002
+#: A longer text counts as several, one for each of so many characters, about a sentence.
+CHARACTERS = 200
 
 
 class Full(Exception):
@@ -33,7 +35,7 @@ class Batcher:
 
     Args:
         translator: used by no other thread meanwhile.
-        max_batch: texts that are translated together.
+        max_batch: texts that are translated together; fewer where some are long, at least one.
         max_waiting: requests that have no answer yet.
     """
 
@@ -94,8 +96,8 @@ class Batcher:
                 self._add(request, [next(outcomes) for _ in texts])
 
     def _queued(self) -> int:
-        """The number of texts in the queue."""
-        return sum(len(request.texts) - len(request.found) for request in self._queue)
+        """The number of texts in the queue, a long one counted as several."""
+        return sum(_count(text) for request in self._queue for text in request.texts[len(request.found) :])
 
     def _take(self) -> list[tuple[_Request, Sequence[str]]]:
         """The next batch: requests, and the texts of each that are in it. Cancelled requests leave the queue."""
@@ -104,9 +106,11 @@ class Batcher:
         while room > 0 and self._queue:
             request = self._queue.popleft()
             if not request.future.cancelled():
-                begin = len(request.found)
-                batch.append((request, request.texts[begin : begin + room]))
-                room -= len(batch[-1][1])
+                begin = end = len(request.found)
+                while room > 0 and end < len(request.texts):
+                    room -= _count(request.texts[end])
+                    end += 1
+                batch.append((request, request.texts[begin:end]))
         return batch
 
     def _outcomes(self, texts: list[str]) -> list[Translation | Exception]:
@@ -146,3 +150,7 @@ class Batcher:
             else:
                 number = len(request.found) + 1
                 request.future.set_exception(TooLong(number, str(error)) if isinstance(error, TooLong) else error)
+
+
+def _count(text: str) -> int:
+    return 1 + len(text) // CHARACTERS

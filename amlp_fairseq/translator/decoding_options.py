@@ -18,6 +18,8 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
     *("length_penalty", "words_behind_end", "deduplicate_ngrams"),
     *("draft_path", "draft", "draft_file", "draft_words"),
 }
+#: Options whose value is a file or folder.
+PATHS = frozenset({"draft_path", "draft_file", "rescore_path"})
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
 #: What is wrong with other alignments.
@@ -47,6 +49,12 @@ def check(options: Mapping[str, Any], task: str) -> None:
                 raise ValueError(f"{name}={value!r}: {needed} is needed")
 
 
+def known(task: str) -> set[str]:
+    """The names of all decoding options of a task."""
+    of_task = TASK_OPTIONS & TASK_DATACLASS_REGISTRY[task].__dataclass_fields__.keys()
+    return (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT - {"_name"}
+
+
 def parse(words: list[str], task: str) -> dict[str, Any]:
     """The decoding options that are given, by name.
 
@@ -61,13 +69,12 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     parser = options.get_generation_parser(default_task=task)
     line = [str(Path()), "--task", task, *words]
     given = vars(options.parse_args_and_arch(parser, line, suppress_defaults=True))
-    of_task = TASK_OPTIONS & TASK_DATACLASS_REGISTRY[task].__dataclass_fields__.keys()
-    known = (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT
-    others = [name for name in given if name not in known | {"data", "task"}]
+    own = known(task)
+    others = [name for name in given if name not in own | {"data", "task"}]
     if others:
         flag = others[0].replace("_", "-")
         hint = "--device cpu" if flag == "cpu" else f"amlp-fairseq options {task} lists them"
         raise ValueError(f"--{flag} is not an option of decoding ({hint})")
     if given.get("print_alignment", "hard") != "hard":
         raise ValueError(f"--print-alignment {given['print_alignment']}: {PAIRS}")
-    return {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in given.items() if name in own}

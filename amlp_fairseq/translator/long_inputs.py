@@ -44,27 +44,30 @@ def split(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tup
         if fits(body):
             yield body, space
             continue
-        words = body.split()
-        while words:
-            count = _longest(words, " ", fits)
-            if count > 0:
-                yield " ".join(words[:count]), " " if count < len(words) else space
-                words = words[count:]
+        words, start = body.split(), 0
+        while start < len(words):
+            end = _longest(words, start, " ", fits)
+            if end > start:
+                yield " ".join(words[start:end]), " " if end < len(words) else space
+                start = end
                 continue
-            while (count := _longest(words[0], "", fits)) < len(words[0]):
-                if count == 0:
-                    raise ValueError(f"the character {words[0][0]!r} alone is too long: a larger --max-length")
-                yield words[0][:count], ""
-                words[0] = words[0][count:]
+            word, begin = words[start], 0
+            while (end := _longest(word, begin, "", fits)) < len(word):
+                if end == begin:
+                    raise ValueError(f"the character {word[begin]!r} alone is too long: a larger --max-length")
+                yield word[begin:end], ""
+                begin = end
+            words[start] = word[begin:]
 
 
-def _longest(units: Sequence[str], space: str, fits: Callable[[str], bool]) -> int:
-    """The number of words or characters from the beginning that fit together. It is doubled, then bisected: a part is
-    short where the text is long."""
+def _longest(units: Sequence[str], start: int, space: str, fits: Callable[[str], bool]) -> int:
+    """The end of the most words or characters behind a start that fit together. Their number is doubled, then bisected:
+    a part is short where the text is long. So only short parts are copied."""
     low, high = 0, 1
-    while high < len(units) and fits(space.join(units[:high])):
-        low, high = high, min(2 * high, len(units))
+    most = len(units) - start
+    while high < most and fits(space.join(units[start : start + high])):
+        low, high = high, min(2 * high, most)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(space.join(units[:middle])) else (low, middle - 1)
-    return low
+        low, high = (middle, high) if fits(space.join(units[start : start + middle])) else (low, middle - 1)
+    return start + low

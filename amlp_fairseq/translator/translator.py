@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class Translation:
 
     Attributes:
         text: the translation.
-        score: the log-probability per word that it was chosen by, in nats (fairseq-generate prints bits); of an input
-            that was split the mean over its parts; 0 for an empty input.
+        score: what it was chosen by: the log-probability divided by the length penalty, in nats (fairseq-generate has
+            bits); of an input that was split the mean over its parts; 0 for an empty input.
         calls: decoder calls, summed over parts.
         alternatives: further texts with their scores, best first (``nbest``); none for an input that was split.
         alignment: pairs of a source and a target piece, counted from 0 (``print_alignment``); none for an input that
@@ -82,7 +83,7 @@ class Translator:
         (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(self.folder)], arg_overrides=options
         )
-        refuse_unknown(options, [*self.cfg.generation, *self.cfg.task], "Translator")
+        refuse_unknown(options, sorted(decoding_options.known(config["task"]["_name"])), "Translator")
         self.nbest: int = self.cfg.generation.nbest
         _check_counts(beam=(beam := self.cfg.generation.beam), nbest=self.nbest)
         if self.nbest > beam:
@@ -95,6 +96,7 @@ class Translator:
         wanted = max_length or config["longest_source"] or limit
         self.max_length = min(wanted, limit - 2)  # two symbols may be added
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Translator cannot be copied or pickled: make another one, Translator(folder)")
@@ -166,6 +168,8 @@ class Translator:
         made of sentences of similar length."""
         if not sentences:
             return []
+        if self._process != os.getpid():  # it would wait for threads that a fork does not copy
+            raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         index, eos = self.task.source_dictionary.index, self.task.source_dictionary.eos()
         tokens = [torch.tensor([*map(index, each.split()), eos]) for each in sentences]
         lengths = [len(each) for each in tokens]
@@ -216,7 +220,7 @@ def _check_text(line: str, number: int) -> None:
 
 def _device(name: str) -> torch.device:
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name).tolist()
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return torch.device(name)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 #: Coordinates are read as those of a square of this side around 0. As they are, in the unit square, they hardly move an
 #: LSTM with PyTorch's start: after 1000 updates it had learned nothing.
 SIDE = 6.0
+#: Sets of points that are answered at once; no answer depends on it.
+ANSWERED = 50
 
 
 class PointerNetwork(nn.Module):
@@ -31,16 +33,17 @@ class PointerNetwork(nn.Module):
         self.v = nn.Linear(width, 1, bias=False)
         self.start, self.end = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.randn(width) / width**0.5)
 
-    def forward(self, points: Tensor, answers: Tensor, shortest: int) -> Tensor:
+    def forward(self, points: Tensor, answers: Tensor, shortest: int, first: int = 0) -> Tensor:
         """log p of each next pointer.
 
         Args:
             points: (B, n, 2), in the unit square.
             answers: their first pointers (B, T), each less than n, or n where the answer has ended.
             shortest: the least length of an answer.
+            first: the pointers from this one on are asked for.
 
         Returns:
-            (B, T + 1, n + 1); n is the end.
+            (B, T + 1 - first, n + 1); n is the end.
         """
         n, points = points.size(1), SIDE * (points - 0.5)
         s, state = self.encoder(points)
@@ -48,8 +51,8 @@ class PointerNetwork(nn.Module):
         pointed = torch.cat([points, points.new_zeros(len(points), 1, 2)], dim=1)
         pointed = pointed.gather(1, answers.unsqueeze(2).expand(-1, -1, 2))
         h, _ = self.decoder(torch.cat([self.start.expand(len(points), 1, 2), pointed], dim=1), state)
-        u = self.v(torch.tanh(self.w_1(s).unsqueeze(1) + self.w_2(h).unsqueeze(2))).squeeze(3)
-        return u.masked_fill(~_allowed(answers, n, shortest), -torch.inf).log_softmax(dim=2)
+        u = self.v(torch.tanh(self.w_1(s).unsqueeze(1) + self.w_2(h[:, first:]).unsqueeze(2))).squeeze(3)
+        return u.masked_fill(~_allowed(answers, n, shortest)[:, first:], -torch.inf).log_softmax(dim=2)
 
     def loss(self, points: Tensor, answers: list[list[int]], shortest: int) -> Tensor:
         """- log p of answers, mean over pointers and ends."""
@@ -62,10 +65,15 @@ class PointerNetwork(nn.Module):
     @torch.no_grad()
     def answer(self, points: Tensor, shortest: int) -> list[list[int]]:
         """The likeliest next pointer after each other, for points (B, n, 2)."""
+        return [answer for part in points.split(ANSWERED) for answer in self._answer(part, shortest)]
+
+    def _answer(self, points: Tensor, shortest: int) -> list[list[int]]:
         n = points.size(1)
         answers = torch.empty(len(points), 0, dtype=torch.long)
-        for _ in range(n):
-            answers = torch.cat([answers, self(points, answers, shortest)[:, -1:].argmax(dim=2)], dim=1)
+        for t in range(n):
+            answers = torch.cat([answers, self(points, answers, shortest, first=t).argmax(dim=2)], dim=1)
+            if answers[:, -1].eq(n).all():
+                break
         return [[j for j in row if j < n] for row in answers.tolist()]
 
 

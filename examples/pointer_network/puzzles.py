@@ -64,7 +64,7 @@ class Puzzle:
     Attributes:
         solve: points (B, n, 2) to the right answers.
         shortest: points (n) to the least length of an answer.
-        most: the most points for which right answers can be made.
+        most: the most points that have been tried, or for which right answers can be made.
     """
 
     solve: Callable[[Points], Answers]
@@ -73,6 +73,6 @@ class Puzzle:
 
 
 PUZZLES = {
-    "hull": Puzzle(hulls, lambda n: 3, 1000),
+    "hull": Puzzle(hulls, lambda n: 3, 200),
     "tour": Puzzle(tours, lambda n: n, 12),
 }

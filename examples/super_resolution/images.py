@@ -14,6 +14,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from amlp_fairseq.recipes.download import sha256
+
 
 class Folder(Dataset[Tensor]):
     """The images of a folder and the folders in it, by their names: each (3, S, S) of 8 bits, the square in the middle
@@ -25,10 +27,10 @@ class Folder(Dataset[Tensor]):
 
     Attributes:
         name: that of the folder.
-        sha256: a checksum over their names and sizes in bytes; the first 16 hexadecimal digits.
+        sha256: a checksum over their names and contents; the first 16 hexadecimal digits.
 
     Raises:
-        ValueError: if there are none, or naming one that is damaged or smaller than S.
+        ValueError: if there are none, or naming one that is damaged, smaller than S, or not of 8 bits.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -42,7 +44,10 @@ class Folder(Dataset[Tensor]):
             with opened(file) as image:
                 if min(image.size) < size:
                     raise ValueError(f"{file} has {image.width} x {image.height} pixels; --high-size is {size}")
-            digest.update(f"{file.relative_to(path)} {file.stat().st_size}\n".encode())
+                if image.mode.startswith(("I", "F")):
+                    raise ValueError(f"{file} has pixels of more than 8 bits (Pillow's mode {image.mode})")
+                image.load()  # finds damage before the first training
+            digest.update(f"{file.relative_to(path)} {sha256(file)}\n".encode())
         self.sha256 = digest.hexdigest()[:16]
 
     def __len__(self) -> int:
@@ -64,7 +69,7 @@ def opened(file: Path) -> Iterator[Image.Image]:
     try:
         with Image.open(file) as image:
             yield image
-    except OSError as error:
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{file} is no image, or damaged ({error})") from None
 
 

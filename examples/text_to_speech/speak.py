@@ -11,6 +11,7 @@ the file of results has already is not trained again; a training that was stoppe
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import logging
 import re
@@ -166,6 +167,12 @@ def check(data: Path, rows: list[str], subset: str) -> None:
                 raise ValueError(f"--row {row} needs durations, which {data} does not have: prepare.py --alignments")
 
 
+def checksum(data: Path, *subsets: str) -> str:
+    """Of the training set's statistics and the manifests of some sets: the first 16 hexadecimal digits."""
+    files = [data / "gcmvn_stats.npz", *(data / f"{subset}.tsv" for subset in subsets)]
+    return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:16]
+
+
 def main() -> None:
     with one_line_errors("speak.py"), clear_endings("speak.py"):
         args, rest = arguments()
@@ -180,14 +187,16 @@ def main() -> None:
         if args.results is not None:
             append_results(args.results, [])  # can it be written?
             before = read_results(args.results)
+        learned, spoken = checksum(data, "train", "dev"), checksum(data, "train", "dev", args.subset)
         for row, seed in itertools.product(args.row, args.seed):
             identity = {
                 **{"row": row, "scale": args.scale, "seed": seed, "options": rest},
-                **{"data": data.name, "data_sha256": sha256(data / "gcmvn_stats.npz")[:16], "subset": args.subset},
+                **{"data": data.name, "data_sha256": spoken, "subset": args.subset},
             }
             same = [line for line in before if all(line.get(name) == value for name, value in identity.items())]
             if not same:
-                save_dir = args.work / re.sub(r"\W+", "-", "-".join([data.name, args.scale, row, str(seed), *rest]))
+                words = [data.name, learned, args.scale, row, str(seed), *rest]
+                save_dir = args.work / re.sub(r"\W+", "-", "-".join(words))
                 train(command(data, row, args.scale, seed, save_dir, rest))
                 scores = score(save_dir / "checkpoint_best.pt", data, args.subset, save_dir / args.subset)
                 same = [{**identity, **scores, **environment()}]

@@ -34,12 +34,14 @@ class Series:
         columns: names of the C variables; the last one is the target.
         dates: n.
         values: (n, C).
+        sha256: a checksum that tells it from others of its name; the first 16 hexadecimal digits.
     """
 
     name: str
     columns: tuple[str, ...]
     dates: list[datetime]
     values: NDArray[np.float64]
+    sha256: str
 
     @property
     def minutes(self) -> int:
@@ -49,11 +51,6 @@ class Series:
     @property
     def rows_per_day(self) -> int:
         return 24 * 60 // self.minutes
-
-    @cached_property
-    def sha256(self) -> str:
-        """The first 16 hexadecimal digits of a checksum over the values."""
-        return hashlib.sha256(np.ascontiguousarray(self.values).tobytes()).hexdigest()[:16]
 
     @cached_property
     def stamps(self) -> Tensor:
@@ -118,7 +115,8 @@ def read_csv(path: Path) -> Series:
     distance = dates[1] - dates[0] if len(dates) > 1 else timedelta(0)
     if distance <= timedelta(0) or distance % timedelta(minutes=1) or timedelta(days=1) % distance:
         raise ValueError(f"{path}: rows must follow each other at a distance in minutes that divides a day")
-    return Series(path.stem, tuple(header[1:]), dates, np.array(rows))
+    checksum = hashlib.sha256(repr((header, dates, rows)).encode()).hexdigest()[:16]
+    return Series(path.stem, tuple(header[1:]), dates, np.array(rows), checksum)
 
 
 def parts(series: Series, features: str, input_length: int, horizon: int) -> dict[str, Windows]:

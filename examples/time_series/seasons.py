@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -32,4 +33,5 @@ def seasons(seed: int = 1) -> Series:
     mean[:11] = mean[11]
     oil = 20 + 2 * (mean - 10) + hours / len(hours) + 0.5 * rng.standard_normal(len(hours))
     dates = [datetime(2016, 7, 1) + timedelta(hours=int(hour)) for hour in hours]
-    return Series("synthetic", COLUMNS, dates, np.stack([*loads, oil], axis=1).round(3))
+    values = np.stack([*loads, oil], axis=1).round(3)
+    return Series("synthetic", COLUMNS, dates, values, hashlib.sha256(values.tobytes()).hexdigest()[:16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -75,7 +76,7 @@ def killed_in_the_middle(parent: Any, out: Path, name: str) -> bool:
 def test_each_file_has_its_output(model: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     write_shards(source, [30, 0, 5])
-    (source / "bom").write_bytes(b"\xef\xbb\xbfw1 w2\n\nw3 w4")  # whose last line has no end
+    (source / "[bom]?").write_bytes(b"\xef\xbb\xbfw1 w2\n\nw3 w4")  # whose last line has no end
     words = ["translate", "--model", model, "--shards", source, "--output", out]
     printed = commands.run(COMMAND, *words)
     assert "4 of 4 files to translate" in printed
@@ -85,7 +86,8 @@ def test_each_file_has_its_output(model: Path, tmp_path: Path) -> None:
 
     before = {path.name: path.stat() for path in out.iterdir()}
     (out / "0002").unlink()
-    (out / f".0002.{'0' * 32}.part").write_text("half a l", encoding="utf-8")
+    for name in ("0002", "[bom]?"):
+        (out / f".{name}.{'0' * 32}.part").write_text("half a l", encoding="utf-8")
     assert "1 of 4 files to translate" in commands.run(COMMAND, *words)
     assert contents(out) == found
     changed = {path.name for path in out.iterdir() if path.stat().st_ino != before[path.name].st_ino}
@@ -161,6 +163,41 @@ def test_a_file_that_cannot_be_translated(model: Path, tmp_path: Path) -> None:
     assert contents(out) == expected(model, source)
 
 
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_a_source_that_has_grown(model: Path, tmp_path: Path, ending: str) -> None:
+    """Its old translation is not taken for one of all lines."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    write_shards(source, [5, 5])
+    words = ["translate", "--model", model, "--shards", source, "--output", out]
+    commands.run(COMMAND, *words)
+    with (source / "0001").open("a", encoding="utf-8") as file:
+        file.write(f"w1\nw2{ending}")
+    message = f"{source / '0001'} has 7 lines, {out / '0001'} has 5: delete the latter, and it is made again"
+    assert message in commands.run(COMMAND, *words, check=False)
+    (out / "0001").unlink()
+    commands.run(COMMAND, *words)
+    assert contents(out) == expected(model, source)
+
+
+@pytest.mark.parametrize("in_model", [False, True], ids=["given", "of the model"])
+@pytest.mark.parametrize("option", shards.HELPERS)
+def test_another_helper(model: Path, tmp_path: Path, option: str, in_model: bool) -> None:
+    """A model that drafts or chooses, or a file of drafts, that has other contents under the same name."""
+    own, helper = shutil.copytree(model, tmp_path / "model"), shutil.copytree(model, tmp_path / "helper")
+    named = {option: str(helper / "model.safetensors" if option == "draft_file" else helper)}
+    if in_model:
+        config_file = own / "config.json"
+        content = json.loads(config_file.read_text(encoding="utf-8"))
+        config_file.write_text(json.dumps(content | {"decoding": named}), encoding="utf-8")
+    job = shards.Job(own, {} if in_model else named, jsonl=False, buffer_size=1)
+    shards.begin(tmp_path / "out", [], job.identity)
+    (helper / "README.md").write_text("another card", encoding="utf-8")
+    shards.begin(tmp_path / "out", [], job.identity)
+    (helper / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(ValueError, match=f"was begun with other --{option.replace('_', '-')} "):
+        shards.begin(tmp_path / "out", [], job.identity)
+
+
 def test_mistakes(model: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     write_shards(source, [2])
@@ -191,6 +228,10 @@ def test_mistakes(model: Path, tmp_path: Path) -> None:
             "was begun with other --beam (.settings.json in it)",
         ),
         (["--shards", source, "--output", out, "--jsonl"], "was begun with other --jsonl (.settings.json in it): name"),
+        (
+            ["--shards", source, "--output", tmp_path / "new", "--draft-path", "none"],
+            "translate: none does not exist",
+        ),
         (["--shards", source, "--output", tmp_path / "new", "--nbest", 9], "nbest=9 is more than beam=4 finds"),
     ):
         printed = commands.run(COMMAND, "translate", "--model", model, *words, check=False)

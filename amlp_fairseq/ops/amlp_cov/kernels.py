@@ -227,7 +227,7 @@ def _options(kernel: str, x: Tensor, y: Tensor) -> dict[str, Any]:
 
 def _splits(rows: int, length: int, options: dict[str, Any]) -> int:
     """How many programs share the positions of a sentence's head."""
-    return min(triton.cdiv(length, options["BN"]), triton.cdiv(PROGRAMS, rows), MAX_SPLITS)
+    return min(triton.cdiv(length, options["BN"]), triton.cdiv(PROGRAMS, max(rows, 1)), MAX_SPLITS)
 
 
 def _mask(padding_mask: Tensor | None) -> dict[str, Any]:

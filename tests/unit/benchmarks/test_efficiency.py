@@ -70,7 +70,7 @@ class Broken(Upper):
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the benchmark on LINES: its result."""
+    """Runs the benchmark on LINES: its result. Its status must be 1 if that has failures, and only then."""
     monkeypatch.setattr(SCRIPT, "SYSTEMS", {"upper": Upper, "large": Large, "broken": Broken})
     for name in ("ar", "ibdecoder"):
         (tmp_path / name).symlink_to(MODELS / name)
@@ -80,8 +80,16 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(*words: object) -> dict[str, Any]:
         files = ["--source", tmp_path / "source", "--out", tmp_path / "numbers.json"]
         little = ["--precisions", "float32", "--beams", 4, "--latency-cores", 1, "--batch-tokens", 100]
-        commands.call(SCRIPT, monkeypatch, *files, *little, "--model", f"ar={tmp_path / 'ar'}", *words)
-        return dict(json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8")))
+        status = 0
+        try:
+            commands.call(SCRIPT, monkeypatch, *files, *little, "--model", f"ar={tmp_path / 'ar'}", *words)
+        except SystemExit as end:
+            if end.code != 1:
+                raise
+            status = 1
+        result = dict(json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8")))
+        assert status == bool(result["failed"])
+        return result
 
     return run
 
@@ -178,6 +186,9 @@ def test_models_of_other_seeds(
     failed = program("--systems", "broken", "upper", "--repeats", 1, *seeds)["failed"]
     assert [each["job"].startswith("seed ") for each in failed] == [True, True, False, False]
 
+    (row,) = program("--systems", "shorter", "--repeats", 1, *seeds, "--batch-tokens")["rows"]  # without throughput
+    assert row["bleu_of_seeds"] == pytest.approx(right["shorter"])
+
 
 def test_a_program_that_fails_is_named_and_the_others_are_kept(
     program: Any, capsys: pytest.CaptureFixture[str]
@@ -187,6 +198,11 @@ def test_a_program_that_fails_is_named_and_the_others_are_kept(
     reasons = [row["reason"] for row in result["failed"]]
     assert reasons == ["status 1: no more lines, please"] * 2
     assert "failed: latency broken ar float32 beam 4" in capsys.readouterr().out
+
+
+def test_all_programs_fail(program: Any, tmp_path: Path) -> None:
+    files = ["--reference", tmp_path / "reference", "--plot", tmp_path / "plot.svg"]
+    assert program("--systems", "broken", "--repeats", 2, *files)["rows"] == []
 
 
 def running(group: int) -> list[str]:

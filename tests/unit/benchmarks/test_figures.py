@@ -175,7 +175,13 @@ def test_the_title_says_the_largest_speed_up() -> None:
     assert make_figures.finding(panels, "ar") == "At most 3.0 times as fast as ar: ib float32, beam 1, batch 16"
     rows = [row("ar", 12.0, **bleu(30, 40, 20)), row("two", 3.0, **bleu(27.5, 35, 18, 2, 2))]
     panels, _ = make_figures.by_pattern(pairs(*rows))
-    expected = "At most 4.0 times as fast as ar: two float32 (2, 2), beam 4, batch 1; 2.5 BLEU below it"
+    expected = "At most 4.0 times as fast as ar: two float32 (2, 2), beam 4, batch 1"
+    assert make_figures.finding(panels, "ar") == f"{expected}; 2.5 BLEU below it"
+    # The baseline of the same precision; if it has no BLEU there is none to compare.
+    low = [row("ar", 12.0, precision="int8", bleu=31.0), row("two", 4.0, precision="int8", bleu=29.0)]
+    panels, _ = make_figures.by_pattern(pairs(*low, *rows))
+    assert make_figures.finding(panels, "ar") == f"{expected}; 2.5 BLEU below it"
+    panels, _ = make_figures.by_pattern(pairs(row("ar", 12.0), rows[1]))
     assert make_figures.finding(panels, "ar") == expected
 
 

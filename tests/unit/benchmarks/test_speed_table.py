@@ -71,6 +71,7 @@ def test_against_one_layer_in_the_decoder() -> None:
         row("slow", "4 iterations", 12, 12, 24),
         row("fast", "beam 4", 4, 8, 2),
         row("fast", "beam 1", 3, 3, 3),
+        row("greedy", "beam 1", 4, 4, 4),
         row("fast", "beam 1", 1, 1, 1, batch=2),
         row("fast", "beam 1", 1, 1, 1, precision="float32"),
     ]
@@ -78,6 +79,7 @@ def test_against_one_layer_in_the_decoder() -> None:
         "| system, int8 | over ar-deep int8, beam 4 | over ar-deep int8, beam 1 |",
         "| --- | --- | --- |",
         "| fast | beam 4: 2.00x (1.50-3.00) | beam 1: 2.00x (2.00-2.00) |",
+        "| greedy |  | beam 1: 1.50x (1.50-1.50) |",
         "| slow | 10 iterations: 0.50x (0.50-0.50) | 4 iterations: 0.50x (0.38-0.50) |",
     ]
     assert against_shallow({"decoding": rows[2:]}) == ""

@@ -3,13 +3,17 @@ command line: test_models_command_line.py."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
+import torch
 import toy
+from fairseq.data import LanguagePairDataset
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask, guard
+from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask, guard, is_guarded
 
 
 def stock_task(words: int = 12) -> Any:
@@ -25,8 +29,24 @@ def test_only_the_task_that_builds_a_model_of_the_plugin_is_guarded() -> None:
     assert type(ours).__mro__.count(GuardedTranslationTask) == 1
     assert type(other) is TranslationTask
     assert "dictionaries" not in other.state_dict()
-    guard(nothing := object())  # a task of another kind
+    guard(nothing := object())  # a task that is none of fairseq's
     assert type(nothing) is object
+
+
+def test_no_task_loses_sentences() -> None:
+    """What does not translate neither: language models, speech."""
+    words = [torch.tensor([4, 5, 2])] * 13
+    lost = FairseqTask(Namespace(data="data"))
+    guarded = FairseqTask(Namespace(data="data"))
+    guard(guarded)
+    for task, sentences in ((lost, 8), (guarded, 13)):
+        task.datasets["test"] = LanguagePairDataset(words, [3] * 13, toy.dictionary(12))
+        iterator = task.get_batch_iterator(task.dataset("test"), max_sentences=16, required_batch_size_multiple=8)
+        found = [batch["id"].numel() for batch in iterator.next_epoch_itr(shuffle=False)]
+        assert max(found) == sentences
+    trainer = Namespace(task=guarded, cfg=Namespace(checkpoint=Namespace(save_dir="none")))
+    assert is_guarded(trainer)
+    assert not isinstance(guarded, GuardedTranslationTask)
 
 
 def test_state_that_was_loaded_before_is_checked() -> None:

@@ -10,11 +10,13 @@ import random
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import commands
+import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -81,6 +83,18 @@ def transformer(corpus: Path) -> Path:
     ]
     train_here(training(corpus, corpus / "transformer", 2, "--arch", "transformer", *sizes, "--disable-validation"))
     return corpus / "transformer/checkpoint_last.pt"
+
+
+@pytest.mark.parametrize("module", ["numpy.core", "numpy._core"])
+@pytest.mark.parametrize("counts", [np.array([3, 4]), np.array([3.0, 4.0])], ids=["one process", "several"])
+def test_what_eval_bleu_has_counted_is_data(counts: Any, module: str, tmp_path: Path) -> None:
+    """Under the names of NumPy 1 and 2; several processes add their counts in float64."""
+    torch.save({"counts": counts}, tmp_path / "saved.pt")
+    with zipfile.ZipFile(tmp_path / "saved.pt") as saved, zipfile.ZipFile(tmp_path / "named.pt", "w") as named:
+        for name in saved.namelist():
+            named.writestr(name, saved.read(name).replace(b"numpy._core.", f"{module}.".encode()))
+    loaded = torch.load(tmp_path / "named.pt", weights_only=True)["counts"]
+    np.testing.assert_array_equal(loaded, counts)
 
 
 class Attack:

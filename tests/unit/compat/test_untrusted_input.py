@@ -343,5 +343,5 @@ def test_sizes_that_would_take_all_memory_are_refused(name: str, kind: str, tmp_
     save(10**9)
     with pytest.raises(ValueError, match=rf"{path} is refused: it says {name} = 1000000000, and none of its tensors"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    save(64)
+    save(1_000_000 if name.endswith("positions") else 64)  # which take no memory unless they are learned
     assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["model"].keys() == model.state_dict().keys()

@@ -71,6 +71,7 @@ def test_probabilities_are_the_formulas() -> None:
         torch.testing.assert_close(log_p[t, allowed], expected, atol=1e-5, rtol=1e-5)
         assert log_p[t].exp().sum() == pytest.approx(1, abs=1e-5)
     assert log_p[4].exp().tolist() == [0, 0, 0, 0, 1]  # behind the end
+    torch.testing.assert_close(model(points, torch.tensor([[*answer, 4]]), 3, first=3)[0], log_p[3:])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -82,6 +83,19 @@ def test_pointers_are_always_valid(seed: int) -> None:
             assert len(set(answer)) == len(answer) >= puzzle.shortest(6)
             assert set(answer) <= set(range(6))
             assert name == "hull" or len(answer) == 6
+
+
+@torch.no_grad()
+def test_no_step_behind_the_end_of_all_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network for which the end is always the likeliest; two sets of points are answered at once."""
+    model, seen = network(), []
+    model.w_1.weight.copy_(10 * torch.eye(8))
+    for parameter, value in ((model.w_2.weight, 0), (model.v.weight, 1), (model.end, 10)):
+        parameter.fill_(value)
+    monkeypatch.setattr(pointer_network, "ANSWERED", 2)
+    model.register_forward_pre_hook(lambda _, given: seen.append(tuple(given[1].shape)))
+    assert [len(answer) for answer in model.answer(torch.rand(4, 20, 2), 3)] == [3] * 4
+    assert seen == [(2, 0), (2, 1), (2, 2), (2, 3)] * 2
 
 
 @pytest.mark.parametrize("name", puzzles.PUZZLES)
@@ -121,7 +135,7 @@ def test_tours_are_compared_with_the_shortest(
     [
         (["hul"], "solve.py: PUZZLE: 'hul' is unknown; did you mean 'hull'?", None),
         (["tour", "--points", "13"], "solve.py: --points 13: tour is for 3 to 12 points", None),
-        (["hull", "--points", "2"], "solve.py: --points 2: hull is for 3 to 1000 points", None),
+        (["hull", "--points", "2"], "solve.py: --points 2: hull is for 3 to 200 points", None),
         (["hull", "--lr", "0"], "solve.py: --lr 0.0 must be above 0", None),
         (["hull", "--point", "4"], 2, "solve.py: --point is unknown; did you mean --points?"),
     ],

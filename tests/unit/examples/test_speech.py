@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,30 @@ def test_the_command(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         in table
     )
     assert "| mean frame repeated |            | 8.000 | 4.000 |" in table
+
+
+@pytest.mark.parametrize(
+    ("changed", "trained_again"),
+    [("train.tsv", True), ("dev.tsv", True), ("gcmvn_stats.npz", True), ("test.tsv", False), ("config.yaml", None)],
+)
+def test_other_data_of_the_same_name(
+    changed: str, trained_again: bool | None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not continue the training of the first ones; with another test set alone, its model speaks again."""
+    folders: list[Path] = []
+    monkeypatch.setattr(speak, "train", lambda words: None)
+    monkeypatch.setattr(speak, "score", lambda checkpoint, *_: folders.append(checkpoint.parent) or {})
+    monkeypatch.setattr(speak, "comparison", str)
+    for name in ("first", "second"):
+        same_name = shutil.copytree(data, tmp_path / name / "data")
+        if name == "second":
+            with open(same_name / changed, "ab") as file:
+                file.write(b"\n")
+        words = [str(same_name), "--row", "fastspeech2", "--results", str(tmp_path / "results.jsonl")]
+        monkeypatch.setattr(sys, "argv", ["speak.py", *words, "--work", str(tmp_path / "work")])
+        speak.main()
+    assert len(folders) == (1 if trained_again is None else 2)
+    assert (folders[0] != folders[-1]) == bool(trained_again)
 
 
 def test_mistakes_end_in_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,14 @@ def test_a_folder_has_the_squares_in_the_middle(tmp_path: Path) -> None:
     assert folder[1].shape == (3, 16, 16)
 
 
+def test_other_pixels_of_the_same_size_are_other_images(tmp_path: Path) -> None:
+    checksums = []
+    for value in (1, 2, 1):
+        Image.fromarray(np.full((16, 16, 3), value, np.uint8)).save(tmp_path / "a.bmp")
+        checksums.append(images.Folder(tmp_path, 16).sha256)
+    assert checksums[0] == checksums[2] != checksums[1]
+
+
 def test_the_drawn_images() -> None:
     """A seed draws the same again; what an eighth of the pixels shows is not all there is."""
     drawn = shapes(20, 32, seed=1)
@@ -328,9 +336,29 @@ def test_folders_that_are_refused(
     refused(monkeypatch, capsys, f"{path} is no image, or damaged", *words)
     Image.fromarray(np.zeros((31, 40), np.uint8)).save(path)
     refused(monkeypatch, capsys, f"{path} has 40 x 31 pixels; --high-size is 32", *words)
-    Image.fromarray(noise(64, 64, 3).numpy()).save(path)
-    path.write_bytes(path.read_bytes()[:2000])
-    refused(monkeypatch, capsys, f"{path} is no image, or damaged", *words)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(np.uint16, "I;16"), (np.int32, "I"), (np.float32, "F")])
+def test_only_8_bits(kind: type, mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    Image.fromarray(np.zeros((40, 40), kind)).save(path)
+    with pytest.raises(ValueError, match=rf"{path} has pixels of more than 8 bits \(Pillow's mode {mode}\)"):
+        images.Folder(tmp_path, 32)
+
+
+@pytest.mark.parametrize("damage", ["cut off", "broken chunk", "too large for Pillow"])
+def test_damage_is_found_at_the_start(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(noise(256, 256, 3).numpy()).save(path)  # in several chunks
+    whole = path.read_bytes()
+    if damage == "cut off":
+        path.write_bytes(whole[:2000])
+    elif damage == "broken chunk":
+        path.write_bytes(b"\1\1\1\1".join(whole.rsplit(b"IDAT", 1)))
+    else:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ValueError, match=f"{path} is no image, or damaged"):
+        images.Folder(tmp_path, 32)
 
 
 def test_the_page_shows_the_committed_results() -> None:

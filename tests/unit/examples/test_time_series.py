@@ -48,7 +48,7 @@ def write(path: Path, values: list[list[float]], header: str = ",".join(["date",
 
 def series(values: list[list[float]]) -> ett.Series:
     dates = [datetime(2016, 7, 1) + timedelta(days=day) for day in range(len(values))]
-    return ett.Series("toy", tuple(COLUMNS), dates, np.array(values))
+    return ett.Series("toy", tuple(COLUMNS), dates, np.array(values), "0")
 
 
 def job(monkeypatch: pytest.MonkeyPatch, attention: str = "softmax", *flags: str, **options: Any) -> forecast.Job:
@@ -101,6 +101,16 @@ def test_time_features_by_hand() -> None:
     found = ett.time_features([datetime(2016, 7, 1, 6, 45), datetime(2016, 12, 31, 23, 59)])
     np.testing.assert_allclose(found[0], [45 / 59 - 0.5, 6 / 23 - 0.5, 4 / 6 - 0.5, -0.5, 182 / 365 - 0.5])
     np.testing.assert_allclose(found[1], [0.5, 0.5, 5 / 6 - 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(("old", "new"), [(",OT", ",oil"), ("2016-07", "2017-07"), (",2\n", ",3\n"), ("\n", "\r\n")])
+def test_all_that_is_read_tells_series_apart(old: str, new: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "a.csv", "date,OT\n2016-07-01,1\n2016-07-02,2\n"
+    checksums = set()
+    for written in (text, text.replace(old, new)):
+        path.write_text(written, encoding="utf-8", newline="")
+        checksums.add(ett.read_csv(path).sha256)
+    assert len(checksums) == (1 if old == "\n" else 2)
 
 
 def quarter_hours(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import supporting
+from amlp_fairseq.compat.finetuning import initialize
 
 KINDS = {"triton_lightconv": "lightweight", "triton_dynamicconv": "dynamic"}
 SIZES = {
@@ -60,6 +62,22 @@ def test_stock_weights_give_stock_logits(name: str, glu: bool, softmax: bool, no
     options = stock_options(name, encoder_glu=glu, decoder_glu=glu, weight_softmax=softmax)
     options.encoder_normalize_before = options.decoder_normalize_before = normalize_before
     check_stock_logits(name, options)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_training_begins_with_all_of_a_stock_model(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """``--finetune-from-model``: stock's parameters have other names."""
+    torch.manual_seed(1)
+    stock = StockModel.build_model(stock_options(name), translation()).eval()
+    ours = build_model(stock_options(name, arch=name), translation()).eval()
+    weights = stock.state_dict()
+    with caplog.at_level(logging.INFO):
+        initialize(ours, weights, "stock.pt")
+    assert caplog.messages[-1].endswith("parameters are those of stock.pt; new: none")
+    assert weights.keys() == stock.state_dict().keys()  # the caller's stay as they are
+    source, tokens = batch()
+    expected, found = (each(**source, prev_output_tokens=tokens)[0] for each in (stock, ours))
+    assert torch.allclose(expected, found, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", ["encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings"])

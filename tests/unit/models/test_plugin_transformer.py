@@ -173,6 +173,23 @@ def test_what_would_be_ignored_is_refused_by_name(options: dict[str, Any], names
         assert sorted(str(error.value).split("; ")) == sorted(map(refusal, names))
 
 
+def test_joined_projections_of_old_checkpoints_are_split() -> None:
+    """As fairseq does: the oldest checkpoints have one ``in_proj_weight`` for queries, keys and values."""
+    model, other = (
+        toy.left_to_right(task(), PluginTransformerModel, PluginTransformerConfig, seed=seed) for seed in (1, 2)
+    )
+    state = model.state_dict()
+    old = dict(state)
+    for name in [name for name in state if ".q_proj." in name]:
+        module, _, kind = name.split(".q_proj.")[0], *name.rpartition(".")[1:]
+        parts = [old.pop(f"{module}.{projection}_proj.{kind}") for projection in "qkv"]
+        old[f"{module}.in_proj_{kind}"] = torch.cat(parts)
+    assert len(old) < len(state)
+    other.load_state_dict(old)
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
 def test_a_checkpoint_from_before_an_option_has_its_default() -> None:
     """fairseq gives what a checkpoint holds, without what has come since."""
     values = {name: value for name, value in asdict(PluginTransformerConfig()).items() if name != "amlp_temperature"}

@@ -221,6 +221,16 @@ def test_channels_without_a_norm(backend: str, device: str) -> None:
 
 
 @on_every_backend
+def test_nothing_gives_nothing(backend: str, device: str) -> None:
+    for batch, heads in ((0, 2), (2, 0)):
+        x = torch.ones(batch, heads, 5, 4, device=device, requires_grad=True)
+        out = cross_covariance(x, x, backend=backend)
+        out.sum().backward()
+        assert out.shape == (batch, heads, 4, 4)
+        assert x.grad is not None
+        assert x.grad.shape == x.shape
+
+
 def test_one_position_normalised(backend: str, device: str) -> None:
     """Its channels are 1 or -1, whatever their size: no gradient."""
     x, y = random(2, 2, 1, 4).to(device), random(2, 2, 1, 3, seed=2).to(device)

@@ -106,6 +106,12 @@ def test_without_a_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not [*library_of(source).parent.iterdir()]
 
 
+def test_a_compiler_with_arguments(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "c++ -DMORE=1")
+    source.write_text("int here = MORE;\n")
+    assert compile_source(source) == library_of(source)
+
+
 def test_what_the_compiler_says_is_shown(source: Path) -> None:
     source.write_text("this is not C++")
     with pytest.raises(ValueError, match=r"c\+\+ ended with 1:[^§]*error"):

@@ -1,4 +1,4 @@
-"""Every sentence is in a batch, also those of the last one."""
+"""Every sentence is in a batch, also those of the last one; criteria in reading order are refused for others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 import toy
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import OmegaConf
 
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
 
@@ -99,3 +100,19 @@ def test_length_buckets(pattern: tuple[int, int], corpus: Path) -> None:
     assert len({batch["net_input"]["src_tokens"].size(1) for batch in bucketed}) <= 2
     model = toy.model(plain_task)
     assert log_likelihood(model, bucketed) == pytest.approx(log_likelihood(model, plain), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("label_smoothed_cross_entropy", {"ignore_prefix_size": 1}, "--ignore-prefix-size is for targets from left"),
+        ("label_smoothed_cross_entropy_with_alignment", {"alignment_lambda": 0.05}, "--criterion label_.* is for"),
+    ],
+)
+def test_criteria_in_reading_order(name: str, options: dict[str, Any], message: str) -> None:
+    """They look at positions of the target: of interleaved ones they would take other words."""
+    given = {"label_smoothing": 0.1, "ignore_prefix_size": 0, "sentence_avg": False, "report_accuracy": False}
+    cfg = OmegaConf.create({"_name": name, **given, **options})
+    assert toy.task(num_directions=1).build_criterion(cfg)
+    with pytest.raises(ValueError, match=message):
+        toy.task().build_criterion(cfg)

@@ -81,6 +81,15 @@ def test_requests_take_turns() -> None:
         assert translator.batches[1:] == [list("abcd"), ["x", *"efg"], ["h", "i"]]
 
 
+def test_a_long_text_counts_as_several() -> None:
+    """It is split into sentences: many long ones would hold up all others."""
+    with busy() as (translator, batcher, go_on):
+        large, small = batcher.submit(["a" * 399, "b" * 10_000, "c", "d"]), batcher.submit(["x"])
+        go_on()
+        assert (found(small), len(found(large))) == (["X"], 4)
+        assert translator.batches[1:] == [["a" * 399, "b" * 10_000], ["x", "c", "d"]]
+
+
 def test_cancelled_requests_are_not_translated() -> None:
     with busy() as (translator, batcher, go_on):
         futures = [batcher.submit([text]) for text in "abc"]

@@ -1,6 +1,7 @@
 """Texts are cut up at the ends of sentences, and nothing of them is lost."""
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,43 @@ def test_parts_cost_no_more_in_a_longer_word() -> None:
 
     assert len(list(long_inputs.split("x" * 10_000, "en", fits))) == 1000
     assert sum(read) < 200_000
+
+
+def slowly(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """The same parts, of what is left of the text each time."""
+    for sentence, space in long_inputs.split(text, "en", lambda part: True):
+        if fits(sentence):
+            yield sentence, space
+            continue
+        words = sentence.split()
+        while words:
+            if count := longest(words, " ", fits):
+                yield " ".join(words[:count]), " " if count < len(words) else space
+                words = words[count:]
+                continue
+            while (count := longest(list(words[0]), "", fits)) < len(words[0]):
+                yield words[0][:count], ""
+                words[0] = words[0][count:]
+
+
+def longest(units: list[str], space: str, fits: Callable[[str], bool]) -> int:
+    low, high = 0, 1
+    while high < len(units) and fits(space.join(units[:high])):
+        low, high = high, min(2 * high, len(units))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(space.join(units[:middle])) else (low, middle - 1)
+    return low
+
+
+@given(st.text(alphabet="ab. ß", max_size=60), st.integers(1, 5), st.integers(0, 99))
+def test_parts_are_those_of_the_text_that_is_left(text: str, length: int, seed: int) -> None:
+    """Even where a part may fit that is longer than one that does not, as with pieces."""
+
+    def fits(part: str) -> bool:
+        return len(part) <= length or zlib.crc32(part.encode(), seed) % 2 == 0
+
+    assert list(long_inputs.split(text, "en", fits)) == list(slowly(text, fits))
 
 
 @given(st.text(alphabet="ab.!? \u2028\nß。[1]", max_size=60), st.integers(1, 5))

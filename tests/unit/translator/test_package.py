@@ -71,3 +71,13 @@ def test_a_subword_model_of_any_name(model: Path, tmp_path: Path) -> None:
     package(arguments(model, tmp_path / "out", subword_model=named, post_process="sentencepiece"), [])
     assert (tmp_path / "out/sentencepiece.bpe.model").read_bytes() == named.read_bytes()
     assert Translator(tmp_path / "out").translate(["he said"]) == Translator(MODEL).translate(["he said"])
+
+
+def test_another_model_is_found_from_everywhere(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    package(arguments(model, tmp_path / "out"), ["--beam", "1", "--draft-path", "model"])
+    monkeypatch.chdir("/")
+    text = "he said that the student can find the cars"
+    drafted, own = (Translator(each, beam=1).translations([text])[0] for each in (tmp_path / "out", model))
+    assert drafted.text == own.text
+    assert drafted.calls < own.calls

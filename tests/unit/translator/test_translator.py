@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import re
 import shutil
@@ -39,11 +40,18 @@ def translator() -> Translator:
         ({"max_length": 0}, "max_length=0: a whole number from 1 is needed"),
         ({"nbest": 9}, "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
         ({"bean": 4}, "Translator: 'bean' is unknown; did you mean 'beam'?"),
+        ({"device": "meta"}, "device='meta' cannot be used: Cannot copy out of meta tensor; no data!"),
     ],
 )
 def test_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Translator(MODEL, **options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("print_step", True), ("source_lang", "de"), ("upsample_primary", 3)])
+def test_options_that_are_not_of_decoding(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^Translator: '{name}' is unknown; "):
+        Translator(MODEL, **{name: value})
 
 
 def test_whole_numbers_are_numbers() -> None:
@@ -67,6 +75,22 @@ def test_texts_may_come_one_by_one(translator: Translator) -> None:
 def test_copies(copied: Any, translator: Translator) -> None:
     with pytest.raises(TypeError, match=r"^a Translator cannot be copied or pickled: make another one, "):
         copied(translator)
+
+
+def test_after_a_fork(translator: Translator) -> None:
+    """It would wait for ever: for the threads of torch, or for a thread that was translating."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            translator.translate(["he said"])
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    assert os.read(read, 1000) == b"this Translator is of another process: make one in each, or start them with spawn"
+    os.close(read)
 
 
 def test_long_words(translator: Translator) -> None:
