@@ -32,8 +32,15 @@ def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
 
 
 def read_references(path: Path) -> list[str]:
-    """The raw references of a file, one a line; only a newline ends a line."""
-    return parallel_text.read(path).removesuffix("\n").split("\n")
+    """The raw references of a file, one a line; only a newline ends a line.
+
+    Raises:
+        ValueError: if it is empty.
+    """
+    text = parallel_text.read(path)
+    if not text:
+        raise ValueError(f"{path} is empty")
+    return text.removesuffix("\n").split("\n")
 
 
 def hypotheses_of(generated: str, sentences: int) -> list[str]:

@@ -90,6 +90,14 @@ def test_ids_of_several_digits() -> None:
     assert score(generated(references, sorted(range(120), key=str)), references)["bleu"] == 100
 
 
+def test_references_without_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "references").touch()
+    with pytest.raises(ValueError, match=r"references is empty$"):
+        module.read_references(tmp_path / "references")
+    (tmp_path / "references").write_text("\n")  # one, which is empty
+    assert module.read_references(tmp_path / "references") == [""]
+
+
 @pytest.mark.parametrize(
     ("order", "references", "complaint"),
     [
