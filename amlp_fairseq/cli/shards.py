@@ -21,14 +21,13 @@ from tqdm import tqdm
 
 from amlp_fairseq.cli.translate import as_json, translated
 from amlp_fairseq.recipes.download import sha256
+from amlp_fairseq.translator.decoding_options import PATHS
 from amlp_fairseq.translator.model_folder import CARD, read_config
 from amlp_fairseq.translator.translator import Translator
 
 #: What the files of a folder were translated with.
 SETTINGS = ".settings.json"
 PART = ".part"
-#: Options whose files decide about the translations, too.
-HELPERS = ("rescore_path", "draft_path", "draft_file")
 INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
 
 
@@ -63,7 +62,7 @@ class Job:
         """What decides about the translations, as JSON has it: files by their checksums."""
         others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
         options = read_config(self.model)["decoding"] | self.settings
-        helpers = {name: _checksums(Path(options[name])) for name in HELPERS if options.get(name) is not None}
+        helpers = {name: _checksums(Path(options[name])) for name in PATHS if options.get(name) is not None}
         identity = {"model": _checksums(self.model), "jsonl": self.jsonl, **others, **helpers}
         return dict(json.loads(json.dumps(identity, default=str)))
 

@@ -18,7 +18,7 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
     *("length_penalty", "words_behind_end", "deduplicate_ngrams"),
     *("draft_path", "draft", "draft_file", "draft_words"),
 }
-#: Options whose value is a file or folder.
+#: Options whose value is a file or folder, on which translations depend, too.
 PATHS = frozenset({"draft_path", "draft_file", "rescore_path"})
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}

@@ -26,6 +26,7 @@ from amlp_fairseq.cli import shards, translate
 from amlp_fairseq.recipes import config
 from amlp_fairseq.recipes.corpus import is_distilled
 from amlp_fairseq.recipes.distill import teachers_of
+from amlp_fairseq.translator.decoding_options import PATHS
 
 COMMAND = "amlp_fairseq.cli.main"
 PAGE = commands.ROOT / "docs/large-corpora.md"
@@ -180,7 +181,7 @@ def test_a_source_that_has_grown(model: Path, tmp_path: Path, ending: str) -> No
 
 
 @pytest.mark.parametrize("in_model", [False, True], ids=["given", "of the model"])
-@pytest.mark.parametrize("option", shards.HELPERS)
+@pytest.mark.parametrize("option", sorted(PATHS))
 def test_another_helper(model: Path, tmp_path: Path, option: str, in_model: bool) -> None:
     """A model that drafts or chooses, or a file of drafts, that has other contents under the same name."""
     own, helper = shutil.copytree(model, tmp_path / "model"), shutil.copytree(model, tmp_path / "helper")
