@@ -231,6 +231,7 @@ def test_nothing_gives_nothing(backend: str, device: str) -> None:
         assert x.grad.shape == x.shape
 
 
+@on_every_backend
 def test_one_position_normalised(backend: str, device: str) -> None:
     """Its channels are 1 or -1, whatever their size: no gradient."""
     x, y = random(2, 2, 1, 4).to(device), random(2, 2, 1, 3, seed=2).to(device)
