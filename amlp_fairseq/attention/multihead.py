@@ -59,9 +59,10 @@ class MultiHeadAttention(Attention):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         """Split what fairseq's oldest checkpoints have in one, ``in_proj_weight`` and ``in_proj_bias``."""
         for kind in ("weight", "bias"):
-            joined = state_dict.pop(f"{name}.in_proj_{kind}", None)
-            for projection, part in zip("qkv", () if joined is None else joined.chunk(3), strict=False):
-                state_dict[f"{name}.{projection}_proj.{kind}"] = part
+            joined = f"{name}.in_proj_{kind}"
+            if joined in state_dict:
+                for projection, part in zip("qkv", state_dict.pop(joined).chunk(3), strict=True):
+                    state_dict[f"{name}.{projection}_proj.{kind}"] = part
 
     def forward(
         self,

@@ -63,8 +63,8 @@ def _refuse_impossible_sizes(path: str, tensors: Any, options: Any) -> None:
     largest = max((size for shape in shapes for size in shape), default=0)
     named = vars(options) if isinstance(options, argparse.Namespace) else options or {}
     for name, value in named.items():
-        possible = max(1000 * largest, SIZES.get("_" + name.rpartition("_")[2], 0))
-        if largest and isinstance(value, int) and value > possible and name.endswith(tuple(SIZES)):
+        end = "".join(name.rpartition("_")[1:])
+        if end in SIZES and largest and isinstance(value, int) and value > max(1000 * largest, SIZES[end]):
             raise ValueError(
                 f"{path} is refused: it says {name} = {value}, and none of its tensors has more than {largest} entries "
                 "in a dimension"
