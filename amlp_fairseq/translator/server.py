@@ -119,8 +119,8 @@ class _Service:
         try:
             body = await asyncio.wait_for(self._body(request), self.limits.read_timeout)
         except asyncio.TimeoutError:
-            message = f"the request did not arrive within {self.limits.read_timeout:g} s"
-            raise HTTPException(408, message, {"Connection": "close"}) from None
+            # The rest is thrown away until the connection ends: closed at once, a client that sends loses the answer.
+            raise HTTPException(408, f"the request did not arrive within {self.limits.read_timeout:g} s") from None
         except ClientDisconnect:
             return _unheard()
         texts, nbest = self._request(body)

@@ -104,26 +104,35 @@ def head(length: int) -> bytes:
     return f"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
+async def slowly(writer: asyncio.StreamWriter, data: bytes, answer: asyncio.Future[Any]) -> None:
+    """Write now and then until there is an answer, or no connection."""
+    while not answer.done():
+        writer.write(data)
+        await asyncio.sleep(0.1)
+
+
+async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
+    """The connection of a slow client ends without another word."""
+    rest = asyncio.ensure_future(reader.read())
+    await slowly(writer, data, rest)
+    assert isinstance(rest.exception(), ConnectionResetError) or rest.result() == b""
+
+
 async def slow_body(address: str) -> None:
     """A byte now and then: 408, and the connection ends."""
     async with connection(address) as (reader, writer):
         writer.write(head(1000))
-        answer = asyncio.ensure_future(reader.read())
-        while not answer.done():
-            writer.write(b" ")
-            await asyncio.sleep(0.1)
+        answer = asyncio.ensure_future(reader.readuntil(b"}"))
+        await slowly(writer, b" ", answer)
         assert answer.result().startswith(b"HTTP/1.1 408 ")
+        await ends(reader, writer, b" ")
 
 
 async def slow_head(address: str) -> None:
     """The connection ends before its headers do."""
     async with connection(address) as (reader, writer):
-        answer = asyncio.ensure_future(reader.read(1))
         writer.write(b"POST /translate HTTP/1.1\r\n")
-        while not answer.done():
-            writer.write(b"a: b\r\n")
-            await asyncio.sleep(0.1)
-        assert isinstance(answer.exception(), ConnectionResetError) or answer.result() == b""
+        await ends(reader, writer, b"a: b\r\n")
 
 
 async def cancelled(address: str, body: bytes) -> None:
