@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -97,18 +99,79 @@ def _call(
 ) -> None:
     if own_session:
         os.setsid()
-    sys.stdout.flush()
+    else:
+        subprocess.run = Forks().run  # type: ignore[assignment]
     os.chdir(cwd)
     for path, flags, descriptor in ((source, os.O_RDONLY, 0), (output, os.O_WRONLY | os.O_CREAT, 1)):
         os.dup2(os.open(path, flags), descriptor)
     os.dup2(1 if errors is None else os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    _main(command, words)
+
+
+def _main(command: str, words: list[str]) -> None:
+    """Call the main function of a module with a command line."""
     sys.argv = [command, *words]
     torch.set_num_threads(1)
     # As in a process of its own; a DataLoader would start another server, which takes longer than most commands.
     multiprocessing.set_start_method("fork", force=True)
     module = importlib.import_module(command)
     getattr(module, "cli_main", getattr(module, "main", None))()
+
+
+class Forks:
+    """What stands for ``subprocess.run`` in a command: what it starts as ``python -m …`` are forks of its process as
+    that was when this was made, without threads."""
+
+    def __init__(self) -> None:
+        self.run_program = subprocess.run
+        self.requests, served = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            self.requests.close()
+            self._serve(served)
+        served.close()
+
+    def run(self, words: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        if words[:2] != [sys.executable, "-m"] or not hasattr(options.get("stdout"), "fileno"):
+            return self.run_program(words, **options)
+        output, errors = options["stdout"], options["stderr"]
+        errors = output if errors == subprocess.STDOUT else errors
+        answer, theirs = socket.socketpair()
+        request = [words[2:], str(Path(options.get("cwd", ".")).absolute()), options.get("env") or dict(os.environ)]
+        descriptors = [each.fileno() for each in (theirs, output, errors)]
+        socket.send_fds(self.requests, [json.dumps(request).encode()], [*descriptors, *options.get("pass_fds", ())])
+        theirs.close()
+        with answer, answer.makefile() as file:
+            return subprocess.CompletedProcess(words, int(file.read()))
+
+    def _serve(self, requests: socket.socket) -> NoReturn:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            request, descriptors, *_ = socket.recv_fds(requests, 1 << 18, 8)
+            if not request:
+                os._exit(0)
+            if os.fork() == 0:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                child = multiprocessing.get_context("fork").Process(
+                    target=self._program, args=(*json.loads(request), *descriptors[1:3])
+                )
+                child.start()
+                child.join()
+                socket.socket(fileno=descriptors[0]).sendall(str(child.exitcode).encode())
+                os._exit(0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    @staticmethod
+    def _program(words: list[str], cwd: str, environment: dict[str, str], output: int, errors: int) -> None:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        _main("amlp_fairseq.cli.main" if words[0] == "amlp_fairseq" else words[0], words[1:])
 
 
 def fresh(*command: object, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
