@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import multiprocessing
@@ -97,6 +98,7 @@ def _call(
     errors: Path | None,
     own_session: bool = False,
 ) -> None:
+    gc.freeze()  # what is imported stays
     if own_session:
         os.setsid()
     else:

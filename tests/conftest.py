@@ -1,5 +1,6 @@
 """Set before any test module is imported, and the fixtures of all operators."""
 
+import gc
 import logging
 import math
 import os
@@ -22,6 +23,12 @@ if not torch.cuda.is_available():
 # Shells start what runs in the background with Ctrl-C turned off, which the commands of the tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look again and again at what stays: the tests and all that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
