@@ -17,6 +17,7 @@ def peak_memory(function: Callable[[], Any]) -> int:
     What is allocated before and freed meanwhile does not count: the profiler may have its size wrong.
     """
     gc.collect()
+    gc.freeze()  # the next call need not look again at what stays
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()
     assert profiler.profiler is not None
