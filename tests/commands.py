@@ -99,6 +99,7 @@ def _call(
     own_session: bool = False,
 ) -> None:
     gc.freeze()  # what is imported stays
+    sys.stdout.flush()
     if own_session:
         os.setsid()
     else:

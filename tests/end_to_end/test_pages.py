@@ -60,7 +60,7 @@ def test_your_own_corpus(tmp_path: Path) -> None:
     """examples/own_corpus: from an empty folder to scores and translations."""
     of_page = lines(*blocks("examples/own_corpus/README.md"))
     for ours, group in groupby(of_page, lambda line: line.startswith("amlp-fairseq ")):
-        for line in group if ours else ["\n".join(["set -e", *group])]:
+        for line in group if ours else ["\n".join(["set -euo pipefail", *group])]:
             typed(line, tmp_path)
     begin = " --finetune-from-model transformer/average.pt --dropout 0.1 --attention-dropout 0.0"
     for row, distilled, more in (("transformer", False, ""), ("ibdecoder", True, begin)):
