@@ -245,7 +245,7 @@ def bleu_of_seeds(args: argparse.Namespace, scratch: Path) -> tuple[dict[tuple[s
         only = {"model": [model], "systems": args.systems[:1], "latency_cores": [], "batch_tokens": batch}
         chosen, skipped = jobs(argparse.Namespace(**{**vars(args), **only}), folder)
         failed += [{"job": f"seed {row['model']}", "reason": row["reason"]} for row in skipped]
-        for job in chosen:
+        for job in {way(job.facts): job for job in chosen}.values():  # however many workers there may be
             try:
                 outputs = run(job, args.texts, folder)[1]
             except Failed as error:

@@ -38,9 +38,8 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(
-        "max_len_a max_len_b iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter "
-        "iter_decode_with_external_reranker retain_iter_history print_step no_seed_provided no_beamable_mm "
-        "sacrebleu post_process path".split()
+        "iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter iter_decode_with_external_reranker "
+        "retain_iter_history print_step no_seed_provided no_beamable_mm sacrebleu post_process path".split()
     )
     VALIDATION_OPTIONS = frozenset({"iter_decode_max_iter", "iter_decode_with_beam", "iter_decode_force_max_iter"})
     INSTEAD = MappingProxyType({"beam": " (sentences of how many lengths are tried: --iter-decode-with-beam)"})

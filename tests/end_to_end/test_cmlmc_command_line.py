@@ -230,6 +230,7 @@ UNSUPPORTED = {
     "--lm-path lm.pt": ["--lm-path", "lm.pt"],
     "--unkpen 1.0": ["--unkpen", 1],
     "--no-repeat-ngram-size 2": ["--no-repeat-ngram-size", 2],
+    "--max-len-a 1.2, --max-len-b 10": ["--max-len-a", 1.2, "--max-len-b", 10],
 }
 
 

@@ -166,6 +166,9 @@ class Shorter(Upper):
         text = super().translation(line)
         return text[:-1] if text and self.folder.name == "other" else text
 
+    def workers(self, cores: int) -> tuple[int, ...]:
+        return 1, 2
+
 
 def test_models_of_other_seeds(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
