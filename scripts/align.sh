@@ -12,6 +12,7 @@ data=$1 out=$2
 [[ -f $data/text.json ]] || die "$data is not a folder of amlp-fairseq prepare or distill: it has no text.json"
 [[ ! -e $out ]] || die "$out exists already"
 command -v eflomal-align > /dev/null || die "there is no eflomal-align: pip install eflomal"
+mkdir -p "$(dirname "$out")"
 text=$(mktemp -d)
 trap 'rm -r "$text"' EXIT
 

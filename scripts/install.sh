@@ -17,8 +17,8 @@ wheels=${WHEELS:+$(realpath -m "$WHEELS")}
 cd "$root"
 venv=.venv
 if [[ -f $venv/settings ]]; then
-  { read -r last_index; read -r last_wheels; } < "$venv/settings"
-  TORCH_INDEX=${TORCH_INDEX-$last_index}
+  { read -r last_index; read -r last_wheels; read -r last_python || true; } < "$venv/settings"
+  TORCH_INDEX=${TORCH_INDEX-$last_index} PYTHON=${PYTHON-$last_python}
   if [[ ! ${WHEELS+set} ]]; then wheels=$last_wheels; fi
 fi
 # shellcheck source=scripts/venv.sh
@@ -28,9 +28,12 @@ compile_operators() {
   "$venv/bin/amlp-fairseq" compile > /dev/null || echo "install: without operators in C++ CPUs decode slower" >&2
 }
 
-settings=${TORCH_INDEX-}$'\n'$wheels
+settings=${TORCH_INDEX-}$'\n'$wheels$'\n'${PYTHON-}
 recipe=$(cat setup.py pyproject.toml scripts/{install,venv}.sh scripts/fairseq.txt - <<< "$settings" | sha256sum)
-if [[ -f $venv/recipe && $(< $venv/recipe) == "$recipe" ]]; then
+if [[ $wheels ]]; then plugin=("$wheels"/amlp_fairseq-*.whl); fi
+# Whether it is the plugin of the folder of wheels, if there is one still.
+same_plugin() { [[ ! -f ${plugin[0]-} ]] || sha256sum --status --check "$venv/wheel"; }
+if [[ -f $venv/recipe && $(< $venv/recipe) == "$recipe" ]] && same_plugin; then
   compile_operators
   exit 0
 fi
@@ -40,7 +43,6 @@ fi
 
 python=$(find_python)
 if [[ $wheels ]]; then
-  plugin=("$wheels"/amlp_fairseq-*.whl)
   [[ -f ${plugin[0]} ]] || die "WHEELS=$wheels has no wheel of amlp-fairseq: bash scripts/build_wheels.sh $wheels"
   [[ ${#plugin[@]} == 1 ]] || die "WHEELS=$wheels has more than one wheel of amlp-fairseq: ${plugin[*]##*/}"
 else
@@ -57,6 +59,7 @@ install_torch
 if [[ $wheels ]]; then
   # A wheel of fairseq is preferred to its source on PyPI; without one for this Python pip would go on to compile.
   pip install --find-links "$wheels" --only-binary fairseq-fixed "${plugin[0]}[fairseq,test,bench]"
+  sha256sum "${plugin[0]}" > "$venv/wheel"
 else
   install_build_tools
   pip_fairseq install

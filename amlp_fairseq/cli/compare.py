@@ -17,11 +17,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import CHRF
 from tqdm import tqdm
 
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.recipes.score import bleu_of, read_references
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translation, Translator
@@ -57,14 +57,15 @@ def main() -> None:
         counts = f"{len(sources)} lines, --reference {args.reference} has {len(references)}"
         raise ValueError(f"--source {args.source} has {counts}")
     sources, references = sources[: args.sentences], references[: args.sentences]
-    options = [decoding_options.parse(words, read_config(model)["task"]["_name"]) for model in args.model]
+    configs = [read_config(model) for model in args.model]
+    options = [decoding_options.parse(words, config["task"]["_name"]) for config in configs]
+    bleu, chrf = bleu_of(configs[0]["languages"][-1]), CHRF()
     translators = [Translator(model, **each) for model, each in zip(args.model, options, strict=True)]
     found, milliseconds = run(translators, sources)
 
     table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")
     for column in table.columns[1:]:
         column.justify = "right"
-    bleu, chrf = BLEU(), CHRF()
     for model, translations, median in zip(args.model, found, milliseconds, strict=True):
         texts = [translation.text for translation in translations]
         scores = [metric.corpus_score(texts, [references]).score for metric in (bleu, chrf)]

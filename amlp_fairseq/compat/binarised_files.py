@@ -83,6 +83,8 @@ def check(path: str) -> np.dtype[Any] | None:
             sizes = np.concatenate([np.diff(dimensions), np.diff(begins), np.fromfile(file, np.int64, fields[3])])
     if min(sizes.min(initial=0), begins.min(initial=0), ends.min(initial=0)) < 0:
         raise ValueError(f"{index} is damaged: it has a sentence of negative length or place")
+    if not sentences and header == 26:  # an empty file cannot be mapped
+        raise ValueError(f"{data} has no sentences")
     if ends.max(initial=0) > os.path.getsize(data):
         raise ValueError(
             f"{data} is cut off, or not that of its index: it has {os.path.getsize(data)} bytes, "

@@ -94,14 +94,17 @@ def download(
 def _fetch(url: str, path: Path) -> None:
     """Let curl resume the download; start again if the server cannot resume it or nothing is left to resume."""
     print(f"+ {url}", file=sys.stderr, flush=True)
-    part = path.with_name(path.name + ".part")
-    words = ["curl", "--fail", "--location", "--retry", "3", "--output", str(part), url]
+    part, whole = (path.with_name(path.name + suffix) for suffix in (".part", ".whole.part"))
+    words = ["curl", "--fail", "--location", "--retry", "3", url]
     words += [] if sys.stderr.isatty() else ["--no-progress-meter"]
     try:
-        status = subprocess.run([*words, "--continue-at", "-"]).returncode
+        status = subprocess.run([*words, "--output", str(part), "--continue-at", "-"]).returncode
         if status in (22, 33, 36) and part.exists():
-            part.unlink()
-            status = subprocess.run(words).returncode
+            # The server may have failed for another reason, which does not cost what has arrived.
+            status = subprocess.run([*words, "--output", str(whole)]).returncode
+            if status == 0:
+                whole.replace(part)
+            whole.unlink(missing_ok=True)
     except FileNotFoundError:
         raise ValueError(f"{url}: curl is needed to download it") from None
     if status:

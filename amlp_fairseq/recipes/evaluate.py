@@ -39,7 +39,7 @@ from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.perplexity import perplexity
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
-from amlp_fairseq.recipes.score import describe, hypotheses_of, read_references, score
+from amlp_fairseq.recipes.score import bleu_of, describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.shards import ELSEWHERE
 from amlp_fairseq.recipes.watching import watching
 from amlp_fairseq.usage import among, command_parser, flags_of, without
@@ -66,6 +66,8 @@ class Evaluation:
             scorer()  # what is missing is said before anything is decoded
         elif recipe.metric == "kytea":
             segmenter()
+        elif recipe.metric == "bleu":
+            bleu_of(self.target)
 
     @property
     def decodings(self) -> dict[str, dict[str, Any]]:

@@ -29,11 +29,11 @@ from typing import IO, Any
 
 from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
-from amlp_fairseq.recipes.config import names, prepare_settings
+from amlp_fairseq.recipes.config import names, prepare_settings, quoted
 from amlp_fairseq.recipes.distill import locked
 from amlp_fairseq.recipes.download import Download, download, read_checksums, sha256
 from amlp_fairseq.recipes.failures import failed
-from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, both_sides, find, lines, writing
+from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, both_sides, evaluation_sets, find, lines, writing
 from amlp_fairseq.usage import command_parser, folder, positive
 
 OWN = "text"
@@ -131,10 +131,17 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
     for role in EVALUATION:
         if (value := getattr(args, f"{role}_set")) and role in in_files:
             raise ValueError(f"--{role}-set {value}: that of {args.corpus} is in its files")
+        elif value:
+            evaluation_sets(value, "-".join(given["languages"][:: -1 if reversed_sides(args, given) else 1]))
     if args.reverse and len(given["languages"]) == 1:
         raise ValueError(f"--reverse: the text of {args.corpus} is of one language")
     if args.vocab_size is not None and given["segmentation"] == "none":
         raise ValueError(f"--vocab-size {args.vocab_size}: the words of {args.corpus} are not segmented")
+
+
+def reversed_sides(args: argparse.Namespace, given: dict[str, Any]) -> bool:
+    """Whether the second language of a corpus is the source."""
+    return bool(given.get("reverse")) != args.reverse
 
 
 def configuration(args: argparse.Namespace) -> dict[str, Any]:
@@ -191,7 +198,7 @@ def corpus_settings(args: argparse.Namespace, given: dict[str, Any], downloads: 
     for name in ("valid_set", "test_set"):
         options[name] = getattr(args, name) or options[name]
     options["size"] = args.vocab_size or options.get("size", 0)
-    options["reverse"] = bool(options.get("reverse")) != args.reverse
+    options["reverse"] = reversed_sides(args, given)
     return Settings(name=args.corpus, **options, **texts)
 
 
@@ -248,7 +255,8 @@ def unused_settings(texts: Texts) -> list[str]:
     """Names of settings from which nothing has been made yet."""
     if (texts.folder.parent / "data-bin").exists():
         return []
-    parts = {"train_sha256": texts.parts, **{f"{name}_sha256": [name] for name in EVALUATION}}
+    parts = {"train_sha256": texts.parts}
+    parts |= {f"{name}_{kind}": [name] for name in EVALUATION for kind in ("sha256", "set")}
     files = {name: [file for part in each for file in texts.pair("raw", part)] for name, each in parts.items()}
     files["size"] = [texts.model] if texts.model else []
     return [name for name, made in files.items() if not all(file.exists() for file in made)]
@@ -275,6 +283,7 @@ def binarise(texts: Texts, out: Path, workers: int, lock: IO[str]) -> Path:
     for role in ("train", *EVALUATION):
         words += [f"--{role}pref", f"text/pieces/{role}{suffix}"]  # relative to OUT: fairseq splits names at commas
     with log.open("wb") as file:
+        print("+", quoted(["cd", str(out)]), "&&", quoted(["fairseq-preprocess", *words]), file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "fairseq_cli.preprocess", *words]
         done = subprocess.run(command, stdout=file, stderr=file, cwd=out, pass_fds=[lock.fileno()])
     if done.returncode:

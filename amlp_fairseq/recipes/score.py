@@ -11,9 +11,9 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-import sacrebleu
 import sacremoses
 from fairseq import checkpoint_utils
+from sacrebleu.metrics import BLEU, CHRF
 
 from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes.environment import environment
@@ -56,6 +56,27 @@ def hypotheses_of(generated: str, sentences: int) -> list[str]:
     return [outputs[i][1] if len(outputs[i]) > 1 else "" for i in range(sentences)]
 
 
+#: Languages without spaces between words for which sacreBLEU has no tokeniser: Khmer, Lao, Burmese, Thai.
+WITHOUT_SPACES = ("km", "lo", "my", "th")
+
+
+def bleu_of(language: str) -> BLEU:
+    """sacreBLEU's BLEU, of text as its tokeniser for a language splits it, or of characters.
+
+    Args:
+        language: the target language, such as ``de`` or ``zh-CN``.
+
+    Raises:
+        ValueError: if the tokeniser's libraries are not installed, those of Japanese and Korean.
+    """
+    language = re.split("[-_]", language.lower())[0]
+    try:
+        return BLEU(tokenize="char") if language in WITHOUT_SPACES else BLEU(trg_lang=language)
+    except RuntimeError:
+        install = f'pip install "sacrebleu[{language}]"'
+        raise ValueError(f"BLEU of {language!r} needs sacreBLEU's tokeniser for it: {install}") from None
+
+
 def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, split_compounds: bool) -> float:
     """BLEU as multi-bleu.perl computes it, of text as the Moses tokeniser splits it.
 
@@ -65,25 +86,25 @@ def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, 
     texts = [[tokenise(line, return_str=True, escape=False) for line in text] for text in (hypotheses, references)]
     if split_compounds:
         texts = [[re.sub(r"(\S)-(?=\S)", r"\1 ##AT##-##AT## ", line) for line in text] for text in texts]
-    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
     return round(metric.corpus_score(texts[0], [texts[1]]).score, 2)
 
 
 def translation_scores(hypotheses: list[str], references: list[str], language: str) -> dict[str, object]:
-    """``bleu`` (detokenised, sacreBLEU), ``tokenised_bleu``, ``compound_split_bleu``, ``chrf`` and signatures."""
-    bleu = sacrebleu.BLEU()
-    return {
-        "bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2),
-        "bleu_signature": str(bleu.get_signature()),
-        "tokenised_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=False),
-        "compound_split_bleu": tokenised_bleu(hypotheses, references, language, split_compounds=True),
-        **chrf(hypotheses, references),
-    }
+    """``bleu`` (detokenised, sacreBLEU), ``chrf`` and signatures; of languages that the Moses tokeniser splits into
+    words also ``tokenised_bleu`` and ``compound_split_bleu``."""
+    bleu = bleu_of(language)
+    scores: dict[str, object] = {"bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2)}
+    signature = scores["bleu_signature"] = str(bleu.get_signature())
+    if "|tok:13a|" in signature:
+        scores["tokenised_bleu"] = tokenised_bleu(hypotheses, references, language, split_compounds=False)
+        scores["compound_split_bleu"] = tokenised_bleu(hypotheses, references, language, split_compounds=True)
+    return scores | chrf(hypotheses, references)
 
 
 def chrf(hypotheses: list[str], references: list[str]) -> dict[str, object]:
     """``chrf`` (sacreBLEU) and its signature."""
-    metric = sacrebleu.CHRF()
+    metric = CHRF()
     value = round(metric.corpus_score(hypotheses, [references]).score, 2)
     return {"chrf": value, "chrf_signature": str(metric.get_signature())}
 
@@ -112,7 +133,8 @@ def score(
         ``milliseconds_per_sentence``.
 
     Raises:
-        ValueError: if a sentence has no output, or an output no sentence; if the metric's library is not installed.
+        ValueError: if a sentence has no output, or an output no sentence; if a library of the metric, or of its
+            tokeniser, is not installed.
     """
     hypotheses = hypotheses_of(generated, len(references))
     if metric == "rouge":

@@ -210,18 +210,45 @@ def archive_rows(archive: Path, pattern: str, languages: Sequence[str], scratch:
         yield tuple(" ".join(text.split()) for text in row)
 
 
-def evaluation_rows(names: str, source: str, target: str, languages: Sequence[str]) -> Iterator[Row]:
-    """Sources and first references of sacreBLEU's test sets, ``+`` between their names, in the order of languages."""
+def filled(rows: Iterable[Row], name: str) -> Iterator[Row]:
+    """Rows without those of which a side is empty; at the end says how many these were."""
+    count = 0
+    for row in rows:
+        if all(row):
+            yield row
+        else:
+            count += 1
+    if count:
+        print(f"prepare: {name}: {count} left out, of which a side is empty", file=sys.stderr)
+
+
+def evaluation_sets(names: str, pair: str) -> list[Any]:
+    """sacreBLEU's test sets, ``+`` between their names, for a pair such as ``en-de``.
+
+    Raises:
+        ValueError: for those that there are not.
+    """
     from sacrebleu.dataset import DATASETS
 
     for name in names.split("+"):
         if name not in DATASETS:
             raise ValueError(f"evaluation set '{name}': choose one of {', '.join(sorted(DATASETS))}")
-        dataset, pair = DATASETS[name], f"{source}-{target}"
-        if pair not in dataset.langpairs:
-            raise ValueError(f"evaluation set '{name}' has no {pair}; it has {', '.join(sorted(dataset.langpairs))}")
-        for text, references in zip(dataset.source(pair), dataset.references(pair), strict=True):
-            row = {source: " ".join(text.split()), target: " ".join(references[0].split())}
+        if pair not in (pairs := DATASETS[name].langpairs):
+            raise ValueError(f"evaluation set '{name}' has no {pair}; it has {', '.join(sorted(pairs))}")
+    return [DATASETS[name] for name in names.split("+")]
+
+
+def evaluation_rows(names: str, source: str, target: str, languages: Sequence[str]) -> Iterator[Row]:
+    """Sources and first references of test sets, see ``evaluation_sets``, in the order of languages."""
+    pair = f"{source}-{target}"
+    for dataset in evaluation_sets(names, pair):
+        try:
+            texts, references = dataset.source(pair), dataset.references(pair)  # which may download them
+        except OSError as error:
+            here = "put it into the folder that SACREBLEU names (~/.sacrebleu)"
+            raise ValueError(f"evaluation set '{dataset.name}' cannot be had ({error}): {here}") from None
+        for text, several in zip(texts, references, strict=True):
+            row = {source: " ".join(text.split()), target: " ".join(several[0].split())}
             yield row[languages[0]], row[languages[1]]
 
 
@@ -341,7 +368,9 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(f"{vocab_size} pieces cannot be learnt from {texts[0].parent}: {error}") from None
+        reason = str(error).split(" or decrease character_coverage")[0]  # which prepare has no option for
+        fails = f"{vocab_size} pieces cannot be learnt from {texts[0].parent}"
+        raise ValueError(f"--vocab-size: {fails}: {reason}") from None
 
 
 def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, coverage: float, sample: int) -> None:
@@ -485,7 +514,7 @@ class Texts:
                 archive_rows(Path(archive), pattern, settings.languages, scratch / str(i))
                 for i, (archive, pattern) in enumerate(texts)
             )
-            self.make("raw", name, rows if name in EVALUATION else filter(all, rows))
+            self.make("raw", name, rows if name in EVALUATION else filled(rows, name))
         shutil.rmtree(scratch, ignore_errors=True)
         for name in EVALUATION:
             if name not in archives and not (name == "valid" and settings.hold_out):

@@ -140,6 +140,32 @@ def test_wheels_that_are_not_there_are_named_with_the_command_that_makes_them(ch
     assert "more than one wheel of amlp-fairseq: amlp_fairseq-0.1.0" in refusal(checkout, "install.sh", WHEELS=folder)
 
 
+def test_a_complete_environment_is_kept_until_something_else_is_wanted(checkout: Path) -> None:
+    """PYTHON holds as the other settings do; a new wheel is installed; a folder of wheels that is gone is not missed."""
+    wheels, venv = checkout.parent / "wheels", checkout / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin/amlp-fairseq").write_text("#!/bin/sh\n", encoding="utf-8")
+    (venv / "bin/amlp-fairseq").chmod(0o755)
+    wheels.mkdir()
+    wheel = wheels / "amlp_fairseq-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"old")
+    (venv / "settings").write_text(f"\n{wheels}\n{sys.executable}\n", encoding="utf-8")
+    recipe = "cat setup.py pyproject.toml scripts/{install,venv}.sh scripts/fairseq.txt .venv/settings | sha256sum"
+    with (venv / "recipe").open("wb") as file:
+        subprocess.run(["bash", "-c", recipe], cwd=checkout, stdout=file, check=True)
+    with (venv / "wheel").open("wb") as file:
+        subprocess.run(["sha256sum", wheel], stdout=file, check=True)
+
+    assert start(checkout, "install.sh").returncode == 0
+    assert refusal(checkout, "install.sh", PYTHON="no-python").startswith("there is no no-python; set PYTHON to")
+    wheel.write_bytes(b"new")
+    (wheels / "amlp_fairseq-0.2.0-py3-none-any.whl").write_bytes(b"newer")
+    assert "more than one wheel of amlp-fairseq" in refusal(checkout, "install.sh")
+    for path in wheels.iterdir():
+        path.unlink()
+    assert start(checkout, "install.sh").returncode == 0
+
+
 def test_build_wheels_wants_one_folder(checkout: Path) -> None:
     assert refusal(checkout, "build_wheels.sh").startswith("one folder is needed, got: nothing")
     assert refusal(checkout, "build_wheels.sh", "a", "b").startswith("one folder is needed, got: a b")
@@ -257,15 +283,15 @@ def test_align_adds_alignments_and_changes_nothing(checkout: Path, tmp_path: Pat
     aligner.write_text('#!/bin/bash\npaste "$2" "$4" > "$(dirname "$0")/read"; sed "s/.*/0-0/" "$2" > "$6"\n')
     aligner.chmod(0o755)
     path = f"{aligner.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
-    done = start(checkout, "align.sh", tmp_path / "data", tmp_path / "out", PATH=path)
+    done = start(checkout, "align.sh", tmp_path / "data", tmp_path / "new/out", PATH=path)
     assert done.returncode == 0, done.stderr
     read = [line.split("\t") for line in (aligner.parent / "read").read_text(encoding="utf-8").splitlines()]
     assert [(source.strip(), target.strip()) for source, target in read] == pairs["train"] + pairs["valid"]
-    made, given = (files(tmp_path / name) for name in ("out", "data"))
-    names = {name.replace(str(tmp_path / "data"), str(tmp_path / "out")): name for name in given}
+    made, given = (files(tmp_path / name) for name in ("new/out", "data"))
+    names = {name.replace(str(tmp_path / "data"), str(tmp_path / "new/out")): name for name in given}
     assert all(made[new] == given[old] for new, old in names.items() if not new.endswith(".log"))
     added = {Path(name).name for name in made.keys() - names.keys()}
     assert added == {f"{part}.align.en-de.{kind}" for part in pairs for kind in ("bin", "idx")}
     for part, lines in pairs.items():
-        alignments = data_utils.load_indexed_dataset(str(tmp_path / f"out/{part}.align.en-de"), None)
+        alignments = data_utils.load_indexed_dataset(str(tmp_path / f"new/out/{part}.align.en-de"), None)
         assert [each.tolist() for each in alignments] == [[0, 0]] * len(lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,23 @@ def test_failures_are_named(mirror: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="curl is needed to download it"):
         download(URL, tmp_path, DIGEST, mirror)
+
+
+def test_a_server_that_fails_costs_nothing_that_has_arrived(tmp_path: Path) -> None:
+    """One that refuses (403) is not one that cannot resume, or has nothing more to send (416)."""
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+    (tmp_path / "corpus.tgz.part").write_bytes(CONTENT[:700])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(ValueError, match="download failed; what has arrived is kept"):
+            download(f"http://127.0.0.1:{server.server_port}/corpus.tgz", tmp_path, DIGEST)
+        server.shutdown()
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.tgz.part"]
+    assert (tmp_path / "corpus.tgz.part").read_bytes() == CONTENT[:700]
 
 
 def test_lines_of_checksums(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_line_ends_empty_lines_and_compression(files: dict[str, Path], tmp_path:
     files["test.xx"] = write(files["test.xx"], "a b\r\n\r\n  c   d \u2028 e\r\n\r\n")
     files["test.yy"] = write(files["test.yy"].with_name("other name.yy"), b"A B\nX\n\nE")  # no newline at the end
     out = tmp_path / "out"
-    prepare(files, out)
+    assert "prepare: train-1: 3 left out, of which a side is empty\n" in prepare(files, out)
     train = [("a b", "A B"), ("e f", "E F"), ("g h", "G H"), *zip(LINES, LINES, strict=True)]
     assert list(zip(read(out / "text/raw/train-1.xx"), read(out / "text/raw/train-1.yy"), strict=True)) == train
     assert binarised(out, "train", "xx") == [pair[0] for pair in train]
@@ -202,7 +202,8 @@ def change(files: dict[str, Path], how: str) -> None:
         ("gz alone", 60, r"train\.xx \S+/train\.gz: the suffixes do not name two languages; give --languages"),
         ("same suffix", 60, r"train\.xx \S+/target\.xx: the suffixes do not name two languages; give --languages"),
         ("crossed", 60, r"--valid \S+/valid\.yy \S+/valid\.xx: not the languages of --train, xx and yy"),
-        ("nothing", 8000, r"prepare: 8000 pieces cannot be learnt from \S+: .*too high \(8000\)"),
+        ("nothing", 8000, r"prepare: --vocab-size: 8000 pieces cannot be learnt from \S+: .*too high \(8000\)"),
+        ("nothing", 9, r"prepare: --vocab-size: 9 pieces cannot be learnt from \S+: .*Increase vocab_size\n"),
         ("empty train", 60, r"prepare: --train \S+xx \S+/train\.yy: at least one pair of sentences is needed"),
         ("one side of each", 60, r"prepare: --train \S+xx \S+/train\.yy: at least one pair of sentences is needed"),
         ("empty valid", 60, r"prepare: --valid \S+xx \S+/valid\.yy: at least one pair of sentences is needed"),

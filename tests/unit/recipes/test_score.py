@@ -72,6 +72,29 @@ def test_tokenised_and_compound_split_bleu(hypothesis: str, reference: str, toke
     assert result["compound_split_bleu"] == pytest.approx(split, abs=0.01)
 
 
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "ZH_tw"])
+def test_chinese_has_no_spaces(language: str) -> None:
+    """One of 12 characters differs, the seventh: precisions 11/12, 9/11, 7/10, 5/9."""
+    result = score(generated(["我昨天在大学看书学习了。"]), ["我昨天在大学读书学习了。"], language=language)
+    assert result["bleu"] == pytest.approx(100 * (11 / 12 * 9 / 11 * 7 / 10 * 5 / 9) ** 0.25, abs=0.01)
+    assert "|tok:zh|" in result["bleu_signature"]
+    assert not {"tokenised_bleu", "compound_split_bleu"} & result.keys()  # it would be one word
+
+
+def test_thai_is_counted_in_characters() -> None:
+    """One of 9 characters differs, the last: precisions 8/9, 7/8, 6/7, 5/6."""
+    result = score(generated(["สวัสดีครบ"]), ["สวัสดีครก"], language="th")
+    assert result["bleu"] == pytest.approx(100 * (8 / 9 * 7 / 8 * 6 / 7 * 5 / 6) ** 0.25, abs=0.01)
+    assert "|tok:char|" in result["bleu_signature"]
+
+
+@pytest.mark.parametrize(("language", "library"), [("ja", "MeCab"), ("ko", "mecab_ko")])
+def test_a_tokeniser_that_is_not_installed(language: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ValueError, match=rf'sacreBLEU\'s tokeniser for it: pip install "sacrebleu\[{language}\]"'):
+        score(generated(HYPOTHESES), language=language)
+
+
 def test_what_is_wrong_with_outputs() -> None:
     result = score(generated(["a a b b b a", "", "c d c d", "e"]), REFERENCES)
     assert (result["empty_outputs"], result["repeated_words"]) == (1, 3)

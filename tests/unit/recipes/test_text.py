@@ -7,6 +7,7 @@ import io
 import re
 import tarfile
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -115,3 +116,12 @@ def test_evaluation_sets_are_named() -> None:
         list(text.evaluation_rows("wmt99", "en", "de", ("en", "de")))
     with pytest.raises(ValueError, match="evaluation set 'wmt14' has no en-ro; it has cs-en, de-en"):
         list(text.evaluation_rows("wmt14", "en", "ro", ("en", "ro")))
+
+
+def test_an_evaluation_set_that_cannot_be_downloaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: object, pair: str) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr("sacrebleu.dataset.base.Dataset.source", fails)
+    with pytest.raises(ValueError, match=r"set 'wmt14' cannot be had \(.*not known>\): .* folder that SACREBLEU names"):
+        list(text.evaluation_rows("wmt14", "en", "de", ("en", "de")))
