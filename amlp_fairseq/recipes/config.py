@@ -44,7 +44,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.recipes.metrics import DEFAULT, KINDS, METRICS
-from amlp_fairseq.recipes.text import writing
+from amlp_fairseq.recipes.text import SPLITS, writing
 from amlp_fairseq.usage import nearest
 
 #: What --user-dir must be.
@@ -73,8 +73,6 @@ PUBLISHED = (
 MOST_NAMES = 100
 #: What may be averaged, by the names of the options of ``amlp-fairseq average``.
 AVERAGES = ("last-epochs", "last-updates", "best")
-#: The parts of the data that are decoded; published numbers are of the test set where they do not say ``valid``.
-SPLITS = ("valid", "test")
 PAPER = "paper"
 
 

@@ -29,7 +29,7 @@ from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.training_folder import LAST, hold
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
-from amlp_fairseq.recipes.config import SPLITS, Recipe, flags, quoted, read
+from amlp_fairseq.recipes.config import Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
 from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
@@ -41,6 +41,7 @@ from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import bleu_of, describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.shards import ELSEWHERE
+from amlp_fairseq.recipes.text import SPLITS
 from amlp_fairseq.recipes.watching import watching
 from amlp_fairseq.usage import among, command_parser, flags_of, without
 

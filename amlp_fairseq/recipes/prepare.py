@@ -33,7 +33,7 @@ from amlp_fairseq.recipes.config import names, prepare_settings, quoted
 from amlp_fairseq.recipes.distill import locked
 from amlp_fairseq.recipes.download import Download, download, read_checksums, sha256
 from amlp_fairseq.recipes.failures import failed
-from amlp_fairseq.recipes.text import EVALUATION, Settings, Texts, both_sides, evaluation_sets, find, lines, writing
+from amlp_fairseq.recipes.text import SPLITS, Settings, Texts, both_sides, evaluation_sets, find, lines, writing
 from amlp_fairseq.usage import command_parser, folder, positive
 
 OWN = "text"
@@ -70,7 +70,7 @@ def own_settings(args: argparse.Namespace) -> Settings:
         ValueError: naming what is missing or does not fit, and what cannot be read.
     """
     sides = len(args.train or ())
-    for role in ("train", *EVALUATION):
+    for role in ("train", *SPLITS):
         files = getattr(args, role)
         if not files:
             raise ValueError(f"{OWN}: --{role} SOURCE TARGET is needed, or one file for a language model")
@@ -84,7 +84,7 @@ def own_settings(args: argparse.Namespace) -> Settings:
     if len(languages) != sides:
         raise ValueError(f"--languages {' '.join(languages)}: {sides} needed, one for each file of --train")
     texts: dict[str, Any] = {}
-    for role in ("train", *EVALUATION):
+    for role in ("train", *SPLITS):
         files = getattr(args, role)
         given = f"--{role} {' '.join(map(str, files))}"
         named = languages if args.languages else named_languages(files)
@@ -128,7 +128,7 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
         raise ValueError(f"--data {args.data}: the files of {args.corpus} are downloaded")
     in_files = {role for part in archives.values() for role in part} | set(files)
     in_files |= {"valid"} if given.get("hold-out") else set()
-    for role in EVALUATION:
+    for role in SPLITS:
         if (value := getattr(args, f"{role}_set")) and role in in_files:
             raise ValueError(f"--{role}-set {value}: that of {args.corpus} is in its files")
         elif value:
@@ -171,7 +171,7 @@ def corpus_settings(args: argparse.Namespace, given: dict[str, Any], downloads: 
     given.pop("by-hand", None)
     folder = args.out / "downloads"
     sums = read_checksums(args.checksums) if args.checksums else None
-    texts: dict[str, Any] = {role: [] for role in ("train", *EVALUATION)}
+    texts: dict[str, Any] = {role: [] for role in ("train", *SPLITS)}
     for name, checksum in lists.items():
         downloads.append(download(f"{base}/{name}", folder, checksum, args.mirror, sums))
     for archive in archives.values():
@@ -237,10 +237,10 @@ def same_settings(path: Path, settings: dict[str, Any], unused: Collection[str] 
 def files_of_user(args: argparse.Namespace, settings: Settings) -> dict[str, list[Path]]:
     """The files that the user names, or those of ``--data``, for each part."""
     if args.corpus == OWN:
-        return {role: getattr(args, role) for role in ("train", *EVALUATION)}
+        return {role: getattr(args, role) for role in ("train", *SPLITS)}
     return {
         role: [file for found in find(args.data, both_sides(pattern, settings.languages), args.out) for file in found]
-        for role in ("train", *EVALUATION)
+        for role in ("train", *SPLITS)
         for archive, pattern in getattr(settings, role)
         if archive == str(args.data)
     }
@@ -256,7 +256,7 @@ def unused_settings(texts: Texts) -> list[str]:
     if (texts.folder.parent / "data-bin").exists():
         return []
     parts = {"train_sha256": texts.parts}
-    parts |= {f"{name}_{kind}": [name] for name in EVALUATION for kind in ("sha256", "set")}
+    parts |= {f"{name}_{kind}": [name] for name in SPLITS for kind in ("sha256", "set")}
     files = {name: [file for part in each for file in texts.pair("raw", part)] for name, each in parts.items()}
     files["size"] = [texts.model] if texts.model else []
     return [name for name, made in files.items() if not all(file.exists() for file in made)]
@@ -280,7 +280,7 @@ def binarise(texts: Texts, out: Path, workers: int, lock: IO[str]) -> Path:
         words, suffix = ["--source-lang", texts.source, "--target-lang", texts.target, "--joined-dictionary"], ""
     words += ["--thresholdsrc", str(texts.settings.least_count)] if texts.settings.least_count > 1 else []
     words += ["--workers", str(workers), "--destdir", folder.name]
-    for role in ("train", *EVALUATION):
+    for role in ("train", *SPLITS):
         words += [f"--{role}pref", f"text/pieces/{role}{suffix}"]  # relative to OUT: fairseq splits names at commas
     with log.open("wb") as file:
         print("+", quoted(["cd", str(out)]), "&&", quoted(["fairseq-preprocess", *words]), file=sys.stderr, flush=True)
@@ -303,7 +303,7 @@ def binarised_sentences(index: Path) -> int:
 def settings_to_store(settings: Settings) -> dict[str, Any]:
     """The settings with file names instead of paths."""
     stored = asdict(settings)
-    for role in ("train", *EVALUATION):
+    for role in ("train", *SPLITS):
         stored[role] = [
             [Path(archive).name, Path(pattern).name if Path(pattern).is_absolute() else pattern]
             for archive, pattern in stored[role]
@@ -321,7 +321,7 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
             if (found := binarised_sentences(binary / index)) != count:
                 raise ValueError(f"{binary}: {found} sentences of {name}.{language}, there are {count} in the text")
     (binary / "raw").mkdir(exist_ok=True)
-    for name in EVALUATION:
+    for name in SPLITS:
         for path in texts.pair("raw", name):
             with writing(binary / "raw" / path.name) as (file,):
                 file.writelines((line.lower() if settings.lowercase else line) + "\n" for line in lines(path))
@@ -370,20 +370,20 @@ def main() -> None:
     add("--vocab-size", type=positive, metavar="N", help="BPE merges or sentencepieces, both languages together")
     add("--workers", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)")
     own = parser.add_argument_group("text of your own")
-    for role in ("train", *EVALUATION):
+    for role in ("train", *SPLITS):
         own.add_argument(f"--{role}", nargs="+", type=Path, metavar=("SOURCE", "TARGET"), help="one sentence per line")
     own.add_argument("--languages", nargs="+", metavar=("SOURCE", "TARGET"), help="default: the suffixes of the files")
     group = parser.add_argument_group("a corpus of configs/data")
     group.add_argument("--reverse", action="store_true", help="swap source and target")
     group.add_argument("--variant", metavar="NAME", help="a variant of its configuration, such as news-commentary-11")
-    for role in EVALUATION:
+    for role in SPLITS:
         group.add_argument(f"--{role}-set", metavar="NAME", help="other test sets of sacreBLEU, joined by '+'")
     group.add_argument("--data", type=Path, metavar="DIR", help="take its files from here, download nothing")
     group.add_argument("--mirror", metavar="URL", help="http://host/path is fetched from URL/host/path")
     group.add_argument("--checksums", type=Path, metavar="FILE", help="from sha256sum, for a mirror with other files")
     args = parser.parse_args()
     of_corpora = ("reverse", "variant", "valid_set", "test_set", "data", "mirror", "checksums")
-    for name in of_corpora if args.corpus == OWN else ("train", *EVALUATION, "languages"):
+    for name in of_corpora if args.corpus == OWN else ("train", *SPLITS, "languages"):
         if getattr(args, name):
             parser.error(f"--{name.replace('_', '-')} is not for {args.corpus}")
     if args.data is not None and not args.data.is_dir():

@@ -35,7 +35,8 @@ Row = tuple[str, ...]
 SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
 #: The names that fairseq's ``from_pretrained`` looks for.
 MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
-EVALUATION = ("valid", "test")
+#: The parts of the data that are decoded and scored.
+SPLITS = ("valid", "test")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 STORIES = "_stories.tgz"
 HIGHLIGHT = "@highlight"
@@ -507,16 +508,16 @@ class Texts:
         """Archives and evaluation sets to ``raw``."""
         settings, scratch = self.settings, self.folder / "unpacked"
         archives = {part: [text] for part, text in zip(self.parts, settings.train, strict=True)}
-        archives |= {name: texts for name in EVALUATION if (texts := getattr(settings, name))}
+        archives |= {name: texts for name in SPLITS if (texts := getattr(settings, name))}
         for name, texts in archives.items():
             shutil.rmtree(scratch, ignore_errors=True)
             rows = chain.from_iterable(
                 archive_rows(Path(archive), pattern, settings.languages, scratch / str(i))
                 for i, (archive, pattern) in enumerate(texts)
             )
-            self.make("raw", name, rows if name in EVALUATION else filled(rows, name))
+            self.make("raw", name, rows if name in SPLITS else filled(rows, name))
         shutil.rmtree(scratch, ignore_errors=True)
-        for name in EVALUATION:
+        for name in SPLITS:
             if name not in archives and not (name == "valid" and settings.hold_out):
                 names = getattr(settings, f"{name}_set")
                 self.make("raw", name, evaluation_rows(names, self.source, self.target, settings.languages))
@@ -541,7 +542,7 @@ class Texts:
             return
         if not self.model.exists():
             print(f"prepare: {self.model.name}", file=sys.stderr)
-            texts = [path for name in names if name not in EVALUATION for path in self.pair(self.words, name)]
+            texts = [path for name in names if name not in SPLITS for path in self.pair(self.words, name)]
             size = (settings.size, settings.character_coverage, settings.sample)
             learn(settings.segmentation, texts, self.model, *size)
         for language in settings.languages:
@@ -579,11 +580,11 @@ class Texts:
         for stage in ("raw", "words", "pieces"):
             (self.folder / stage).mkdir(parents=True, exist_ok=True)
         self.collect()
-        evaluation = ["test"] if self.settings.hold_out else [*EVALUATION]
+        evaluation = ["test"] if self.settings.hold_out else [*SPLITS]
         self.tokenize([*self.parts, *evaluation])
         if self.settings.filter_by == "words":
             self.filter(self.words)
-            self.segment(["train", *EVALUATION])
+            self.segment(["train", *SPLITS])
         else:
             self.segment([*self.parts, *evaluation])
             self.filter("pieces")
@@ -591,8 +592,8 @@ class Texts:
     def manifest(self) -> dict[str, Any]:
         """The numbers of lines of all stages; it is an error if two sides differ."""
         collected = {part: self.count(part, "raw") for part in self.parts}
-        binarised = {name: self.count(name, "pieces") for name in ("train", *EVALUATION)}
-        for name in EVALUATION:
+        binarised = {name: self.count(name, "pieces") for name in ("train", *SPLITS)}
+        for name in SPLITS:
             if (raw := self.count(name, "raw")) != binarised[name]:
                 raise ValueError(f"{name}: {raw} raw lines, {binarised[name]} lines of pieces")
         pairs = {"collected": collected, "collected in all": sum(collected.values()), "binarised": binarised}

@@ -59,9 +59,10 @@ def read_metadata(path: Path) -> list[Utterance]:
     utterances = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         parts = line.split("|")
-        if len(parts) != 3 or not parts[0] or not parts[2].strip():
+        if len(parts) != 3 or not parts[0] or not parts[2].strip() or "\t" in line:
             raise ValueError(
-                f"{path}, line {number}: 'name|transcription|normalised transcription' is needed, not {line!r}"
+                f"{path}, line {number}: 'name|transcription|normalised transcription' without tabs is needed, "
+                f"not {line!r}"
             )
         utterances.append(Utterance(parts[0], parts[2]))
     for name in ("train", "dev", "test"):
@@ -93,7 +94,7 @@ def read_alignment(path: Path, seconds: float) -> list[tuple[str, float]]:
     ends: list[tuple[str, float]] = []
     now = 0.0
     for label, begin, end in phones:
-        if begin < now - 1e-3 or end < begin:
+        if not now - 1e-3 <= begin <= end < np.inf:  # nan is not, either
             raise ValueError(f"{path}: {label!r} from {begin} to {end} does not follow what ends at {now:g}")
         if begin > now + 1e-3:
             ends.append((SILENCE, begin))

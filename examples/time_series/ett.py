@@ -75,7 +75,7 @@ class Windows:
     horizon: int
 
     def __len__(self) -> int:
-        return len(self.values) - self.input_length - self.horizon + 1
+        return max(len(self.values) - self.input_length - self.horizon + 1, 0)
 
     def batch(self, starts: Tensor, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
         """The windows that begin at the rows ``starts`` (B,): inputs (B, L, C), stamps of inputs and horizon

@@ -188,6 +188,9 @@ def arguments() -> argparse.Namespace:
     }
     if not args.lr > 0:
         raise ValueError(f"--lr {args.lr} must be above 0")
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        if not 0 <= getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)} must be from 0 to below 1")
     try:
         torch.empty(0, device=args.device)
     except (RuntimeError, AssertionError) as error:

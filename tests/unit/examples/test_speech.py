@@ -121,6 +121,8 @@ def test_an_alignment_by_hand(tmp_path: Path) -> None:
         ("Begin,End\n0,1\n", "needs the columns Begin, End, Label and Type"),
         (ALIGNMENT.replace("0.5,1.0", "0.5,?"), "with times in seconds: could not convert"),
         (ALIGNMENT.replace("1.0,1.2", "0.8,1.2"), "'AY' from 0.8 to 1.2 does not follow what ends at 1"),
+        (ALIGNMENT.replace("1.0,1.2", "1.0,nan"), "'AY' from 1.0 to nan does not follow what ends at 1"),
+        (ALIGNMENT.replace("1.0,1.2", "1.0,inf"), "'AY' from 1.0 to inf does not follow what ends at 1"),
         ("Begin,End,Label,Type,Speaker\n", "x.csv has no phones"),
     ],
 )
@@ -133,9 +135,10 @@ def test_what_is_no_alignment(tmp_path: Path, text: str, message: str) -> None:
 
 def test_what_is_no_corpus(tmp_path: Path) -> None:
     metadata = tmp_path / "metadata.csv"
-    metadata.write_text("LJ001-0001|a\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"metadata.csv, line 1: 'name\|transcription\|normalised transcription'"):
-        prepare.read_metadata(metadata)
+    for line in ("LJ001-0001|a", "LJ001-0001|a|a\tb"):
+        metadata.write_text(f"{line}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"metadata.csv, line 1: 'name\|transcription\|normalised transcription'"):
+            prepare.read_metadata(metadata)
     metadata.write_text("LJ001-0001|a|a\nLJ004-0001|a|a\n", encoding="utf-8")
     with pytest.raises(ValueError, match="has no utterance of the set 'dev'"):
         prepare.read_metadata(metadata)

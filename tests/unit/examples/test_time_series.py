@@ -310,6 +310,8 @@ def test_trains_and_scores_each_attention_once(
         (["--decoder-self-attention-type", "performer"], "performer: it cannot be masked; add --unmasked-decoder, or"),
         (["--start-length", "73"], "--start-length 73 is more than --input-length 72"),
         (["--horizon", "2881"], "--input-length 72 and --horizon 2881 are too long for the valid part of synthetic"),
+        (["--horizon", "9999"], "--input-length 72 and --horizon 9999 are too long for the train part of synthetic"),
+        (["--attention-dropout", "1.5"], "--attention-dropout 1.5 must be from 0 to below 1"),
         (["--horizon", "0"], "a number from 1 is needed"),
         (["--encoder-attention-heads", "3"], "--encoder-embed-dim 32 must be at least 4, and divisible by"),
         (["--scale", "papers"], "--scale 'papers' is unknown; did you mean paper?"),
