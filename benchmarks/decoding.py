@@ -1,6 +1,6 @@
 """Decoding time of whole translation systems, ours and others', in one run.
 
-    python -m benchmarks.decoding [--systems NAME …] [--arch NAME …] [--out FILE.json] [--plot FILE.svg]
+    python -m benchmarks.decoding [--systems NAME …] [--out FILE.json] [--plot FILE.svg]
     python -m benchmarks.decoding --data DIR --checkpoint NAME=PATH … [--systems NAME …]
 
 First, in float32 and with the same weights, our search with h = c = 1 must find the words of stock fairseq's at beam 1
@@ -14,7 +14,7 @@ the status is 1. Systems:
 - ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2); -rescored: ar, with weights of its own, chooses among the hypotheses
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
 - aan, dynamicconv: ours, from left to right
-- those of --arch, with the sizes of the architecture; all have random weights
+- all of these have random weights
 - --checkpoint: trained models on the test set of a folder of amlp-fairseq prepare, with BLEU, also by length of the
   source; Transformers also as NAME-ctranslate2. Without --force-length their outputs may have any length up to 200
   words; refinement stops when nothing changes and has --length-beam candidates. The length penalty is 1
@@ -39,7 +39,8 @@ the status is 1. Systems:
   average) and, once for all hypotheses, of the source. Bandwidth: summing a tensor of 512 MiB in the same rounds. Step:
   the time of the sentence of median length less that of one word, per decoder call; start: the rest, with the encoder.
   All are medians over rounds, also the ratio of step and bound. On a CPU a stopwatch (step_parts.py) splits a step into
-  its parts, in separate runs: their sum is near the time of a step.
+  its parts, in separate runs with layers that are called from Python: they say what a step consists of, and their sum
+  is not its time.
 - Training: forward, backward and update of a Transformer and an IBDecoder in float32 on the same sentences, both with
   dropout and attention dropout 0.1.
 """
@@ -65,10 +66,10 @@ import numpy as np
 import torch
 from fairseq import __version__ as fairseq_version
 from fairseq.data import Dictionary, LanguagePairDataset
-from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
+from amlp_fairseq.recipes.charts import Point, frontier
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
@@ -86,7 +87,6 @@ from benchmarks.systems import (
     CTranslate,
     Engine,
     Stock,
-    System,
     TestSet,
     TimedCall,
     Workshop,
@@ -126,7 +126,7 @@ def engines(
     """An engine for each system in each precision that it has, and what is skipped."""
     plans: list[tuple[str, type[Engine], Built, bool]] = []
     for name in systems:
-        plans.append((name, workshop.systems[name].engine, workshop.built(name), True))
+        plans.append((name, SYSTEMS[name].engine, workshop.built(name), True))
     for name, built in checkpoints.items():
         plans.append((name, engine_of(type(built.model)), built, args.force_length))
         if type(built.model) is TransformerModel:
@@ -193,7 +193,7 @@ def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Nam
         return [tokens[:GATE_LENGTH] for tokens in outputs]  # CTranslate2 has no end symbol
 
     for (name, precision), engine in found.items():
-        system = workshop.systems.get(name)
+        system = SYSTEMS.get(name)
         for number in engine.numbers(Namespace(iterations=args.iterations, beams=(1, 4))):
             try:
                 output = words(engine, number)
@@ -454,15 +454,6 @@ def tables(result: dict[str, Any]) -> str:
     return "\n\n".join(found)
 
 
-def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (ms, BLEU) than which no other is both faster and better."""
-    found: list[tuple[float, float]] = []
-    for ms, bleu in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not found or bleu > found[-1][1]:
-            found.append((ms, bleu))
-    return found
-
-
 def plot(result: dict[str, Any], path: Path) -> None:
     """BLEU over latency where there is BLEU, else speed-ups, both at the first batch size."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
@@ -475,15 +466,15 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     if scored:
-        points = {str(variant(row)): (row["ms_percentiles"][1], row["bleu"]) for row in scored}
-        best = frontier(list(points.values()))
-        axes.plot(*zip(*best, strict=True), drawstyle="steps-post", color="0.6", zorder=1)
-        axes.plot(*zip(*points.values(), strict=True), "o", color="C0", alpha=0.5)
-        axes.plot(*zip(*best, strict=True), "o", color="C0", markersize=8)
+        points = [Point(row["ms_percentiles"][1], row["bleu"], str(variant(row))) for row in scored]
+        best = frontier(points)
+        places, on_it = ([(point.cost, point.bleu) for point in group] for group in (points, best))
+        axes.plot(*zip(*on_it, strict=True), drawstyle="steps-post", color="0.6", zorder=1)
+        axes.plot(*zip(*places, strict=True), "o", color="C0", alpha=0.5)
+        axes.plot(*zip(*on_it, strict=True), "o", color="C0", markersize=8)
         axes.margins(x=0.15, y=0.08)
         axes.set(xscale="log", xlabel=f"ms, median, batch {size}", ylabel="BLEU")
-        named = {name for name, point in points.items() if point in best}
-        title = f"{len(named)} of {len(points)} ways are on the frontier: nothing faster is better"
+        title = f"{len(best)} of {len(points)} ways are on the frontier: nothing faster is better"
     else:
         fastest: dict[str, float] = {}
         for row in rows:
@@ -500,7 +491,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     figure.supxlabel(f"{result['device']}, {result['threads']} threads", x=0.01, ha="left", fontsize=8, color="0.35")
     if scored:
-        label_points(axes, points, named)
+        label_points(axes, {point.name: (point.cost, point.bleu) for point in points}, {point.name for point in best})
     figure.savefig(path)
 
 
@@ -509,7 +500,6 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     parser = options_parser(__doc__, repeats=3, dtype=False)
     add = parser.add_argument
     add("--systems", nargs="+", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)} (default: all)")
-    add("--arch", nargs="+", choices=ARCH_MODEL_REGISTRY, default=[], metavar="NAME", help="other architectures")
     add("--precisions", nargs="+", choices=PRECISIONS, help="(default: float32 and int8, on CUDA float32 and float16)")
     for name, default in BASE.items():
         add(f"--{name.replace('_', '-')}", type=positive, default=default)
@@ -527,7 +517,7 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     args, given = parse(parser)
     args.precisions = args.precisions or ["float32", "int8" if args.device == "cpu" else "float16"]
     if args.systems is None:
-        args.systems = [] if args.data or args.arch else list(SYSTEMS)
+        args.systems = [] if args.data else list(SYSTEMS)
     given |= {"precisions": args.precisions, "systems": args.systems}
     if args.checkpoint and args.data is None:
         parser.error("--checkpoint needs --data")
@@ -554,10 +544,8 @@ def main() -> None:
         source = target = dictionary(4 + args.words)
         pairs = sentence_lengths(args.sentences or 24)
         sources, lengths = [random_words(count, source) for count, _ in pairs], [count for _, count in pairs]
-    systems = {name: SYSTEMS[name] for name in args.systems}
-    systems |= {name: System(engine_of(ARCH_MODEL_REGISTRY[name]), name, sized=False) for name in args.arch}
-    workshop = Workshop(args, source, target, systems)
-    found, skipped = engines(workshop, systems, checkpoints, args)
+    workshop = Workshop(args, source, target)
+    found, skipped = engines(workshop, args.systems, checkpoints, args)
     variants = ways(found, args)
     if not variants:
         sys.exit(f"there is nothing to measure; skipped: {skipped}")

@@ -22,6 +22,8 @@ polyline { fill: none; stroke: var(--own); opacity: .35; } circle { stroke: var(
 .seeds { stroke: var(--own); stroke-width: 2px; } .float32 { fill: var(--page); } .int8, .bfloat16 { fill: var(--own); }
 text.own { fill: var(--own); font-weight: 600; paint-order: stroke; stroke: var(--page); stroke-width: 3px; }
 """
+#: How the points of precisions are drawn.
+DOTS = (("filled", "int8"), ("filled", "bfloat16"), ("empty", "float32"))
 Row = dict[str, Any]
 
 
@@ -94,7 +96,8 @@ def _legend(figure: Element, result: dict[str, Any]) -> None:
         node(group, "circle", cx=left + 5, cy=HEIGHT + 48, r=4, class_="int8")
         node(group, "text", system, x=left + 14, y=HEIGHT + 52, class_="own")
         left += 40 + 8 * len(system)
-    keys = "filled: int8; empty: float32; a line: one model with beam 4 and 1"
+    precisions = {row["precision"] for row in result["rows"]}
+    keys = "".join(f"{dot}: {name}; " for dot, name in DOTS if name in precisions) + "a line: one model in all its ways"
     if any(len(row.get("bleu_of_seeds", ())) > 1 for row in result["rows"]):
         keys += "; a bar: models of several seeds"
     node(figure, "text", keys, x=left, y=HEIGHT + 52)

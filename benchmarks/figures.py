@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from amlp_fairseq.recipes.report import ended_early
 from benchmarks.harness import decoding_result
 from benchmarks.labels import label_ends, label_points
 from benchmarks.targets import speed_up
@@ -218,6 +219,10 @@ def main() -> None:
         sys.exit(f"--baseline {baseline!r} is not one of: {', '.join(systems)}")
     pairs, missing = compared(result["decoding"], baseline)
     print(f"speed-ups over {baseline}")
+    machine = f"{result['device']}, {result['threads']} threads"
+    if early := ended_early(result):
+        print(f"  {early}")
+        machine += f". {early}"
     say(missing)
     if all(row is base for row, base in pairs):
         sys.exit(f"there is nothing to compare with {baseline}")
@@ -225,7 +230,7 @@ def main() -> None:
         panels, missing = panels_of(pairs)
         path = Path(f"{args.prefix}.{figure}.{args.format}")
         if panels:
-            draw(panels, finding(panels, baseline), f"{result['device']}, {result['threads']} threads", path)
+            draw(panels, finding(panels, baseline), machine, path)
         print(f"{path}: {'written' if panels else 'not written'}")
         say(missing)
 

@@ -245,7 +245,7 @@ def check_graphs(report: Report, size: Size, device: str) -> None:
         return
     args = _model_options(size, device)
     words = dictionary(4 + args.words)
-    workshop = Workshop(args, words, words, {})
+    workshop = Workshop(args, words, words)
     sources = [random_words(length, words) for length in (3, 9, 5, 12, 7, 4, 40, 6)]
     batches = [(sources[:5], 12), (sources[5:6], 7), (sources, size.longest)]
     for name in size.systems:

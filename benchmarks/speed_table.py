@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from amlp_fairseq.recipes.report import ended_early
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import decoding_result, verdict
 from benchmarks.targets import SpeedUp, add_speedups, speed_up, targets
@@ -34,6 +35,8 @@ def speed_table(result: dict[str, Any]) -> str:
     facts = f"{result['device']}, {result['threads']} threads, torch {result['torch']}"
     facts += f", CTranslate2 {result['ctranslate2']}, commit {result['commit'][:12]}"
     verdicts = [f"- {verdict(target)}" for target in targets(result) if target["passed"] is not None]
+    if early := ended_early(result):
+        facts += f". {early}"
     if any("disturbed" not in row for row in result["decoding"]):
         facts += ". The program did not yet watch whether the machine was disturbed"
     limits = ", ".join(ceilings(result))
@@ -98,6 +101,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=decoding_result, metavar="FILE.json")
     result = parser.parse_args().result
+    if all(row["batch"] != 1 for row in result["decoding"]):
+        parser.error("the file has no batch size 1")
     print(speed_table(result), against_shallow(result), sep="\n\n")
 
 

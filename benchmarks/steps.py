@@ -54,6 +54,8 @@ POSTER = {4: 3.70, 8: 4.06, 12: 4.26, 16: 4.31, 20: 4.32}
 AGREEMENT = 1e-4
 #: The length from which AAN should be faster than the Transformer with cache.
 LONG = 50
+#: Above this many hypotheses there are no runs without cache: they would take too long.
+UNCACHED_ROWS = 64
 #: Beam and length at which the search with and without cache are compared; longer outputs have near ties.
 GATE_BEAM, GATE_LENGTH = 4, 12
 Row = dict[str, Any]
@@ -181,14 +183,14 @@ def warm_up_length(args: Namespace) -> int:
     return args.length if args.device == "cuda" else min(args.length, 5)
 
 
-def left_out(name: str, rows: int, args: Namespace) -> Row:
+def left_out(name: str, rows: int) -> Row:
     """Why a system is not run; {} if it is."""
-    return {"skipped": "not run"} if name == UNCACHED and rows > args.uncached_rows else {}
+    return {"skipped": "not run"} if name == UNCACHED and rows > UNCACHED_ROWS else {}
 
 
 def measure_steps(models: dict[str, Any], args: Namespace) -> list[Row]:
     sample, tokens, calls = sources(args, args.rows), prefixes(args, args.rows), {}
-    rows = {name: {"system": name, **left_out(name, args.rows, args)} for name in models}
+    rows = {name: {"system": name, **left_out(name, args.rows)} for name in models}
     for name in [name for name, row in rows.items() if "skipped" not in row]:
         with torch.no_grad():
             encoder_out = models[name].encoder.forward_torchscript(sample["net_input"])
@@ -208,7 +210,7 @@ def measure_search(models: dict[str, Any], args: Namespace) -> list[Row]:
     for batch, beam in itertools.product(args.batches, args.beams):
         sample = sources(args, batch)
         shape, calls = {"batch": batch, "beam": beam}, {}
-        rows = {name: {**shape, "system": name, **left_out(name, batch * beam, args)} for name in models}
+        rows = {name: {**shape, "system": name, **left_out(name, batch * beam)} for name in models}
         for name in [name for name, row in rows.items() if "skipped" not in row]:
             hypotheses(models[name], sample, beam, warm_up_length(args), args.device)
             calls[name] = partial(hypotheses, models[name], sample, beam, args.length, args.device)
@@ -304,7 +306,6 @@ def main() -> None:
     parser.add_argument("--rows", type=positive, default=4, help="hypotheses in the timing of steps")
     parser.add_argument("--batches", type=positive, nargs="+", default=[1, 32], help="sentences in a search")
     parser.add_argument("--beams", type=positive, nargs="+", default=[1, 4, 8, 16, 20])
-    parser.add_argument("--uncached-rows", type=int, default=64, help="no runs without cache above this batch x beam")
     args, options = parse(parser)
     if args.length < 2:
         parser.error("--length must be at least 2")

@@ -396,7 +396,6 @@ class System:
         encoder_depth: layers of the encoder, in multiples of ``--layers``.
         decoder_layers: of the decoder, if not ``--layers``.
         like: the stock system whose weights and depth it has.
-        sized: whether its sizes are those of the program's options; otherwise those of the architecture.
     """
 
     engine: type[Engine]
@@ -405,7 +404,6 @@ class System:
     encoder_depth: int = 1
     decoder_layers: int | None = None
     like: str | None = None
-    sized: bool = True
 
 
 def _interleaved(h: int, c: int, engine: type[Engine] = Ours, **depth: Any) -> System:
@@ -469,33 +467,30 @@ class Workshop:
         args: sizes and device.
         source: source dictionary.
         target: target dictionary.
-        systems: more systems than SYSTEMS, by name.
     """
 
-    def __init__(self, args: Namespace, source: Dictionary, target: Dictionary, systems: dict[str, System]) -> None:
+    def __init__(self, args: Namespace, source: Dictionary, target: Dictionary) -> None:
         self.args, self.source, self.target = args, source, target
-        self.systems = SYSTEMS | systems
         self.ready: dict[str, Built] = {}
 
     def words(self, system: System) -> list[str]:
         """The options of fairseq-train."""
-        args, depth = self.args, self.systems[system.like] if system.like else system
+        args, depth = self.args, SYSTEMS[system.like] if system.like else system
         kernels = str([*[3, 7, 15][: args.layers], *[31] * (args.layers - 3)]).replace(" ", "")
         words = ["DATA", "--task", task_of(ARCH_MODEL_REGISTRY[system.arch]), "--arch", system.arch]
         words += ["--criterion", "label_smoothed_cross_entropy", *system.options.format(kernels=kernels).split()]
         layers = {"encoder": args.layers * depth.encoder_depth, "decoder": depth.decoder_layers or args.layers}
-        for side, count in layers.items() if system.sized else ():
+        for side, count in layers.items():
             words += [f"--{side}-layers", str(count), f"--{side}-attention-heads", str(args.heads)]
             words += [f"--{side}-embed-dim", str(args.embed_dim), f"--{side}-ffn-embed-dim", str(args.ffn_embed_dim)]
-        if system.sized:  # the architectures' own differ; they count in training
-            words += ["--dropout", "0.1", "--attention-dropout", "0.1"]
-        return words
+        # The architectures' own dropout differs; it counts in training.
+        return [*words, "--dropout", "0.1", "--attention-dropout", "0.1"]
 
     def new(self, name: str) -> Built:
         """A model in the state in which fairseq-train starts to train it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hydra's
-            parsed = options.parse_args_and_arch(options.get_training_parser(), self.words(self.systems[name]))
+            parsed = options.parse_args_and_arch(options.get_training_parser(), self.words(SYSTEMS[name]))
             cfg = convert_namespace_to_omegaconf(parsed)
         task = TASK_REGISTRY[cfg.task._name](cfg.task, self.source, self.target)
         torch.manual_seed(1)
@@ -503,7 +498,7 @@ class Workshop:
 
     def built(self, name: str) -> Built:
         """A model that is ready for inference."""
-        system = self.systems[name]
+        system = SYSTEMS[name]
         if name not in self.ready and system.engine is CTranslate:
             assert system.like is not None
             self.ready[name] = self.built(system.like)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
@@ -38,7 +39,7 @@ LENGTH_COLOURS = {"AMLP-Cov": 0, "AMLP-PQuery": 2, "SDPA": 1, "written-out": 3}
 KERNEL_COLOURS = {"ours": 0, "fairseq": 1}
 #: Where each kind of benchmark has its rows, and what a row must have; others were not measured.
 FIELDS = {
-    "decoding": ("decoding", {"system", "precision", "decoding", "batch", "ms_percentiles"}),
+    "decoding": ("decoding", {"system", "precision", "decoding", "batch", "ms", "ms_percentiles"}),
     "length": ("results", {"system", "n", "forward_ms"}),
     "kernels": ("results", {"system", "operator", "T"}),
 }
@@ -194,7 +195,7 @@ def _frontier(card: Element, points: Sequence[Point], cost: str, caption: str, s
 def trade(points: Sequence[Point], cost: str, score: str = "BLEU") -> str:
     """The finding of a frontier: what half of a cost costs in BLEU, or another score."""
     best = max(points, key=lambda point: (point.bleu, -point.cost))
-    cost = cost.removesuffix(" a sentence")
+    cost = cost.partition(" a ")[0]
     if best == frontier(points)[0]:
         return f"{best.name} is the best, and nothing takes fewer {cost}"
     cheaper = [point for point in points if point.cost <= best.cost / 2]
@@ -235,24 +236,38 @@ def _papers(card: Element, results: Results) -> None:
             node(found, "p", note, class_="soft")
 
 
+def ended_early(result: Json) -> str:
+    """A sentence on a file of benchmarks/decoding.py whose program ended early, with what it lacks; else nothing."""
+    if result.get("complete", True):
+        return ""
+    total, measured = len(result["lengths"]), {row["batch"]: row["sentences"] for row in result["decoding"]}
+    short = {size: n for size, n in measured.items() if n < total}
+    parts = [f"only the shortest {n} of {total} sentences at batch size {size}" for size, n in short.items()]
+    return f"The run ended early: {', '.join(parts) or 'these batch sizes are whole'}"
+
+
 def _decoding(card: Element, result: Json) -> None:
     """Latencies at the smallest batch size, BLEU against them, and the speed with larger ones."""
     rows = result["decoding"]
     smallest = min(row["batch"] for row in rows)
     chosen = [row for row in rows if row["batch"] == smallest]
+    latency = LATENCY if smallest == 1 else f"milliseconds a batch of {smallest}"
+    if note := ended_early(result):
+        node(card, "p", f"{note}.", class_="soft")
     points = [
         Point(row["ms_percentiles"][1], row["bleu"], _way(row, chosen), "distilled" in row["system"])
         for row in chosen
         if "bleu" in row
     ]
-    _frontier(card, points, LATENCY, f"Median latency at batch size {smallest}.")
+    _frontier(card, points, latency, f"Median latency at batch size {smallest}.")
+    speed_ups = _speed_ups(chosen, result.get("baseline"))
     systems: dict[str, list[Json]] = {}
     for row in sorted(chosen, key=lambda row: row["ms_percentiles"][1]):
         systems.setdefault(row["system"], []).append(row)
     fastest = min(chosen, key=lambda row: row["ms_percentiles"][1])
-    title = f"{_way(fastest, chosen)} is the fastest: {number(fastest['ms_percentiles'][1])} {LATENCY}"
-    if "speedup" in fastest and "baseline" in result:
-        title += f", {number(fastest['speedup'])} times as fast as {result['baseline']}"
+    title = f"{_way(fastest, chosen)} is the fastest: {number(fastest['ms_percentiles'][1])} {latency}"
+    if speed_ups:
+        title += f", {number(speed_ups[_full(fastest)])} times as fast as {result['baseline']}"
     figure = _figure(card, title)
     key = node(figure, "p", class_="key")
     precisions = list(dict.fromkeys(row["precision"] for row in chosen))
@@ -271,8 +286,8 @@ def _decoding(card: Element, result: Json) -> None:
             style = f"width: {100 * ms / longest:.2f}%"
             node(track, "i", class_=f"p{precisions.index(row['precision'])}", style=style)
             node(bar, "b", f"{number(ms)} ms")
-            node(bar, "small", f"{number(row['speedup'])}{TIMES}" if "speedup" in row else "")
-    speed = f" and speed-up over {result['baseline']}" if "baseline" in result else ""
+            node(bar, "small", f"{number(speed_ups[_full(row)])}{TIMES}" if speed_ups else "")
+    speed = f" and speed-up over {result['baseline']}, the median over batches" if speed_ups else ""
     node(figure, "figcaption", f"Median latency at batch size {smallest}{speed}, fastest first. {_made(result)}")
     sizes = sorted({row["batch"] for row in rows})
     if len(sizes) > 1:
@@ -385,6 +400,21 @@ def _cells(text: str) -> tuple[list[str], list[list[str]]]:
 def _name(key: Key) -> str:
     words = [key.system, key.options, "distilled" if key.distilled else ""]
     return f"{' '.join(word for word in words if word)} ({key.decoding})"
+
+
+def _full(row: Json) -> str:
+    """The name of a way of decoding in files."""
+    return f"{row['system']} {row['precision']} {row['decoding']}"
+
+
+def _speed_ups(rows: Sequence[Json], baseline: str | None) -> dict[str, float]:
+    """Of each way of decoding: the median over batches of the baseline's time over its own, also of older files, whose
+    own speed-ups are of totals. Nothing if the baseline is not among them."""
+    for base in rows:
+        if _full(base) == baseline:
+            pairs = {_full(row): zip(base["ms"], row["ms"], strict=True) for row in rows}
+            return {name: median(slow / fast for slow, fast in times) for name, times in pairs.items()}
+    return {}
 
 
 def _way(row: Json, rows: Sequence[Json]) -> str:

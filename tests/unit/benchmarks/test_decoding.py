@@ -54,7 +54,7 @@ def options(**changes: Any) -> Namespace:
 def workshop(args: Namespace) -> Any:
     torch.manual_seed(1)
     words = SCRIPT.dictionary(4 + args.words)
-    return SCRIPT.Workshop(args, words, words, {})
+    return SCRIPT.Workshop(args, words, words)
 
 
 def test_every_part_of_a_step_is_timed() -> None:
@@ -81,9 +81,9 @@ def test_numbers_tables_and_plot(
 ) -> None:
     out, plot = tmp_path / "numbers.json", tmp_path / "plot.svg"
     monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(25, 6), (4, 5), (12, 7)])
-    systems = ["transformer", *CTRANSLATE2, "ar", "ibdecoder-sa", "cmlm", "cmlmc-amlp", "dynamicconv"]
+    systems = ["transformer", *CTRANSLATE2, "ar", "ibdecoder-sa", "cmlm", "cmlmc-amlp", "dynamicconv", "aan"]
     written = ["--sentences", 3, "--batches", 1, 2, "--training", 20, "--out", out, "--plot", plot]
-    run(monkeypatch, *written, "--arch", "aan_transformer_tiny", "--baseline", "ar float32 beam 1", systems=systems)
+    run(monkeypatch, *written, "--baseline", "ar float32 beam 1", systems=systems)
     result = json.loads(out.read_text(encoding="utf-8"))
     assert result["device"] in plot.read_text(encoding="utf-8").replace("&#x2F;", "/")
     assert {"torch", "fairseq", "ctranslate2", "threads", "commit", "date"} <= result.keys()
@@ -93,7 +93,7 @@ def test_numbers_tables_and_plot(
     assert result["lengths"] == [[25, 6], [4, 5], [12, 7]]
     tokens = {1: 7 + 6 + 8, 2: (7 + 7) + 8}  # with end symbols
     rows = {(row["batch"], row["system"], row["decoding"]): row for row in result["decoding"]}
-    decodings = {name: ["beam 4", "beam 1"] for name in [*systems, "aan_transformer_tiny"]}
+    decodings = {name: ["beam 4", "beam 1"] for name in systems}
     decodings |= {"cmlm": ["3 iterations"], "cmlmc-amlp": ["3 iterations"]}
     assert list(rows) == [(batch, name, way) for batch in (1, 2) for name, ways in decodings.items() for way in ways]
     for (batch, name, _), row in rows.items():
@@ -182,7 +182,7 @@ def test_no_numbers_when_the_words_are_wrong(
         built = right(self, name)
         if name != system:
             return built
-        model = SCRIPT.Workshop(self.args, self.source, self.target, {})  # CTranslate2 has the Transformer's own
+        model = SCRIPT.Workshop(self.args, self.source, self.target)  # CTranslate2 has the Transformer's own
         other = right(model, name).model
         other.decoder.layers[1].fc2.weight *= -1
         return built._replace(model=other)
@@ -403,11 +403,6 @@ def test_batches_of_similar_length() -> None:
     batches = SCRIPT.in_batches(sources, [30, 10, 29, 11, 12], 2)
     assert [(batch.indices, batch.length) for batch in batches] == [([1, 3], 11), ([4, 2], 29), ([0], 30)]
     assert batches[1].sources == [[5] * 7, [5] * 4]
-
-
-def test_frontier() -> None:
-    points = [(3.0, 20.0), (1.0, 10.0), (2.0, 9.0), (3.0, 19.0), (4.0, 20.0), (5.0, 21.0)]
-    assert SCRIPT.frontier(points) == [(1.0, 10.0), (3.0, 20.0), (5.0, 21.0)]
 
 
 @torch.no_grad()

@@ -119,10 +119,13 @@ def test_bleu_against_speed_up() -> None:
     assert make_figures.by_pattern(pairs(rows[0], rows[3])) == ([], [("aan float32", "no (h, c)")])
 
 
-def drawn(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *words: str) -> list[str]:
+def drawn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *words: str, **facts: Any
+) -> list[str]:
     """The names of the files that the program writes."""
     result = folder / "result.json"
-    result.write_text(json.dumps({"decoding": rows, "device": "C", "threads": 1}), encoding="utf-8")
+    content = {"decoding": rows, "device": "C", "threads": 1, **facts}
+    result.write_text(json.dumps(content), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["make_figures.py", str(result), str(folder / "fig"), *words])
     make_figures.main()
     return sorted(path.name for path in folder.iterdir() if path != result)
@@ -139,6 +142,16 @@ def test_figures_are_written(
     assert capsys.readouterr().out.splitlines() == [
         "speed-ups over ar", *(f"{tmp_path / each}: written" for each in names)
     ]  # fmt: skip
+
+
+def test_a_run_that_ended_early_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(system, 4.0, sentences=2) for system in ("ar", "ib")]
+    (name,) = drawn(tmp_path, monkeypatch, rows, complete=False, lengths=[[3, 3]] * 5)
+    early = "The run ended early: only the shortest 2 of 5 sentences at batch size 1"
+    assert f"  {early}" in capsys.readouterr().out.splitlines()
+    assert f"C, 1 threads. {early}" in (tmp_path / name).read_text(encoding="utf-8")
 
 
 def test_what_is_missing_is_said(

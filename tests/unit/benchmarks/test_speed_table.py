@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import commands
+import pytest
 
+from benchmarks import speed_table as script
 from benchmarks.speed_table import against_shallow, ceilings, speed_table
 
 RESULT = commands.ROOT / "docs/results/benchmark_decoding.json"
@@ -43,6 +45,21 @@ def test_a_result_without_the_bound_has_a_table() -> None:
     result = json.loads(RESULT.read_text(encoding="utf-8"))
     table = speed_table({**result, "bound": None})
     assert table.splitlines()[-1].startswith("- ")  # the last verdict
+
+
+def test_a_run_that_ended_early_says_so() -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert "ended early" not in speed_table(result)
+    for row in result["decoding"]:
+        row |= {"sentences": 5, "ms": row["ms"][:5]}
+    early = "The run ended early: only the shortest 5 of 12 sentences at batch size 1. To reach:"
+    assert early in speed_table({**result, "complete": False})
+
+
+def test_a_file_without_single_sentences(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        commands.call(script, monkeypatch, RESULT.parent / "gpu_h200/benchmark_decoding_256.json")
+    assert capsys.readouterr().err.endswith("error: the file has no batch size 1\n")
 
 
 def test_a_disturbed_row_and_a_watched_run_say_so() -> None:

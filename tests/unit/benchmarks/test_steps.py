@@ -16,7 +16,7 @@ from amlp_fairseq.attention import average
 from benchmarks import steps as SCRIPT
 
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 1, "heads": 2, "words": 20, "length": 6, "source_length": 5}
-MEASURED = {"rows": 3, "batches": [1, 2], "beams": [1, 4], "uncached_rows": 4, "repeats": 1, "threads": 1}
+MEASURED = {"rows": 3, "batches": [1, 2], "beams": [1, 4], "repeats": 1, "threads": 1}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -36,6 +36,7 @@ def test_numbers_tables_and_plot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, plot = tmp_path / "numbers.json", tmp_path / "plot.svg"
+    monkeypatch.setattr(SCRIPT, "UNCACHED_ROWS", 4)
     run(monkeypatch, "--out", out, "--plot", plot)
     result = json.loads(out.read_text(encoding="utf-8"))
     assert result["device"].endswith("(CPU)")
@@ -87,8 +88,9 @@ def test_sizes_of_states() -> None:
         assert sizes[SCRIPT.CONV][str(n)] == (2 + 6 + 14 + 30) * 16 * 4
 
 
-def test_uncached_rows_are_a_limit_of_the_steps_too() -> None:
-    args = options(uncached_rows=2)
+def test_uncached_rows_are_a_limit_of_the_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCRIPT, "UNCACHED_ROWS", 2)
+    args = options()
     rows = {row["system"]: row for row in SCRIPT.measure_steps(built(args), args)}
     assert [name for name, row in rows.items() if "skipped" in row] == [SCRIPT.UNCACHED]
     assert "| Transformer without cache | not run |  |  |  |  |  |" in SCRIPT.tables(list(rows.values()), [])

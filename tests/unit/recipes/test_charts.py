@@ -1,10 +1,10 @@
-"""Labels of charts: where a name stands when its point is among others."""
+"""Charts: which points are on the frontier, and where a name stands when its point is among others."""
 
 from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from amlp_fairseq.recipes.charts import draw_label
+from amlp_fairseq.recipes.charts import Point, draw_label, frontier
 
 POINT, ROOM = (200.0, 100.0), (0.0, 0.0, 400.0, 300.0)
 
@@ -42,3 +42,8 @@ def test_other_names_are_left_out() -> None:
 
 def test_a_name_without_any_room_is_left_out() -> None:
     assert drawn([ROOM], bold=True) == {}
+
+
+def test_frontier() -> None:
+    points = [Point(*at, "a") for at in ((3, 20), (1, 10), (2, 9), (3, 19), (4, 20), (5, 21))]
+    assert frontier(points) == [Point(1, 10, "a"), Point(3, 20, "a"), Point(5, 21, "a")]

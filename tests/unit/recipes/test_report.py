@@ -155,6 +155,49 @@ def test_the_committed_benchmarks() -> None:
             assert float(shown[row["system"], f"{row[x]:,}"].replace(",", "")) == pytest.approx(row[y], rel=0.006)
 
 
+def decoding(system: str, *ms: float, batch: int = 1, **other: Any) -> dict[str, Any]:
+    facts = {"system": system, "precision": "float32", "decoding": "beam 4", "batch": batch, "ms": list(ms)}
+    return {**facts, "ms_percentiles": [min(ms), sorted(ms)[len(ms) // 2], max(ms)], "sentences": len(ms), **other}
+
+
+def benchmark(path: Path, *rows: dict[str, Any], **other: Any) -> Page:
+    """The page of a file of benchmarks/decoding.py."""
+    result = {"baseline": "ar float32 beam 4", "lengths": [[3, 3]] * 3, "decoding": rows, **other}
+    path.write_text(json.dumps(result), encoding="utf-8")
+    return Page(report.render([path]))
+
+
+def test_times_of_batches_are_not_called_those_of_sentences() -> None:
+    for name, batch in (("decoding_256", 256), ("decoding_batches", 32), ("decoding", 1)):
+        path = RESULTS / f"gpu_h200/benchmark_{name}.json"
+        text = report.render([path])
+        rows = [row for row in json.loads(path.read_text())["decoding"] if row["batch"] == batch]
+        least = min(row["ms_percentiles"][1] for row in rows)
+        unit = "milliseconds a sentence" if batch == 1 else f"milliseconds a batch of {batch}"
+        assert f"{report.number(least)} {unit}, " in text
+        assert ("milliseconds a sentence" in text) == (batch == 1)
+
+
+def test_speed_ups_are_medians_over_batches_also_of_old_files(tmp_path: Path) -> None:
+    """Of totals it would be 12 times as fast."""
+    rows = decoding("ar", 100, 200, 24_000), decoding("fast", 50, 100, 1_875, speedup=12.0)
+    page = benchmark(tmp_path / "old.json", *rows)
+    fastest = "fast (beam 4) is the fastest: 100 milliseconds a sentence"
+    assert f"{fastest}, 2.00 times as fast as ar float32 beam 4" in page.texts["h3"]
+    assert page.texts["small"] == ["2.00\N{MULTIPLICATION SIGN}", "1.00\N{MULTIPLICATION SIGN}"]
+    assert fastest in benchmark(tmp_path / "old.json", *rows, baseline="other").texts["h3"]
+
+
+def test_a_run_that_ended_early_says_so(tmp_path: Path) -> None:
+    rows = [decoding("ar", 3, 3, 3), decoding("ar", 4, batch=2, sentences=2)]
+    early = "The run ended early: only the shortest 2 of 3 sentences at batch size 2."
+    assert early in benchmark(tmp_path / "early.json", *rows, complete=False).texts["p"]
+    assert not any("early" in text for text in benchmark(tmp_path / "whole.json", *rows, complete=True).texts["p"])
+    assert report.ended_early({"complete": False, "lengths": [[3, 3]] * 3, "decoding": rows[:1]}) == (
+        "The run ended early: these batch sizes are whole"
+    )
+
+
 @pytest.mark.parametrize(
     ("points", "says"),
     [
