@@ -136,13 +136,13 @@ def _shown(value: Any) -> str:
         return f"the {section}'s --{name.replace('_', '-')}"
     if isinstance(value, Enum):
         value = value.value
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, list):
         return ",".join(map(str, value))
-    return {None: "", False: "off", True: "on"}.get(value, str(value)) if _is_plain(value) else str(value)
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
+    return str(value)
 
 
 def overview() -> Iterator[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,10 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         if not path.exists():
             hint = "; amlp-fairseq evaluate makes it" if path.name == "average.pt" else ""
             raise FileNotFoundError(f"CHECKPOINT {path}: there is no such file{hint}")
+        if len(paths) > 1 and path.is_dir():
+            raise ValueError(f"CHECKPOINT {path} is a folder: of several only checkpoints are averaged, name the files")
     if args.out.exists():
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     run = paths[0] if paths[0].is_dir() else paths[0].parent
     state = checkpoint(paths)
     task = state["cfg"].task
@@ -171,13 +173,15 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         "decoding": options,
         "longest_source": longest_source(data, languages),
     }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    part = args.out.with_name(f".{args.out.name}.{uuid.uuid4().hex}.part")
     try:
-        model_folder.write(args.out, state, args.weights, config, files)
-        card = model_card.card(Translator(args.out), run / "results.jsonl")
-        (args.out / model_folder.CARD).write_text(card, encoding="utf-8")
-    except Exception:
-        shutil.rmtree(args.out, ignore_errors=True)
-        raise
+        model_folder.write(part, state, args.weights, config, files)
+        card = model_card.card(Translator(part), args.out.name, run)
+        (part / model_folder.CARD).write_text(card, encoding="utf-8")
+        part.rename(args.out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB, decodes with {quoted(flags_of(options)) or 'the defaults of fairseq'}")
 

@@ -28,6 +28,13 @@ def port(text: str) -> int:
     return int(text)
 
 
+def host(text: str) -> str:
+    """A name or an address; an empty one would be all addresses."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': an address is needed, 0.0.0.0 for all")
+    return text
+
+
 def seconds(text: str) -> float:
     """A finite number above 0."""
     try:
@@ -48,7 +55,7 @@ def run(words: list[str]) -> None:
     parser = command_parser("serve", __doc__)
     add_translator_arguments(parser, "texts")
     parser.add_argument("--port", type=port, default=8000, metavar="N", help="default: 8000; 0 takes a free one")
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all addresses (default: 127.0.0.1)")
+    parser.add_argument("--host", type=host, default="127.0.0.1", help="0.0.0.0 for all addresses (default: 127.0.0.1)")
     limits = parser.add_argument_group("limits")
     for each in fields(Limits):
         kind, metavar = (positive, "N") if isinstance(each.default, int) else (seconds, "SECONDS")

@@ -86,6 +86,8 @@ def find(paths: Iterable[Path], out: Path) -> list[Shard]:
     for path in paths:
         if not path.exists():
             raise ValueError(f"--shards {path} does not exist")
+        if path.is_dir() and path.resolve() in out.resolve().parents:
+            raise ValueError(f"--output {out} is in the folder of --shards {path}: name another one")
         inside = sorted(each for each in path.iterdir() if each.name[0] != ".") if path.is_dir() else [path]
         if folders := [each for each in inside if each.is_dir()]:
             raise ValueError(f"--shards {path} has the folder {folders[0].name}: name the folders that have the files")

@@ -33,6 +33,9 @@ from amlp_fairseq.translator import long_inputs
 from amlp_fairseq.translator.translator import Translation, Translator
 from amlp_fairseq.usage import command_parser, positive
 
+#: How compressed files begin, and what unpacks them.
+COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+
 
 def translated(translator: Translator, source: Path | None, buffer: int) -> Iterator[tuple[str, Translation]]:
     """The lines of a file, or of standard input, with their translations.
@@ -90,9 +93,15 @@ def main() -> None:
 
 
 def refuse_compressed(source: Path | None) -> None:
-    """Raise ValueError for a file whose lines are not text."""
-    if source is not None and source.suffix == ".gz":
-        raise ValueError(f"{source} is compressed: unpack it first (gunzip --keep {source})")
+    """Raise ValueError for a regular file whose lines are not text. None is standard input."""
+    if source is not None and not source.is_file():
+        return
+    with open(0 if source is None else source, "rb", buffering=0, closefd=source is not None) as file:
+        begin = os.pread(file.fileno(), 8, 0) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    for magic, program in COMPRESSED.items():
+        if begin.startswith(magic):
+            name = source or "standard input"
+            raise ValueError(f"{name} is compressed: unpack it first ({program} < {source or 'FILE'} > TEXT)")
 
 
 def check_files(source: Path | None, output: Path | None) -> None:
@@ -101,9 +110,9 @@ def check_files(source: Path | None, output: Path | None) -> None:
     Raises:
         ValueError: where there is no input, it is compressed, or the output is the same file, by whatever name.
     """
-    refuse_compressed(source)
     if source is None:
         refuse_closed_input()
+    refuse_compressed(source)
     read = os.fstat(0) if source is None else source.stat()
     if output is not None and not output.exists():
         return

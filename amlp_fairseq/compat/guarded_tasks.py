@@ -88,13 +88,7 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
         super().load_state_dict(state_dict)
 
     def inference_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode a batch. A beam search has made one step for each word of a sentence's longest hypothesis."""
-        sentences = super().inference_step(*args, **kwargs)
-        for hypotheses in sentences:
-            steps = max((len(hypothesis["tokens"]) for hypothesis in hypotheses), default=0)
-            for hypothesis in hypotheses:
-                hypothesis.setdefault("steps", steps)
-        return sentences
+        return with_steps(super().inference_step(*args, **kwargs))
 
     def check_dictionaries(self, state_dict: dict[str, Any]) -> None:
         """Raise ValueError if a task's state is that of other dictionaries."""
@@ -109,6 +103,15 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
 
     def _fingerprints(self) -> dict[str, str]:
         return {"source": _fingerprint(self.src_dict), "target": _fingerprint(self.tgt_dict)}
+
+
+def with_steps(sentences: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    """Hypotheses with ``steps``. A beam search has made one for each word of a sentence's longest hypothesis."""
+    for hypotheses in sentences:
+        steps = max((len(hypothesis["tokens"]) for hypothesis in hypotheses), default=0)
+        for hypothesis in hypotheses:
+            hypothesis.setdefault("steps", steps)
+    return sentences
 
 
 def install() -> None:

@@ -63,12 +63,14 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
         task: the name of the task that decodes.
 
     Raises:
-        ValueError: for an option of fairseq-generate that is not about decoding.
+        ValueError: for an option of fairseq-generate that is not about decoding, and another ``--task``.
         SystemExit: for what is no option, after argparse's message.
     """
     parser = options.get_generation_parser(default_task=task)
     line = [str(Path()), "--task", task, *words]
     given = vars(options.parse_args_and_arch(parser, line, suppress_defaults=True))
+    if given["task"] != task:
+        raise ValueError(f"--task {given['task']}: the model decodes with {task}, leave --task out")
     own = known(task)
     others = [name for name in given if name not in own | {"data", "task"}]
     if others:

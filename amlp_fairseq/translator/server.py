@@ -27,8 +27,13 @@ from amlp_fairseq.translator.long_inputs import TooLong
 from amlp_fairseq.translator.translator import Translation, Translator
 
 USAGE = "POST /translate, GET /health, GET /"
-#: Connections that are answered; further ones are told that there are too many.
+#: Connections that may be open; further ones are told that there are too many.
 CONNECTIONS = 500
+_BODY = b"%d connections are open: try again later\n" % CONNECTIONS
+TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n"
+    b"Retry-After: 1\r\n\r\n%b" % (len(_BODY), _BODY)
+)
 #: Seconds that a connection without a request is kept: longer than proxies and clients keep it, who would else begin a
 #: request while it is closed.
 KEEP_ALIVE = 65
@@ -71,7 +76,6 @@ def server(
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(limits.read_timeout + limits.timeout),
     )
@@ -122,7 +126,7 @@ class _Service:
             # The rest is thrown away until the connection ends: closed at once, a client that sends loses the answer.
             raise HTTPException(408, f"the request did not arrive within {self.limits.read_timeout:g} s") from None
         except ClientDisconnect:
-            return _unheard()
+            return Response(status_code=499)  # which nobody hears
         texts, nbest = self._request(body)
         try:
             future = asyncio.wrap_future(self.batcher.submit(texts))
@@ -135,7 +139,7 @@ class _Service:
             if future.done():
                 return JSONResponse({"translations": [_answer(each, nbest) for each in future.result()]})
             if gone.done():
-                return _unheard()
+                return Response(status_code=499)
             raise HTTPException(504, f"no translation within {self.limits.timeout:g} s: send less, or try again later")
         except TooLong as error:
             raise HTTPException(422, f"texts[{error.number - 1}]: {error}") from None
@@ -205,11 +209,6 @@ def _answer(translation: Translation, nbest: int) -> dict[str, Any]:
     return asdict(replace(translation, alternatives=translation.alternatives[: nbest - 1]))
 
 
-def _unheard() -> Response:
-    """For a client that has gone."""
-    return Response(status_code=499)
-
-
 async def _disconnected(request: Request) -> None:
     """Return when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -231,27 +230,36 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 def _impatient(seconds: float) -> type[H11Protocol]:
     """A protocol that ends connections on which a request has begun, or is to be the first, and whose headers are not
-    there within this time."""
+    there within this time, and those beyond the most that may be open."""
 
     class Impatient(H11Protocol):
         deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.deadline = self.loop.call_later(seconds, self.end_if_late)
+            if len(self.connections) > CONNECTIONS:
+                transport.write(TOO_MANY)
+                transport.close()
+            else:
+                self.set_deadline()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.deadline is None and self.cycle.response_complete:
-                self.deadline = self.loop.call_later(seconds, self.end_if_late)
+                self.set_deadline()
 
         def on_response_complete(self) -> None:
             self.no_deadline()
             super().on_response_complete()
+            if self.conn.trailing_data[0]:  # the next request has begun
+                self.set_deadline()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.no_deadline()
             super().connection_lost(exc)
+
+        def set_deadline(self) -> None:
+            self.deadline = self.loop.call_later(seconds, self.end_if_late)
 
         def no_deadline(self) -> None:
             if self.deadline is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
+from amlp_fairseq.compat.guarded_tasks import with_steps
 from amlp_fairseq.recipes.config import refuse_unknown
 from amlp_fairseq.translator import decoding_options, long_inputs
 from amlp_fairseq.translator.model_folder import read_config
@@ -78,7 +79,7 @@ class Translator:
         self.folder, self.long, self.max_tokens = Path(folder), long, max_tokens
         config = read_config(self.folder)
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
-        decoding_options.check(options, config["task"]["_name"])
+        decoding_options.check({**config["decoding"], **options}, config["task"]["_name"])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
         (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(self.folder)], arg_overrides=options
@@ -180,7 +181,7 @@ class Translator:
             batch = dataset.collater([dataset[row] for row in rows])
             with self._lock:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
-                hypotheses = self.task.inference_step(self.generator, [self.model], moved)
+                hypotheses = with_steps(self.task.inference_step(self.generator, [self.model], moved))
             found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
         return [found[row] for row in range(len(sentences))]
 

@@ -141,7 +141,7 @@ def test_wheels_that_are_not_there_are_named_with_the_command_that_makes_them(ch
 
 
 def test_a_complete_environment_is_kept_until_something_else_is_wanted(checkout: Path) -> None:
-    """PYTHON holds as the other settings do; a new wheel is installed; a folder of wheels that is gone is not missed."""
+    """PYTHON holds as the other settings do; a new wheel is installed; a folder that is gone is not missed."""
     wheels, venv = checkout.parent / "wheels", checkout / ".venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin/amlp-fairseq").write_text("#!/bin/sh\n", encoding="utf-8")

@@ -52,10 +52,15 @@ class System:
     decoding: list[str]
 
     @property
+    def short(self) -> list[str]:
+        """What keeps outputs short; iterative refinement takes its lengths from the model."""
+        return [] if self.row.startswith("cmlm") else ["--max-len-b", "8"]
+
+    @property
     def options(self) -> list[str]:
         """What fairseq-generate and fairseq-interactive are told."""
         path = ["--path", str(self.checkpoint), "--user-dir", str(commands.PLUGIN)]
-        return [str(self.data), *path, *self.decoding, "--max-len-b", "8", "--cpu"]
+        return [str(self.data), *path, *self.decoding, *self.short, "--cpu"]
 
 
 @pytest.fixture(scope="session")

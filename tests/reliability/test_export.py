@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import System
-from test_model_folders import folder_of
+from conftest import TINY, System
+from test_model_folders import folder_of, untrained
 
 from amlp_fairseq import Translator
 
@@ -50,3 +51,32 @@ def test_other_models_are_refused(row: str, message: str, system: Callable[[str]
     printed = commands.run("amlp_fairseq.cli.main", *words, check=False)
     assert printed.splitlines()[-1] == f"amlp-fairseq export: {message}"
     assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--arch", "lstm"], "CTranslate2 has no LSTMModel: only autoregressive Transformers"),
+        (["--arch", "fconv"], "CTranslate2 has no FConvModel: only autoregressive Transformers"),
+        (["--activation-fn", "tanh"], "nothing for --activation-fn tanh (it has gelu, gelu_accurate, gelu_fast, relu,"),
+        (["--no-token-positional-embeddings"], "nothing for --no-token-positional-embeddings"),
+        (["--decoder-output-dim", "8"], "nothing for --decoder-output-dim that is not --decoder-embed-dim"),
+        (["--encoder-layers", "0"], "nothing for --encoder-layers 0"),
+        (["--decoder-layers", "0", "--cross-self-attention"], "for --decoder-layers 0, --cross-self-attention"),
+        (
+            ["--encoder-normalize-before", "--decoder-normalize-before", "--no-decoder-final-norm"],
+            "nothing for --no-decoder-final-norm",
+        ),
+        (["--adaptive-softmax-cutoff", "10"], "nothing for --adaptive-softmax-cutoff"),
+        (["--no-cross-attention"], "nothing for --no-cross-attention"),
+        (["--quant-noise-pq", "0.1"], "nothing for --quant-noise-pq"),
+    ],
+)
+def test_options_that_it_does_not_have(words: list[str], message: str, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    from amlp_fairseq.translator.ctranslate2_model import convert
+
+    small = ["--arch", "transformer", *TINY[: TINY.index("--max-source-positions")], "--encoder-layers", "1"]
+    _, task, model = untrained(data, *([] if "--arch" in words else small), *words)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        convert(model, task, tmp_path / "exported")

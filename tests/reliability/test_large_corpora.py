@@ -222,7 +222,8 @@ def test_mistakes(model: Path, tmp_path: Path) -> None:
         (["--shards", tmp_path / "deep", "--output", out], "has the folder inside: name the folders that have the "),
         (["--shards", source, tmp_path / "again", "--output", out], "/again/0000 would have the same output"),
         (["--shards", source, "--output", source], " is the folder of --shards: name another one"),
-        (["--shards", source, "--output", source / "0000"], "is a file: with --shards a folder is needed"),
+        (["--shards", source, "--output", tmp_path / "again/0000"], "is a file: with --shards a folder is needed"),
+        (["--shards", source, "--output", source / "a/b"], f"/a/b is in the folder of --shards {source}: name another"),
         (["--shards", source, "--output", tmp_path / "foreign"], "that were not made by --shards: name another"),
         (
             ["--shards", source, "--output", out, "--beam", 2],

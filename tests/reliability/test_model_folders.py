@@ -15,7 +15,7 @@ import commands
 import pytest
 import torch
 from conftest import SYSTEMS, WORDS, System
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, options, tasks
 from test_any_text import line
 
 from amlp_fairseq import Translator
@@ -28,8 +28,30 @@ def folder_of(trained: System, out: Path, weights: str = "float32", other: list[
     paths = [trained.checkpoint, *(other or [])]
     args = {"checkpoints": paths, "out": out, "weights": weights, "data": None, "decoding": None}
     text = {"tokenizer": None, "post_process": None, "subword_model": None}
-    package(argparse.Namespace(**args, **text), ["--max-len-b", "8"])
+    package(argparse.Namespace(**args, **text), trained.short)
     return out
+
+
+def untrained(data: Path, *words: str) -> tuple[Any, Any, Any]:
+    """The options, task and model of a training with fairseq's own task of translation."""
+    line = [str(data), "--task", "translation", *words]
+    args = options.parse_args_and_arch(options.get_training_parser(), line)
+    task = tasks.setup_task(args)
+    return args, task, task.build_model(args).eval()
+
+
+@pytest.mark.parametrize("arch", ["lstm", "fconv", "lightconv"])
+def test_fairseqs_other_models(arch: str, data: Path, tmp_path: Path) -> None:
+    """Their search does not say how many calls it made."""
+    args, _, model = untrained(data, "--arch", arch)
+    history = {"criterion_name": None, "optimizer_name": None, "lr_scheduler_state": {}, "num_updates": 0}
+    state = {"args": args, "model": model.state_dict(), "optimizer_history": [history], "extra_state": {"epoch": 1}}
+    torch.save(state, tmp_path / "checkpoint.pt")
+    folder = folder_of(System(arch, data, tmp_path / "checkpoint.pt", []), tmp_path / "model")
+    (greedy,) = Translator(folder, beam=1).translations(["w1 w2 w3"])
+    assert greedy.calls == len(greedy.pieces) + 1
+    (best,) = Translator(folder, beam=3).translations(["w1 w2 w3"])
+    assert best.calls > len(best.pieces)
 
 
 @pytest.mark.parametrize("row", SYSTEMS)

@@ -291,6 +291,7 @@ def test_no_server(folder: Path, tmp_path: Path) -> None:
             (["--port", "0", "--host", "192.0.2.1"], "serve: --host 192.0.2.1 --port 0: Cannot assign"),
             (["--port", "65536"], "--port: '65536': a number from 0 to 65535"),
             (["--timeout", "nan"], "--timeout: 'nan': a number of seconds above 0"),
+            (["--port", "0", "--host", ""], "--host: '': an address is needed, 0.0.0.0 for all"),
             (["--max-batch", "0"], "--max-batch: '0': a number from 1"),
         ):
             output = commands.run("amlp_fairseq.cli.main", "serve", "--model", folder, *options, check=False)
@@ -366,6 +367,40 @@ def test_too_many_requests() -> None:
         translator.go_on.set()
         assert (first.joined(), second.joined()) == ("A", "B")
         assert post(address, "d").status_code == 200
+
+
+def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are open are answered, further ones are refused until one of them ends."""
+    monkeypatch.setattr("amlp_fairseq.translator.server.CONNECTIONS", 3)
+    with held() as (_, address, _):
+        clients = [httpx.Client(base_url=address, timeout=SECONDS) for _ in range(3)]
+        for client in [*clients, *clients]:
+            assert client.get("/health").status_code == 200
+        answer = httpx.get(f"{address}/health", timeout=SECONDS)
+        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+        assert answer.text == "500 connections are open: try again later\n"
+        assert clients[0].get("/health").status_code == 200
+        clients.pop().close()
+        wait_for(lambda: httpx.get(f"{address}/health", timeout=SECONDS).status_code == 200)
+        for client in clients:
+            client.close()
+
+
+async def half_behind_whole(address: str) -> None:
+    """A request that has begun in the same packet as others has no more time than any."""
+    whole = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
+    async with connection(address) as (reader, writer):
+        writer.write(whole + whole + whole[:20])
+        for _ in range(2):
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+        rest = asyncio.ensure_future(reader.read())
+        await asyncio.wait([rest], timeout=SECONDS / 2)
+        assert isinstance(rest.exception(), ConnectionResetError) or rest.result() == b""
+
+
+def test_half_a_request_behind_a_whole_one() -> None:
+    with held(read_timeout=0.5) as (_, address, _):
+        asyncio.run(half_behind_whole(address))
 
 
 def test_too_long_a_time() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+import os
 import re
 import shutil
 import sys
@@ -16,6 +20,8 @@ from conftest import System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
+from amlp_fairseq.cli import shards
+from amlp_fairseq.cli.translate import check_files, refuse_compressed
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,10 @@ def said(*words: object, text: str = "") -> str:
         (["--nbest", "9"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
         (["--device", "cuda:99"], "device='cuda:99' cannot be used: "),
         (["--input", "/nothing"], "/nothing does not exist"),
-        (["--input", "text.gz"], "text.gz is compressed: unpack it first (gunzip --keep text.gz)"),
+        (
+            ["--task", "translation"],
+            "--task translation: the model decodes with translation_interleaved, leave --task ",
+        ),
         (["--max-tokens", "0"], "argument --max-tokens: '0': a number from 1 is needed"),
         (["--long", "refuse", "--max-length", "2"], "line 2: 3 pieces, at most 2 are allowed: --long split, or a "),
     ],
@@ -50,6 +59,44 @@ def said(*words: object, text: str = "") -> str:
 def test_translate(words: list[str], message: str, model: Path) -> None:
     line = said("translate", "--model", model, *words, text="w1 w2\nw1 w2 w3\n")
     assert line.startswith(f"amlp-fairseq translate: {message}")
+
+
+COMPRESSED = {
+    "text.gz": (gzip.compress(b"w1\n"), "gunzip"),
+    "text": (gzip.compress(b"w1\n"), "gunzip"),
+    "text.bz2": (bz2.compress(b"w1\n"), "bunzip2"),
+    "text.xz": (lzma.compress(b"w1\n"), "unxz"),
+    "text.zst": (b"\x28\xb5\x2f\xfd\x04\x58\x19\x00\x00w1\n", "unzstd"),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_compressed_text(name: str, tmp_path: Path) -> None:
+    """Whatever its name is: not translated as if it were text, nor as a shard."""
+    content, program = COMPRESSED[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = f"{path} is compressed: unpack it first ({program} < {path} > TEXT)"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_files(path, tmp_path / "out")
+    shard, job = shards.Shard(path, tmp_path / "out"), shards.Job(tmp_path, {}, jsonl=False, buffer_size=1)
+    assert shards.translate(None, shard, job) == shards.Outcome(name, error=message)  # type: ignore[arg-type]
+
+
+def test_compressed_standard_input(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(gzip.compress(b"w1\n"))
+    words = ["translate", "--model", model, "--output", tmp_path / "out"]
+    child = commands.start("amlp_fairseq.cli.main", *words, source=tmp_path / "text", errors=tmp_path / "printed")
+    child.join()
+    last = (tmp_path / "printed").read_text(encoding="utf-8").splitlines()[-1]
+    assert last.endswith(": standard input is compressed: unpack it first (gunzip < FILE > TEXT)")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pipes_are_left_alone(tmp_path: Path) -> None:
+    """What is read of one is gone, and opening one waits for its writer."""
+    os.mkfifo(tmp_path / "text.gz")
+    refuse_compressed(tmp_path / "text.gz")
 
 
 @pytest.mark.parametrize("kind", ["--input", "a hard link", "standard input", "both standard"])

@@ -15,6 +15,7 @@ import commands
 import pytest
 
 from amlp_fairseq import Translator
+from amlp_fairseq.translator import decoding_options
 
 MODEL = commands.ROOT / "examples/models/ar"
 
@@ -52,6 +53,24 @@ def test_options(options: dict[str, Any], message: str) -> None:
 def test_options_that_are_not_of_decoding(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^Translator: '{name}' is unknown; "):
         Translator(MODEL, **{name: value})
+
+
+def test_options_of_the_folder(tmp_path: Path) -> None:
+    folder = shutil.copytree(MODEL, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["decoding"]["lenpen"] = float("nan")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^lenpen=nan: a number is needed$"):
+        Translator(folder)
+    assert Translator(folder, lenpen=0.6).translate(["he said"]) == Translator(MODEL).translate(["he said"])
+
+
+def test_another_task_behind_a_command() -> None:
+    own = "translation_interleaved"
+    assert decoding_options.parse(["--beam", "2", "--task", own], own) == {"beam": 2}
+    message = f"^--task translation: the model decodes with {own}, leave --task out$"
+    with pytest.raises(ValueError, match=message):
+        decoding_options.parse(["--task", "translation"], own)
 
 
 def test_whole_numbers_are_numbers() -> None:
