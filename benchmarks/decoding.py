@@ -70,6 +70,7 @@ from fairseq.models.transformer import TransformerModel
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.recipes.charts import Point, frontier
+from amlp_fairseq.recipes.decoding_times import Row, SpeedUp, add_speedups
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
@@ -93,7 +94,7 @@ from benchmarks.systems import (
     engine_of,
     load,
 )
-from benchmarks.targets import BASE, PRECISIONS, Row, SpeedUp, add_speedups, targets
+from benchmarks.targets import BASE, PRECISIONS, targets
 
 #: Latencies are given by length of the source, in bins with these edges, in words.
 BINS = (10, 20, 30, 40, 50)

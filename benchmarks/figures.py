@@ -19,10 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amlp_fairseq.recipes.report import ended_early
+from amlp_fairseq.recipes.decoding_times import ended_early, speed_up
 from benchmarks.harness import decoding_result
 from benchmarks.labels import label_ends, label_points
-from benchmarks.targets import speed_up
 
 #: Why a row has no BLEU: its model is not one of --checkpoint, or --force-length was given.
 NO_BLEU = "the models are not trained, or lengths are forced"

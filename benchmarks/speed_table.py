@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from amlp_fairseq.recipes.report import ended_early
+from amlp_fairseq.recipes.decoding_times import SpeedUp, add_speedups, ended_early, speed_up
 from amlp_fairseq.recipes.results import markdown
 from benchmarks.harness import decoding_result, verdict
-from benchmarks.targets import SpeedUp, add_speedups, speed_up, targets
+from benchmarks.targets import targets
 
 #: What every other way is held against: few calls of the decoder are of no use if a decoder of one layer is faster.
 SHALLOW, PRECISION = "ar-deep", "int8"

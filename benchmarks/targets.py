@@ -1,47 +1,16 @@
-"""Speed-ups of benchmarks/decoding.py, and which are to be reached.
-
-A speed-up is the median over sentences (or batches) of the baseline's time for the sentence over the system's own, so
-that a sentence that was disturbed does not count more than another.
-"""
+"""Which speed-ups of benchmarks/decoding.py are to be reached."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
+from amlp_fairseq.recipes.decoding_times import Row, speed_up
 
 #: The sizes at which the targets are to be reached.
 BASE = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "heads": 8, "words": 32000}
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
-Row = dict[str, Any]
-
-
-class SpeedUp(NamedTuple):
-    """Median and quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f}x ({self.low:.2f}-{self.high:.2f})"
-
-
-def speed_up(row: Row, base: Row) -> SpeedUp:
-    """Of a row over one of the same sentences."""
-    ratios = [slow / fast for slow, fast in zip(base["ms"], row["ms"], strict=True)]
-    low, median, high = np.percentile(ratios, [25, 50, 75]).tolist()
-    return SpeedUp(median, low, high)
-
-
-def add_speedups(rows: Sequence[Row], baseline: str) -> None:
-    """Give each row its speed-up over the baseline at the same batch size."""
-    way = ("system", "precision", "decoding")
-    base = {row["batch"]: row for row in rows if " ".join(row[name] for name in way) == baseline}
-    for row in rows:
-        row["speedup"], *row["speedup_quartiles"] = speed_up(row, base[row["batch"]])
 
 
 class Comparison(NamedTuple):

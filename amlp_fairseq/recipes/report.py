@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from statistics import median
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from amlp_fairseq.recipes.charts import Point, frontier, lines, node, number, scatter
+from amlp_fairseq.recipes.decoding_times import add_speedups, ended_early, way
 from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.results import read_results
 from amlp_fairseq.recipes.tables import Key, Results
@@ -236,16 +236,6 @@ def _papers(card: Element, results: Results) -> None:
             node(found, "p", note, class_="soft")
 
 
-def ended_early(result: Json) -> str:
-    """A sentence on a file of benchmarks/decoding.py whose program ended early, with what it lacks; else nothing."""
-    if result.get("complete", True):
-        return ""
-    total, measured = len(result["lengths"]), {row["batch"]: row["sentences"] for row in result["decoding"]}
-    short = {size: n for size, n in measured.items() if n < total}
-    parts = [f"only the shortest {n} of {total} sentences at batch size {size}" for size, n in short.items()]
-    return f"The run ended early: {', '.join(parts) or 'these batch sizes are whole'}"
-
-
 def _decoding(card: Element, result: Json) -> None:
     """Latencies at the smallest batch size, BLEU against them, and the speed with larger ones."""
     rows = result["decoding"]
@@ -260,14 +250,17 @@ def _decoding(card: Element, result: Json) -> None:
         if "bleu" in row
     ]
     _frontier(card, points, latency, f"Median latency at batch size {smallest}.")
-    speed_ups = _speed_ups(chosen, result.get("baseline"))
+    baseline = result.get("baseline", "")
+    compared = baseline in map(way, chosen)
+    if compared:
+        add_speedups(chosen, baseline)  # those in older files are of totals
     systems: dict[str, list[Json]] = {}
     for row in sorted(chosen, key=lambda row: row["ms_percentiles"][1]):
         systems.setdefault(row["system"], []).append(row)
     fastest = min(chosen, key=lambda row: row["ms_percentiles"][1])
     title = f"{_way(fastest, chosen)} is the fastest: {number(fastest['ms_percentiles'][1])} {latency}"
-    if speed_ups:
-        title += f", {number(speed_ups[_full(fastest)])} times as fast as {result['baseline']}"
+    if compared:
+        title += f", {number(fastest['speedup'])} times as fast as {baseline}"
     figure = _figure(card, title)
     key = node(figure, "p", class_="key")
     precisions = list(dict.fromkeys(row["precision"] for row in chosen))
@@ -286,8 +279,8 @@ def _decoding(card: Element, result: Json) -> None:
             style = f"width: {100 * ms / longest:.2f}%"
             node(track, "i", class_=f"p{precisions.index(row['precision'])}", style=style)
             node(bar, "b", f"{number(ms)} ms")
-            node(bar, "small", f"{number(speed_ups[_full(row)])}{TIMES}" if speed_ups else "")
-    speed = f" and speed-up over {result['baseline']}, the median over batches" if speed_ups else ""
+            node(bar, "small", f"{number(row['speedup'])}{TIMES}" if compared else "")
+    speed = f" and speed-up over {baseline}, the median over batches" if compared else ""
     node(figure, "figcaption", f"Median latency at batch size {smallest}{speed}, fastest first. {_made(result)}")
     sizes = sorted({row["batch"] for row in rows})
     if len(sizes) > 1:
@@ -400,21 +393,6 @@ def _cells(text: str) -> tuple[list[str], list[list[str]]]:
 def _name(key: Key) -> str:
     words = [key.system, key.options, "distilled" if key.distilled else ""]
     return f"{' '.join(word for word in words if word)} ({key.decoding})"
-
-
-def _full(row: Json) -> str:
-    """The name of a way of decoding in files."""
-    return f"{row['system']} {row['precision']} {row['decoding']}"
-
-
-def _speed_ups(rows: Sequence[Json], baseline: str | None) -> dict[str, float]:
-    """Of each way of decoding: the median over batches of the baseline's time over its own, also of older files, whose
-    own speed-ups are of totals. Nothing if the baseline is not among them."""
-    for base in rows:
-        if _full(base) == baseline:
-            pairs = {_full(row): zip(base["ms"], row["ms"], strict=True) for row in rows}
-            return {name: median(slow / fast for slow, fast in times) for name, times in pairs.items()}
-    return {}
 
 
 def _way(row: Json, rows: Sequence[Json]) -> str:

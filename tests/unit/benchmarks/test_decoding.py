@@ -21,6 +21,7 @@ import toy
 from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
+from amlp_fairseq.recipes.decoding_times import add_speedups
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rescoring import Rescorer
@@ -326,7 +327,7 @@ def test_a_disturbed_sentence_does_not_make_a_speed_up() -> None:
         row("base", "float32", "beam 4", 100, 200, 300, 24_000),
         row("ar", "float32", "beam 4", 50, 100, 150, 1750),
     )
-    TARGETS.add_speedups([base, fast], "base float32 beam 4")
+    add_speedups([base, fast], "base float32 beam 4")
     assert (base["speedup"], base["speedup_quartiles"]) == (1, [1, 1])
     assert fast["speedup"] == 2
     assert fast["speedup_quartiles"] == [2, pytest.approx(2 + (24_000 / 1750 - 2) / 4)]

@@ -16,6 +16,7 @@ from commands import ROOT, call
 
 from amlp_fairseq.recipes import report
 from amlp_fairseq.recipes.charts import Point
+from amlp_fairseq.recipes.decoding_times import ended_early
 
 RESULTS = ROOT / "docs" / "results"
 HOSTILE = """</title></script><script>alert("1")</script> & 'é'"""
@@ -193,7 +194,7 @@ def test_a_run_that_ended_early_says_so(tmp_path: Path) -> None:
     early = "The run ended early: only the shortest 2 of 3 sentences at batch size 2."
     assert early in benchmark(tmp_path / "early.json", *rows, complete=False).texts["p"]
     assert not any("early" in text for text in benchmark(tmp_path / "whole.json", *rows, complete=True).texts["p"])
-    assert report.ended_early({"complete": False, "lengths": [[3, 3]] * 3, "decoding": rows[:1]}) == (
+    assert ended_early({"complete": False, "lengths": [[3, 3]] * 3, "decoding": rows[:1]}) == (
         "The run ended early: these batch sizes are whole"
     )
 
