@@ -297,6 +297,10 @@ def crossover(ours: Mapping[int, float], other: Mapping[int, float]) -> float | 
     return math.exp((1 - share) * math.log(lengths[i]) + share * math.log(lengths[i + 1]))
 
 
+def crossover_text(point: float | str) -> str:
+    return point if isinstance(point, str) else f"{point:.0f}"
+
+
 def crossovers(rows: list[Row]) -> list[Row]:
     """The crossovers of each linear attention with both softmax attentions, and the lengths at which it takes less."""
     found = []
@@ -374,10 +378,7 @@ def table(rows: list[Row]) -> str:
 
 
 def crossover_table(crossings: list[Row]) -> str:
-    def text(point: float | str) -> str:
-        return point if isinstance(point, str) else f"{point:.0f}"
-
-    cells = {(c["against"], c["system"], c["measure"]): text(c["crossover"]) for c in crossings}
+    cells = {(c["against"], c["system"], c["measure"]): crossover_text(c["crossover"]) for c in crossings}
     lines = [
         [name, against, *(cells.get((against, name, measure), "") for measure in MEASURES.values())]
         for against, name in dict.fromkeys((c["against"], c["system"]) for c in crossings)

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -467,15 +467,18 @@ class Workshop:
         args: sizes and device.
         source: source dictionary.
         target: target dictionary.
+        systems: by name.
     """
 
-    def __init__(self, args: Namespace, source: Dictionary, target: Dictionary) -> None:
-        self.args, self.source, self.target = args, source, target
+    def __init__(
+        self, args: Namespace, source: Dictionary, target: Dictionary, systems: Mapping[str, System] = SYSTEMS
+    ) -> None:
+        self.args, self.source, self.target, self.systems = args, source, target, systems
         self.ready: dict[str, Built] = {}
 
     def words(self, system: System) -> list[str]:
         """The options of fairseq-train."""
-        args, depth = self.args, SYSTEMS[system.like] if system.like else system
+        args, depth = self.args, self.systems[system.like] if system.like else system
         kernels = str([*[3, 7, 15][: args.layers], *[31] * (args.layers - 3)]).replace(" ", "")
         words = ["DATA", "--task", task_of(ARCH_MODEL_REGISTRY[system.arch]), "--arch", system.arch]
         words += ["--criterion", "label_smoothed_cross_entropy", *system.options.format(kernels=kernels).split()]
@@ -490,7 +493,7 @@ class Workshop:
         """A model in the state in which fairseq-train starts to train it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # hydra's
-            parsed = options.parse_args_and_arch(options.get_training_parser(), self.words(SYSTEMS[name]))
+            parsed = options.parse_args_and_arch(options.get_training_parser(), self.words(self.systems[name]))
             cfg = convert_namespace_to_omegaconf(parsed)
         task = TASK_REGISTRY[cfg.task._name](cfg.task, self.source, self.target)
         torch.manual_seed(1)
@@ -498,7 +501,7 @@ class Workshop:
 
     def built(self, name: str) -> Built:
         """A model that is ready for inference."""
-        system = SYSTEMS[name]
+        system = self.systems[name]
         if name not in self.ready and system.engine is CTranslate:
             assert system.like is not None
             self.ready[name] = self.built(system.like)
