@@ -194,7 +194,7 @@ def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Nam
         return [tokens[:GATE_LENGTH] for tokens in outputs]  # CTranslate2 has no end symbol
 
     for (name, precision), engine in found.items():
-        system = SYSTEMS.get(name)
+        system = SYSTEMS[name] if name in args.systems else None  # else a checkpoint
         for number in engine.numbers(Namespace(iterations=args.iterations, beams=(1, 4))):
             try:
                 output = words(engine, number)
@@ -524,6 +524,9 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
         parser.error("--checkpoint needs --data")
     if any("=" not in checkpoint for checkpoint in args.checkpoint):
         parser.error("--checkpoint takes NAME=PATH")
+    names = [*args.systems, *(checkpoint.partition("=")[0] for checkpoint in args.checkpoint)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        parser.error(f"--systems and --checkpoint: two systems have the name {twice[0]}")
     if args.embed_dim % args.heads:
         parser.error("the heads must divide the dimension")
     if args.words < 2 * max(args.beams):
@@ -588,9 +591,9 @@ def main() -> None:
             rows.append(row | scores)
         keep(size, rows)
         done = result["decoding"]
-    ar = found.get(("ar", "float32"))
+    ar = found.get(("ar", "float32")) if "ar" in args.systems else None
     middle = in_batches(sources, lengths, 1)[len(sources) // 2]
-    if ar and ar.forced:  # of trained models' outputs the lengths are not known
+    if ar:
         result["bound"] = measure_bound(ar, middle, args)
     if args.training:
         result["training"] = measure_training(workshop, args)

@@ -2,12 +2,12 @@
 
     python -m benchmarks.long_inputs [--device cuda --precision float16] [--out FILE.json] [--plot FILE.svg]
 
-One sentence of n words is translated into n words by the plugin's generator, with the encoder, the projection onto the
-vocabulary and one length candidate. Random weights. First, in float32, every system must find the words that fairseq's
-generator finds; otherwise nothing is measured and the status is 1. Systems, all at the sizes of WMT base:
+One sentence of n words is translated into n words by the plugin's generator: encoder, iterations, projections onto the
+vocabulary, one length candidate. Random weights. First, in float32, every system must find the words that fairseq's
+generator finds; otherwise nothing is measured and the status is 1. Systems:
 
 - cmlmc: softmax attention, by PyTorch's scaled_dot_product_attention
-- cmlmc_amlp_cov, cmlmc_amlp, cmlmc_abc: attentions of linear cost in the decoder, but not in RePos, which is causal
+- cmlmc_amlp_cov, cmlmc_amlp, cmlmc_abc: attentions of linear cost in the decoder, except in RePos, which is causal
 - the same + encoder: in the encoder, too
 
 - Time: wall clock between synchronisations; medians. The systems take turns, in random order; a system is not called
@@ -93,8 +93,7 @@ def measure(engines: dict[str, Engine], batch: Batch, args: Namespace) -> list[R
     for (name, key), runs in rounds(calls, args.repeats, args.seconds).items():
         rows[name] |= {key: 1000 * statistics.median(runs), key.replace("ms", "repeats"): len(runs)}
     for row in rows.values():
-        if BASE in rows:
-            row |= {f"{key}_speed_over_{BASE}": rows[BASE][key] / row[key] for key in KINDS}
+        row |= {f"{key}_speed_over_{BASE}": rows[BASE][key] / row[key] for key in KINDS}
     return list(rows.values())
 
 
@@ -112,15 +111,12 @@ def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
     columns = {"one iteration, ms": "once_ms", "all, ms": "ms", "repeats": "repeats", "MiB": "mib"}
     columns |= {f"{what}: speed over {BASE}": f"{key}_speed_over_{BASE}" for key, what in KINDS.items()}
-    lines = [
-        [str(row["n"]), row["system"], *(f"{row[key]:.4g}" if key in row else "" for key in columns.values())]
-        for row in rows
-    ]
+    lines = [[str(row["n"]), row["system"], *(f"{row[key]:.4g}" for key in columns.values())] for row in rows]
     return markdown(["n", "system", *columns], lines)
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """Time of all iterations over the length."""
+    """Speed of all iterations over the length, relative to softmax attention."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
     from matplotlib.figure import Figure  # of the extra "bench"
 
@@ -128,9 +124,10 @@ def plot(result: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axis = figure.subplots()
     for name in dict.fromkeys(row["system"] for row in result["results"]):
-        points = [(row["n"], row["ms"] / 1000) for row in result["results"] if row["system"] == name]
+        points = [(row["n"], row[f"ms_speed_over_{BASE}"]) for row in result["results"] if row["system"] == name]
         axis.plot(*zip(*points, strict=True), marker="o", label=name, linewidth=3 if name == BASE else 1.5)
-    axis.set(xscale="log", yscale="log", xlabel="words", ylabel=f"{options['iterations']} iterations [s]")
+    ylabel = f"speed over {BASE}, {options['iterations']} iterations"
+    axis.set(xscale="log", ylim=(0, None), xlabel="words of source and output", ylabel=ylabel)
     axis.set_xticks(options["lengths"], options["lengths"])
     axis.minorticks_off()
     axis.grid(alpha=0.3)
@@ -146,7 +143,7 @@ def main() -> None:
     parser.add_argument(
         "--lengths", type=positive, nargs="+", default=[64, 128, 256, 512, 1024, 2048, 4096], metavar="n"
     )
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, metavar="NAME", help=f"and {BASE}")
     precisions = [*dict.fromkeys(name for names in Ours.PRECISIONS.values() for name in names)]
     parser.add_argument("--precision", choices=precisions, default="float32")
     parser.add_argument("--iterations", type=positive, default=10)
@@ -159,17 +156,17 @@ def main() -> None:
     if args.embed_dim % args.heads:
         parser.error("the heads must divide the dimension")
     options["lengths"] = args.lengths = sorted(set(args.lengths))
+    options["systems"] = args.systems = list(dict.fromkeys([BASE, *args.systems]))
     args.cuda_graphs = False
 
     workshop, engines = build(args)
     if found := failures(workshop, args):
         sys.exit("Decoding is wrong, nothing is measured:\n" + "\n".join(found))
     rows = [row for length in args.lengths for row in measure(engines, sentence(workshop, length), args)]
-    crossings = crossovers(rows) if BASE in args.systems else []
+    crossings = crossovers(rows)
     print(table(rows), "\n")
-    if crossings:
-        lines = [[row["system"], *(crossover_text(row[key]) for key in KINDS)] for row in crossings]
-        print(markdown([f"no slower than {BASE} from", *KINDS.values()], lines), "\n")
+    lines = [[row["system"], *(crossover_text(row[key]) for key in KINDS)] for row in crossings]
+    print(markdown([f"no slower than {BASE} from", *KINDS.values()], lines), "\n")
     result = {
         **environment(args.device), "options": options, "results": rows, "crossovers": crossings, "targets": [],
     }  # fmt: skip

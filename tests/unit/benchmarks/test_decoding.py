@@ -484,6 +484,28 @@ def test_checkpoints(
     assert found == (["speed-up"] * 2 if forced else ["BLEU", "speed-up"] * 2 + ["BLEU"] * 2)
 
 
+def test_a_checkpoint_may_have_the_name_of_a_system(
+    trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "numbers.json"
+    words = ("--data", trained["data"], "--out", out, "--force-length", "--checkpoint", f"ar={trained['ibdecoder']}")
+    run(monkeypatch, *words, systems=["ibdecoder"])
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert {row["system"] for row in result["decoding"]} == {"ibdecoder", "ar"}
+    assert result["bound"] is None  # which is of the system
+
+
+@pytest.mark.parametrize("more", [["ar=a.pt"], ["mine=a.pt", "mine=b.pt"]])
+def test_one_name_for_two_systems(
+    more: list[str], trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, "--data", trained["data"], "--checkpoint", *more, systems=["ar"])
+    assert stopped.value.code == 2
+    name = more[-1].partition("=")[0]
+    assert capsys.readouterr().err.endswith(f"--systems and --checkpoint: two systems have the name {name}\n")
+
+
 def test_text_is_detokenised(trained: dict[str, Path]) -> None:
     words = Dictionary()
     tokens = [words.add_symbol(word) for word in ("Hal@@", "lo", ",", "Welt", "!")]

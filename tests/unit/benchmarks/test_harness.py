@@ -8,11 +8,11 @@ from types import ModuleType
 import commands
 import pytest
 
-from benchmarks import decoding, figures, length, ops, speed_table, steps
+from benchmarks import decoding, figures, length, long_inputs, ops, speed_table, steps
 
-ALL = [decoding, length, ops, steps]
+ALL = [decoding, length, long_inputs, ops, steps]
 NUMBERS = [*((script, "--repeats") for script in ALL), *((script, "--threads") for script in ALL)]
-NUMBERS += [(length, "--lengths"), (length, "--batch"), (ops, "--heads"), (steps, "--rows")]
+NUMBERS += [(length, "--lengths"), (length, "--batch"), (long_inputs, "--lengths"), (ops, "--heads"), (steps, "--rows")]
 NUMBERS += [(decoding, "--batches"), (decoding, "--iterations"), (decoding, "--layers")]
 
 
