@@ -70,13 +70,13 @@ from fairseq.models.transformer import TransformerModel
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.recipes.charts import Point, frontier
-from amlp_fairseq.recipes.decoding_times import Row, SpeedUp, add_speedups
+from amlp_fairseq.recipes.decoding_times import Row, SpeedUp, add_speedups, way
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
 from amlp_fairseq.usage import positive
 from benchmarks import quiet
-from benchmarks.harness import finish, options_parser, parse, rounds, write
+from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds, write
 from benchmarks.labels import label_points
 from benchmarks.ops import MIB, peak_extra_memory
 from benchmarks.step_parts import stopwatch
@@ -94,7 +94,7 @@ from benchmarks.systems import (
     engine_of,
     load,
 )
-from benchmarks.targets import BASE, PRECISIONS, targets
+from benchmarks.targets import PRECISIONS, targets
 
 #: Latencies are given by length of the source, in bins with these edges, in words.
 BINS = (10, 20, 30, 40, 50)
@@ -115,10 +115,6 @@ class Variant(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(self)
-
-
-def variant(row: Row) -> Variant:
-    return Variant(*(row[name] for name in Variant._fields))
 
 
 def engines(
@@ -467,7 +463,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     if scored:
-        points = [Point(row["ms_percentiles"][1], row["bleu"], str(variant(row))) for row in scored]
+        points = [Point(row["ms_percentiles"][1], row["bleu"], way(row)) for row in scored]
         best = frontier(points)
         places, on_it = ([(point.cost, point.bleu) for point in group] for group in (points, best))
         axes.plot(*zip(*on_it, strict=True), drawstyle="steps-post", color="0.6", zorder=1)
@@ -482,13 +478,13 @@ def plot(result: dict[str, Any], path: Path) -> None:
             fastest[row["system"]] = max(row["speedup"], fastest.get(row["system"], 0.0))
         rows.sort(key=lambda row: (-fastest[row["system"]], row["system"], -row["speedup"]))
         colours = [f"C{list(dict.fromkeys(row['precision'] for row in rows)).index(row['precision'])}" for row in rows]
-        bars = axes.barh([str(variant(row)) for row in rows], [row["speedup"] for row in rows], color=colours)
+        bars = axes.barh([way(row) for row in rows], [row["speedup"] for row in rows], color=colours)
         axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=7)
         axes.invert_yaxis()
         axes.margins(y=0.01)
         axes.set(xlabel=f"speed-up over {result['baseline']}, batch {size}")
         axes.tick_params(axis="y", labelsize=7)
-        title = f"{variant(rows[0])} is {rows[0]['speedup']:.1f} times as fast as {result['baseline']}"
+        title = f"{way(rows[0])} is {rows[0]['speedup']:.1f} times as fast as {result['baseline']}"
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     figure.supxlabel(f"{result['device']}, {result['threads']} threads", x=0.01, ha="left", fontsize=8, color="0.35")
     if scored:
@@ -502,8 +498,7 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     add = parser.add_argument
     add("--systems", nargs="+", choices=SYSTEMS, metavar="NAME", help=f"of {', '.join(SYSTEMS)} (default: all)")
     add("--precisions", nargs="+", choices=PRECISIONS, help="(default: float32 and int8, on CUDA float32 and float16)")
-    for name, default in BASE.items():
-        add(f"--{name.replace('_', '-')}", type=positive, default=default)
+    add_sizes(parser)
     add("--sentences", type=positive, help="(default: 24; with --data the whole test set)")
     add("--batches", type=positive, nargs="+", default=[1], help="sentences in a batch")
     add("--beams", type=positive, nargs="+", default=[4, 1])
@@ -527,8 +522,6 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     names = [*args.systems, *(checkpoint.partition("=")[0] for checkpoint in args.checkpoint)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         parser.error(f"--systems and --checkpoint: two systems have the name {twice[0]}")
-    if args.embed_dim % args.heads:
-        parser.error("the heads must divide the dimension")
     if args.words < 2 * max(args.beams):
         parser.error("--words must be at least twice the largest beam")
     return args, given

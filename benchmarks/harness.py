@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from amlp_fairseq.usage import positive
+from benchmarks.targets import BASE
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -31,12 +32,20 @@ def options_parser(description: str | None, repeats: int, dtype: bool = True) ->
     return result
 
 
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """The options with the sizes of a translation model."""
+    for name, default in BASE.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=positive, default=default)
+
+
 def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
     """The options, after applying them to PyTorch, and a copy to store with the numbers."""
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device")
     check_folders(parser, args, "out", "plot")
+    if "embed_dim" in args and args.embed_dim % args.heads:
+        parser.error("the heads must divide the dimension")
     options = {name: value for name, value in vars(args).items() if name not in ("out", "plot")}
     if "dtype" in args:
         args.dtype = getattr(torch, args.dtype)

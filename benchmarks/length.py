@@ -448,8 +448,6 @@ def main() -> None:
     args, options = parse(parser)
     if args.cuda_graphs and args.device not in cuda_graphs.CAPTURING:
         parser.error("--cuda-graphs needs --device cuda")
-    if args.embed_dim % args.heads:
-        parser.error("the heads must divide the dimension")
     options["lengths"] = args.lengths = sorted(set(args.lengths))
 
     modules = build(args)

@@ -30,7 +30,7 @@ from amlp_fairseq.recipes.parameters import dictionary
 from amlp_fairseq.recipes.results import markdown
 from amlp_fairseq.usage import positive
 from benchmarks.decoding import random_words
-from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends
 from benchmarks.length import crossover, crossover_text, seconds
 from benchmarks.ops import MIB, peak_extra_memory
@@ -147,14 +147,11 @@ def main() -> None:
     precisions = [*dict.fromkeys(name for names in Ours.PRECISIONS.values() for name in names)]
     parser.add_argument("--precision", choices=precisions, default="float32")
     parser.add_argument("--iterations", type=positive, default=10)
-    for name, default in (("embed-dim", 512), ("ffn-embed-dim", 2048), ("layers", 6), ("heads", 8), ("words", 32000)):
-        parser.add_argument(f"--{name}", type=positive, default=default)
+    add_sizes(parser)
     parser.add_argument("--seconds", type=float, default=60, help="no more repetitions of what has taken this long")
     args, options = parse(parser)
     if args.precision not in Ours.PRECISIONS[args.device]:
         parser.error(f"--precision {args.precision} is not one of {', '.join(Ours.PRECISIONS[args.device])}")
-    if args.embed_dim % args.heads:
-        parser.error("the heads must divide the dimension")
     options["lengths"] = args.lengths = sorted(set(args.lengths))
     options["systems"] = args.systems = list(dict.fromkeys([BASE, *args.systems]))
     args.cuda_graphs = False

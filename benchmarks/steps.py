@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.results import markdown
 from amlp_fairseq.usage import positive
-from benchmarks.harness import finish, options_parser, parse, rounds
+from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends
 
 AAN, FFN, CACHED, UNCACHED, CONV = SYSTEMS = (
@@ -299,8 +299,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = options_parser(__doc__, repeats=3)
-    for name, default in (("embed-dim", 512), ("ffn-embed-dim", 2048), ("layers", 6), ("heads", 8), ("words", 32000)):
-        parser.add_argument(f"--{name}", type=positive, default=default)
+    add_sizes(parser)
     parser.add_argument("--length", type=positive, default=60, help="words of the output")
     parser.add_argument("--source-length", type=positive, default=30, help="words of the input")
     parser.add_argument("--rows", type=positive, default=4, help="hypotheses in the timing of steps")
@@ -309,8 +308,6 @@ def main() -> None:
     args, options = parse(parser)
     if args.length < 2:
         parser.error("--length must be at least 2")
-    if args.embed_dim % args.heads:
-        parser.error("the heads must divide the dimension")
     if args.words < 2 * max(args.beams):
         parser.error("--words must be at least twice the largest beam")
 

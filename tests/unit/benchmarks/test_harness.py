@@ -34,6 +34,14 @@ def test_numbers_from_one(
     assert message.endswith(f"argument {option}: '0': a number from 1 is needed")
 
 
+@pytest.mark.parametrize("script", [decoding, length, long_inputs, steps])
+def test_heads_that_do_not_divide(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(script, monkeypatch, capsys, "--embed-dim", 16, "--heads", 3)
+    assert message.endswith("the heads must divide the dimension")
+
+
 @pytest.mark.parametrize("option", ["--out", "--plot"])
 @pytest.mark.parametrize("script", ALL)
 def test_folders_that_do_not_exist(
