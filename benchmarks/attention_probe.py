@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,16 +52,16 @@ def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
             words = q.new_ones(len(q), q.size(2)).bool() if padding_mask is None else ~padding_mask
             found["between_positions"] = between_positions(out, words)
             if isinstance(attention, AMLP):
-                k, key_padding_mask = memory["k"], memory.get("padding_mask")
-                l_t, _ = attention.adaptive_weights(q, k, memory["v"], padding_mask, key_padding_mask)
+                l_t, _ = attention.adaptive_weights(q, memory, padding_mask)
                 activations = attention.activation(q @ (l_t * attention.scaling).mT)
                 at_words = activations.transpose(1, 2)[words]
                 found["activation_entropy"] = relative_entropy(at_words, at_words.size(-1))
                 if isinstance(attention, AMLPPQuery):
-                    keys = k.new_zeros(len(k), k.size(2)).bool() if key_padding_mask is None else key_padding_mask
-                    scores = (attention.pool_scaling * l_t @ k.mT).masked_fill(keys[:, None, None], -math.inf)
+                    k = memory["k"]
+                    bias = memory.get("bias", k.new_zeros(len(k), 1, 1, k.size(2)))
+                    scores = attention.pool_scaling * l_t @ k.mT + bias
                     maps = (activations @ scores.softmax(dim=-1)).transpose(1, 2)[words]
-                    lengths = (~keys).sum(dim=1)[:, None, None].expand(*words.shape, q.size(1))[words]
+                    lengths = bias[:, 0].eq(0).sum(dim=2, keepdim=True).expand(*words.shape, q.size(1))[words]
                     found["map_entropy"] = relative_entropy(maps, lengths)
         return out, weights
 

@@ -20,7 +20,7 @@ from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
 from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions
-from amlp_fairseq.attention.softmax import attend, padding_bias
+from amlp_fairseq.attention.softmax import attend, padding_bias, with_bias
 from amlp_fairseq.attention.state import State
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
@@ -112,8 +112,7 @@ class AMLP(MultiHeadAttention):
         positions: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        weights = self.adaptive_weights(q, memory["k"], memory["v"], padding_mask, memory.get("padding_mask"))
-        weights = self.ready_weights(*weights, q)
+        weights = self.ready_weights(*self.adaptive_weights(q, memory, padding_mask), q)
         # Positions outermost, the layout in which the heads are joined.
         chunks = q.split(CPU_CHUNK if q.device.type == "cpu" else CHUNK, dim=2)
         outputs = [self.perceptron(chunk, *weights).permute(2, 0, 1, 3) for chunk in chunks]
@@ -131,11 +130,9 @@ class AMLP(MultiHeadAttention):
         out = self.dropout_module(self.activation(q @ weight_1)) @ weight_2
         return out if self.norm is None else self.norm(out)
 
-    def adaptive_weights(
-        self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Lᵀ and W, both (B, H, c, d_h), from queries (B, H, n, d_h), keys and values (B, H, m, d_h) and their
-        padding masks, (B, n) and (B, m)."""
+    def adaptive_weights(self, q: Tensor, memory: Memory, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Lᵀ and W, both (B, H, c, d_h), from queries (B, H, n, d_h) with padding mask (B, n), and the memory of keys
+        and values."""
         raise NotImplementedError
 
 
@@ -167,16 +164,20 @@ class AMLPCov(RunningSums, AMLP):
         temperatures = torch.full((3, self.num_heads), float(options.amlp_temperature))
         self.temperature = None if options.no_amlp_temperature else nn.Parameter(temperatures)
 
-    def adaptive_weights(
-        self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        t_q, t_k, t_v = (None, None, None) if self.temperature is None else self.temperature
-        options = {"normalize": self.normalize, "backend": self.spec.options.operator_backend}
-        of_q = cross_covariance(q, q, t_q, q_padding_mask, **options)
-        of_k = cross_covariance(k, k, t_k, k_padding_mask, **options)
-        of_kv = cross_covariance(k, v, t_v, k_padding_mask, **options)
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+        """``k``: softmax(KᵀK), ``v``: softmax(KᵀV), both (B, H, d_h, d_h)."""
+        return {"k": self._covariance(1, k, k, padding_mask), "v": self._covariance(2, k, v, padding_mask)}
+
+    def adaptive_weights(self, q: Tensor, memory: Memory, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        of_q = self._covariance(0, q, q, padding_mask)
         with torch.autocast(q.device.type, enabled=False):  # small, and in float32 at least
-            return self._from_covariances(self.c_q, self.c_k, of_q, of_k, of_kv)
+            return self._from_covariances(self.c_q, self.c_k, of_q, memory["k"], memory["v"])
+
+    def _covariance(self, number: int, x: Tensor, y: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """softmax(XᵀY), with the temperatures of this number."""
+        temperature = None if self.temperature is None else self.temperature[number]
+        backend = self.spec.options.operator_backend
+        return cross_covariance(x, y, temperature, padding_mask, normalize=self.normalize, backend=backend)
 
     def _from_covariances(
         self, c_q: Tensor, c_k: Tensor, of_q: Tensor, of_k: Tensor, of_kv: Tensor
@@ -259,20 +260,22 @@ class AMLPPQuery(AMLP):
         self.pool_scaling = self.scaling if self.scale == "all" else 1.0
         self.fuse = nn.Linear(2 * self.head_dim, self.head_dim)
 
-    def adaptive_weights(
-        self, q: Tensor, k: Tensor, v: Tensor, q_padding_mask: Tensor | None, k_padding_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        q_hat = exponential_moving_average(q, self.beta, q_padding_mask)
-        if self.bias_correction:
-            q_hat = q_hat / self._corrections(q, q_padding_mask).to(q)
-        from_q = self._pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_padding_mask)
-        from_k = self._pool(self.c_k.expand(len(k), -1, -1, -1), k, k, k_padding_mask)
-        l_t = self.fuse(torch.cat([from_q, from_k], dim=-1))
-        return l_t, self._pool(l_t, k, v, k_padding_mask)
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+        return with_bias(k, v, padding_mask)
 
-    def _pool(self, queries: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+    def adaptive_weights(self, q: Tensor, memory: Memory, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        q_hat = exponential_moving_average(q, self.beta, padding_mask)
+        if self.bias_correction:
+            q_hat = q_hat / self._corrections(q, padding_mask).to(q)
+        k, v, bias = memory["k"], memory["v"], memory.get("bias")
+        q_bias = None if padding_mask is None else padding_bias(padding_mask, q)
+        from_q = self._pool(self.c_q.expand(len(q), -1, -1, -1), q_hat, q_hat, q_bias)
+        from_k = self._pool(self.c_k.expand(len(k), -1, -1, -1), k, k, bias)
+        l_t = self.fuse(torch.cat([from_q, from_k], dim=-1))
+        return l_t, self._pool(l_t, k, v, bias)
+
+    def _pool(self, queries: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(queries · Kᵀ) V: (B, H, c, d_h)."""
-        bias = None if padding_mask is None else padding_bias(padding_mask, k)
         return attend(queries, k, v, bias, self.pool_scaling)
 
     def _corrections(self, q: Tensor, padding_mask: Tensor | None) -> Tensor:

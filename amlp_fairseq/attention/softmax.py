@@ -28,8 +28,7 @@ class SoftmaxAttention(MultiHeadAttention):
     growing = ("kv",)
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
-        memory = {"k": k, "v": v}
-        return memory if padding_mask is None else {**memory, "bias": padding_bias(padding_mask, k)}
+        return with_bias(k, v, padding_mask)
 
     def read(
         self,
@@ -106,6 +105,12 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
             bias = bias.expand(-1, heads, -1, -1).flatten(0, 1)
         scores = torch.baddbmm(bias, q, k.mT)
     return torch.bmm(scores.softmax(dim=-1), v).view(batch, heads, queries, width)
+
+
+def with_bias(k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+    """Keys and values (B, H, S, d_h), and as ``bias`` that of their padding mask (B, S)."""
+    memory = {"k": k, "v": v}
+    return memory if padding_mask is None else {**memory, "bias": padding_bias(padding_mask, k)}
 
 
 def padding_bias(padding_mask: Tensor, like: Tensor) -> Tensor:

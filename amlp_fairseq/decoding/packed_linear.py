@@ -81,7 +81,7 @@ def pack(
         compiled = compiled_map(weight, bias) if dtype == torch.float32 else None
         if compiled is not None:
             return CompiledMap(compiled, relu)
-        if dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available():
+        if dtype in _one_dnn_dtypes():
             return OneDnnMap(weight, bias, relu)
 
     def apply(x: Tensor) -> Tensor:
@@ -89,6 +89,13 @@ def pack(
         return (out.relu() if relu else out).to(x.dtype)
 
     return apply
+
+
+def _one_dnn_dtypes() -> tuple[torch.dtype, ...]:
+    """The types that oneDNN multiplies on this processor: bfloat16 needs AVX-512."""
+    if not torch.backends.mkldnn.is_available():
+        return ()
+    return (torch.float32, torch.bfloat16) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else (torch.float32,)
 
 
 class PackedLinear(nn.Linear):
