@@ -1,16 +1,29 @@
-"""Self-attentions that are not softmax attention, in C++ (``ops/cpu_layers``)."""
+"""Attentions that are not softmax attention, in C++ (``ops/cpu_layers``)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from amlp_fairseq.attention.abc import ABCAttention
+from amlp_fairseq.attention.amlp import ACTIVATIONS, AMLPCov, AMLPPQuery
 from amlp_fairseq.attention.average import AverageAttention
 from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS, ConvolutionBlock, DynamicConv
+from amlp_fairseq.attention.multihead import Memory
+from amlp_fairseq.attention.softmax import padding_bias
 from amlp_fairseq.decoding.packed_linear import CompiledMap, PackedLinear
-from amlp_fairseq.ops.cpu_layers import compiled_average, compiled_convolution
+from amlp_fairseq.ops.cpu_layers import (
+    compiled_amlp_cov,
+    compiled_amlp_pquery,
+    compiled_average,
+    compiled_bounded_memory,
+    compiled_convolution,
+)
+
+#: Attentions of linear cost with the linear maps of softmax attention, see ``compiled_linear_attention``.
+LINEAR = (ABCAttention, AMLPCov, AMLPPQuery)
 
 
 def compiled_self_attention(attention: Any) -> Any:
@@ -19,6 +32,40 @@ def compiled_self_attention(attention: Any) -> Any:
     if type(attention) is AverageAttention:
         return _average(attention)
     return _convolution(attention, attention.conv) if isinstance(attention, ConvolutionBlock) else None
+
+
+def compiled_linear_attention(attention: Any) -> Any:
+    """One of ``LINEAR``, not causal, for ``compiled_layers``; None where it has another activation than softmax, or
+    parameters that are not float32 or whose linear map has not been compiled."""
+    if any(parameter.dtype != torch.float32 for parameter in attention.parameters()):
+        return None
+    if isinstance(attention, ABCAttention):
+        of_k, of_v = (each.weight.detach() for each in (attention.k_control, attention.v_control))
+        return compiled_bounded_memory(of_k, of_v, attention.scaling)
+    if attention.activation is not ACTIVATIONS["softmax"]:
+        return None
+    shared = attention.c_q.detach(), attention.c_k.detach(), attention.scaling, attention.norm
+    if isinstance(attention, AMLPCov):
+        ones = torch.ones(3, attention.num_heads)
+        temperatures = ones if attention.temperature is None else attention.temperature.detach()
+        return compiled_amlp_cov(*shared, temperatures, attention.normalize, attention.published)
+    fuse = _compiled(attention.fuse)
+    if fuse is None:
+        return None
+    return compiled_amlp_pquery(*shared, fuse, attention.beta, attention.bias_correction, attention.pool_scaling)
+
+
+class CompiledMemory:
+    """The part of a cross-attention of ``LINEAR`` that reads a source, for ``compiled_layers``."""
+
+    def __init__(self, attention: Any) -> None:
+        self.attention, self.compiled = attention, compiled_linear_attention(attention)
+
+    def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+        """See ``MultiHeadAttention.remember``."""
+        k, v = self.attention.project(source, "kv")
+        bias = None if padding_mask is None else padding_bias(padding_mask, k)
+        return dict(zip(("k", "v", "bias"), self.compiled.remember(k, v, bias), strict=False))
 
 
 def _average(attention: AverageAttention) -> Any:

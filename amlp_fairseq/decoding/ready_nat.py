@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.softmax import SoftmaxAttention, padding_bias
+from amlp_fairseq.attention.softmax import padding_bias
 from amlp_fairseq.decoding.captured_pass import CapturedPass
+from amlp_fairseq.decoding.compiled_attentions import LINEAR, CompiledMemory
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.decoding.softmax_layers import join_encoder_layers, parallel_layers
@@ -44,8 +45,8 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
 
 
 def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
-    """Put ``ParallelLayers`` in the place of a decoder's layers, and say so, if they are
-    ``NATDecoderLayer`` with softmax attention and ReLU.
+    """Put ``ParallelLayers`` in the place of a decoder's layers, and say so, if they are ``NATDecoderLayer`` with ReLU
+    and softmax attention, or attentions of linear cost that are in C++.
 
     Args:
         decoder: has packed linear maps; it is changed.
@@ -68,7 +69,7 @@ def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
 class _OneSource(nn.Module):
     """A cross-attention that keeps the memory of a source for as long as it is called with the same one."""
 
-    def __init__(self, attention: MultiHeadAttention) -> None:
+    def __init__(self, attention: Any) -> None:
         super().__init__()
         self.attention = attention
         self.source: Tensor | None = None
@@ -100,10 +101,11 @@ class _NATLayers(nn.Module):
         repos: whether a causal self-attention follows the other one.
     """
 
-    def __init__(self, layers: Any, attentions: Sequence[SoftmaxAttention], repos: bool) -> None:
+    def __init__(self, layers: Any, attentions: Sequence[MultiHeadAttention], repos: bool) -> None:
         super().__init__()
         self.layers, self.repos = layers, repos
-        self.attentions = [*map(_OneSource, attentions)]
+        readers = (CompiledMemory(each) if isinstance(each, LINEAR) else each for each in attentions)
+        self.attentions = [*map(_OneSource, readers)]
 
     def forward(
         self,

@@ -8,7 +8,8 @@ docs/glossary.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
-from amlp_fairseq.decoding.compiled_attentions import compiled_self_attention
+from amlp_fairseq.decoding.compiled_attentions import LINEAR, compiled_linear_attention, compiled_self_attention
 from amlp_fairseq.decoding.packed_linear import (
     CompiledMap,
     Int8Map,
@@ -82,19 +83,23 @@ def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:
 
 def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
     """``ParallelLayers.forward`` of an encoder's or decoder's layers, with the attentions of each and their norms, in
-    C++ also with average attention or convolutions as an encoder's self-attentions; None where one has another
-    attention or activation, or drops out, or its maps are of no kind for that."""
-    others = [attention for layer in blocks for attention, _ in layer if type(attention) is not SoftmaxAttention]
+    C++ also with attentions of linear cost, and with average attention or convolutions as an encoder's self-attentions;
+    None where one has another attention or activation, or drops out, or its maps are of no kind for that."""
+    usual = (SoftmaxAttention, *LINEAR)
+    others = [attention for layer in blocks for attention, _ in layer if type(attention) not in usual]
     if others and len(others) < sum(map(len, blocks)):
         return None
     if any(layer.activation_fn is not F.relu for layer in module.layers) or drops_out(module):
         return None
     maps: list[Any] = []
     norms: list[nn.LayerNorm] = []
+    linear: dict[int, Any] = {}
     for layer, attentions in zip(module.layers, blocks, strict=True):
         for attention, norm in attentions:
             if not others:
                 maps += [attention.packed.get("qkv", attention.packed.get("q")), attention.packed.get("out")]
+            if type(attention) in LINEAR:
+                linear[len(norms)] = attention
             norms.append(norm)
         fc1 = pack(layer.fc1.weight, layer.fc1.bias, decode_dtype, relu=True)
         fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=True)
@@ -104,7 +109,8 @@ def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNo
     if others:
         compiled = _with_others(others, maps, norms, 1, first.normalize_before)
         return None if compiled is None else compiled.parallel
-    return _at_once((_Int8Parallel, _OneDnnParallel), maps, norms, first.self_attn.num_heads, first.normalize_before)
+    heads, norm_first = first.self_attn.num_heads, first.normalize_before
+    return _at_once((_Int8Parallel, _OneDnnParallel), maps, norms, heads, norm_first, linear)
 
 
 class EncoderLayers(nn.Module):
@@ -126,16 +132,27 @@ def drops_out(module: nn.Module) -> bool:
 
 
 def _at_once(
-    kinds: tuple[Any, Any], maps: Sequence[Any], norms: Sequence[nn.LayerNorm], heads: int, norm_first: bool
+    kinds: tuple[Any, Any],
+    maps: Sequence[Any],
+    norms: Sequence[nn.LayerNorm],
+    heads: int,
+    norm_first: bool,
+    linear: Mapping[int, Any] = MappingProxyType({}),
 ) -> Any:
     """``forward`` of the first or the second kind, for int8 or oneDNN, in C++ if that has been compiled and otherwise
-    in TorchScript; None if the maps are of neither."""
+    in TorchScript; None if the maps are of neither, or if they are not in C++ and there are attentions of linear cost.
+
+    Args:
+        linear: these attentions by the numbers of their blocks.
+    """
     if all(isinstance(each, CompiledMap) for each in maps):
-        layers = compiled_layers([each.compiled for each in maps], norms, heads, norm_first)
-        if layers is not None:
-            return layers.step if issubclass(kinds[0], StepLayers) else layers.parallel
+        compiled = {block: compiled_linear_attention(each) for block, each in linear.items()}
+        if all(each is not None for each in compiled.values()):
+            layers = compiled_layers([each.compiled for each in maps], norms, heads, norm_first, linear=compiled)
+            if layers is not None:
+                return layers.step if issubclass(kinds[0], StepLayers) else layers.parallel
     for kind, of in ((kinds[0], Int8Map), (kinds[1], OneDnnMap)):
-        if all(isinstance(each, of) and each.bias is not None for each in maps):
+        if not linear and all(isinstance(each, of) and each.bias is not None for each in maps):
             return scripted(kind(maps, norms, heads, norm_first)).forward
     return None
 

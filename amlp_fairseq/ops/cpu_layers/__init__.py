@@ -2,7 +2,10 @@
 
 from amlp_fairseq.ops.cpu_layers.layers import (
     SOURCE,
+    compiled_amlp_cov,
+    compiled_amlp_pquery,
     compiled_average,
+    compiled_bounded_memory,
     compiled_convolution,
     compiled_decoder,
     compiled_embedding,
@@ -12,7 +15,10 @@ from amlp_fairseq.ops.cpu_layers.layers import (
 
 __all__ = [
     "SOURCE",
+    "compiled_amlp_cov",
+    "compiled_amlp_pquery",
     "compiled_average",
+    "compiled_bounded_memory",
     "compiled_convolution",
     "compiled_decoder",
     "compiled_embedding",

@@ -15,9 +15,15 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.class_<SelfAttention>("SelfAttention")
       .def_static("average", &average_attention)
       .def_static("convolution", &convolution);
+  library.class_<LinearAttention>("LinearAttention")
+      .def_static("bounded_memory", &bounded_memory)
+      .def_static("amlp_cov", &amlp_cov)
+      .def_static("amlp_pquery", &amlp_pquery)
+      .def("remember", &LinearAttention::remember);
   library.class_<SoftmaxLayers>("SoftmaxLayers")
       .def(torch::init<std::vector<Map>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool,
-                       std::vector<c10::intrusive_ptr<SelfAttention>>>())
+                       std::vector<c10::intrusive_ptr<SelfAttention>>,
+                       const std::vector<c10::intrusive_ptr<LinearAttention>>&, const std::vector<int64_t>&>())
       .def("step", &SoftmaxLayers::step)
       .def("parallel", &SoftmaxLayers::parallel);
   library.class_<Decoder>("Decoder")

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "linear_attentions.h"
 #include "self_attentions.h"
 #include "softmax_attention.h"
 
@@ -19,12 +20,15 @@ struct Rows {
 
 class SoftmaxLayers : public torch::CustomClassHolder {
  public:
-  // Of all maps, and of all norms weights and biases. Where the layers' self-attentions are others, these are given. See
-  // decoding/softmax_layers.py.
+  // Of all maps, and of all norms weights and biases. Where the layers' self-attentions are others, these are given, and of
+  // attentions of linear cost the numbers of their blocks. See decoding/softmax_layers.py.
   SoftmaxLayers(std::vector<Map> maps, std::vector<Tensor> norm_weights, std::vector<Tensor> norm_biases, double eps,
-                int64_t heads, bool norm_first, std::vector<c10::intrusive_ptr<SelfAttention>> others)
+                int64_t heads, bool norm_first, std::vector<c10::intrusive_ptr<SelfAttention>> others,
+                const std::vector<c10::intrusive_ptr<LinearAttention>>& linear, const std::vector<int64_t>& blocks)
       : maps_(std::move(maps)), norm_weights_(std::move(norm_weights)), norm_biases_(std::move(norm_biases)),
-        others_(std::move(others)), eps_(eps), heads_(heads), norm_first_(norm_first) {}
+        others_(std::move(others)), linear_(norm_weights_.size()), eps_(eps), heads_(heads), norm_first_(norm_first) {
+    for (size_t i = 0; i < blocks.size(); i++) linear_[blocks[i]] = linear[i];
+  }
 
   // See StepLayers.forward.
   Tensor step(const Tensor& inputs, const Tensor& slots, int64_t end, const std::optional<Tensor>& bias,
@@ -46,7 +50,7 @@ class SoftmaxLayers : public torch::CustomClassHolder {
         others_[layer]->step(inputs_of(rows, block), words, state, end - words, rows.second);
         add_second(rows, block);
       }
-      over_source(rows, block + 1, ks[layer], vs[layer], source_bias, false);
+      over_source(rows, block + 1, ks[layer], vs[layer], source_bias, {}, false);
       feed_forward(rows, block + 2);
     }
     return out;
@@ -68,7 +72,7 @@ class SoftmaxLayers : public torch::CustomClassHolder {
       }
       block++;
       if (future.has_value()) over_all(rows, block++, sentences, future);
-      if (!ks.empty()) over_source(rows, block++, ks[layer], vs[layer], source_bias, true);
+      if (!ks.empty()) over_source(rows, block++, ks[layer], vs[layer], source_bias, bias, true);
       feed_forward(rows, block++);
     }
     return out;
@@ -78,6 +82,7 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   std::vector<Map> maps_;
   std::vector<Tensor> norm_weights_, norm_biases_;
   std::vector<c10::intrusive_ptr<SelfAttention>> others_;
+  std::vector<c10::intrusive_ptr<LinearAttention>> linear_;  // of blocks that have one
   double eps_;
   int64_t heads_;
   bool norm_first_;
@@ -127,10 +132,16 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     add(rows, block, rows.first);
   }
 
+  // Cross-attention; `own`: the bias of the words themselves.
   void over_source(Rows& rows, int64_t block, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
-                   bool many) const {
+                   const std::optional<Tensor>& own, bool many) const {
     first_map(rows, block, false);
-    attend(rows, k.size(0), 1, table_of(k), table_of(v), bias, many);
+    const int64_t sentences = k.size(0), words = rows.count / sentences, width = rows.width / heads_;
+    if (linear_[block])
+      linear_[block]->over_source(rows.first.data(), table_of(k), table_of(v), Bias(bias, 1), sentences, words, heads_, width,
+                                  Bias(own, 1), rows.read);
+    else
+      attend(rows, sentences, 1, table_of(k), table_of(v), bias, many);
     add(rows, block, rows.read);
   }
 
@@ -140,7 +151,10 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     const int64_t words = rows.count / sentences, width = rows.width, step = 3 * width;
     const float* keys = rows.first.data() + width;
     const Table k{keys, words, words * step, width / heads_, step};
-    attend(rows, sentences, 3, k, {keys + width, words, k.sentence, k.head, k.position}, bias, true);
+    if (linear_[block])
+      linear_[block]->over_all(rows.first.data(), sentences, words, heads_, width / heads_, Bias(bias, 1), rows.read);
+    else
+      attend(rows, sentences, 3, k, {keys + width, words, k.sentence, k.head, k.position}, bias, true);
     add(rows, block, rows.read);
   }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ def compiled_layers(
     heads: int,
     norm_first: bool,
     others: Sequence[Any] = (),
+    linear: Mapping[int, Any] = MappingProxyType({}),
 ) -> Any:
     """An object with the methods ``step`` and ``parallel``, which are ``forward`` of ``StepLayers`` and of
     ``ParallelLayers``; None for norms of another type than float32.
@@ -54,13 +56,16 @@ def compiled_layers(
         norms, heads, norm_first: see ``SoftmaxLayers``.
         others: the layers' self-attentions where they are not softmax attention, what ``compiled_average`` or
             ``compiled_convolution`` has given; these have no maps among ``maps``.
+        linear: by the numbers of their blocks attentions of linear cost, which have maps as softmax attention has: what
+            ``compiled_bounded_memory``, ``compiled_amlp_cov`` or ``compiled_amlp_pquery`` has given.
     """
     weights = [norm.weight.detach() for norm in norms]
     if any(weight.dtype != torch.float32 for weight in weights):
         return None
     biases = [norm.bias.detach() for norm in norms]
     classes = torch.classes.amlp_fairseq
-    return classes.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first, [*others])
+    attentions = [*others], [*linear.values()], [*linear]
+    return classes.SoftmaxLayers([*maps], weights, biases, norms[0].eps, heads, norm_first, *attentions)
 
 
 def compiled_average(inner: Any, outer: Any, gates: Any, width: int, z: int) -> Any:
@@ -89,6 +94,53 @@ def compiled_convolution(first: Any, last: Any, kernels: Any, *sizes: int, glu: 
     return convolution(first, last, dynamic, static, *sizes, glu, softmax)
 
 
+def compiled_bounded_memory(of_k: Tensor, of_v: Tensor, scaling: float) -> Any:
+    """``ABCAttention`` for ``compiled_layers``.
+
+    Args:
+        of_k, of_v: W_φ of keys and of values, (c, d_h).
+        scaling: 1/√d_h.
+    """
+    return torch.classes.amlp_fairseq.LinearAttention.bounded_memory(of_k, of_v, scaling)
+
+
+def compiled_amlp_cov(
+    c_q: Tensor, c_k: Tensor, scaling: float, norm: nn.LayerNorm | None, temperatures: Tensor, *switches: bool
+) -> Any:
+    """``AMLPCov`` for ``compiled_layers``.
+
+    Args:
+        c_q, c_k: (H, c, d_h).
+        scaling: of the argument of σ₁, which is softmax.
+        norm: behind the heads.
+        temperatures: (3, H).
+        switches: whether channels are normalised, and ``--amlp-published-contraction``.
+    """
+    create = torch.classes.amlp_fairseq.LinearAttention.amlp_cov
+    return create(c_q, c_k, scaling, *_norm_of(norm), temperatures, *switches)
+
+
+def compiled_amlp_pquery(
+    c_q: Tensor, c_k: Tensor, scaling: float, norm: nn.LayerNorm | None, fuse: Any, beta: float, corrected: bool,
+    pool_scaling: float,
+) -> Any:  # fmt: skip
+    """``AMLPPQuery`` for ``compiled_layers``.
+
+    Args:
+        c_q, c_k, scaling, norm: see ``compiled_amlp_cov``.
+        fuse: what ``compiled_map`` has given, of W_o and b.
+        beta, corrected: β, and ``--amlp-ema-bias-correction``.
+        pool_scaling: of the arguments of the softmaxes over positions.
+    """
+    create = torch.classes.amlp_fairseq.LinearAttention.amlp_pquery
+    return create(c_q, c_k, scaling, *_norm_of(norm), fuse, beta, corrected, pool_scaling)
+
+
+def _norm_of(norm: nn.LayerNorm | None) -> tuple[Tensor | None, Tensor | None, float]:
+    """Weight, bias and ε."""
+    return (None, None, 0.0) if norm is None else (norm.weight.detach(), norm.bias.detach(), norm.eps)
+
+
 def compiled_decoder(
     layers: Any, table: Tensor, scale: float, starts: int, norm: nn.LayerNorm | None, output: Any
 ) -> Any:
@@ -100,5 +152,4 @@ def compiled_decoder(
         norm: behind the layers.
         output: the map to logits, what ``compiled_map`` has given.
     """
-    weight, bias, eps = (None, None, 0.0) if norm is None else (norm.weight.detach(), norm.bias.detach(), norm.eps)
-    return torch.classes.amlp_fairseq.Decoder(layers, table, scale, starts, weight, bias, eps, output)
+    return torch.classes.amlp_fairseq.Decoder(layers, table, scale, starts, *_norm_of(norm), output)

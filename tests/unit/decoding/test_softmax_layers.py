@@ -20,6 +20,18 @@ from amlp_fairseq.decoding.softmax_layers import decoder_layers
 EOS = 2
 
 
+def in_cpp(operators: str, decode_dtype: str | None) -> bool:
+    """Whether maps are: those in int8 only on processors with VNNI."""
+    if operators != "C++" or decode_dtype == "bfloat16":
+        return False
+    return decode_dtype is None or bool(torch.ops.amlp_fairseq.has_int8())
+
+
+def at_once(decode_dtype: str | None) -> bool:
+    """Whether layers of softmax attention are one call: in bfloat16 only where oneDNN has it."""
+    return decode_dtype != "bfloat16" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 pytestmark = pytest.mark.usefixtures("operators")
 
 
@@ -63,7 +75,7 @@ def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: i
         tolerance = 0.1 if decode_dtype == "int8" else 1e-5
     widths = {"encoder_embed_dim": width, "decoder_embed_dim": width}
     task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **widths)
-    assert model.decoder.layers_at_once is not None
+    assert (model.decoder.layers_at_once is not None) == at_once(decode_dtype)
     compare_steps(task, model, [2] * 36, tolerance)
 
 
@@ -92,7 +104,7 @@ def test_other_self_attentions_in_cpp(
     """One step after the other, and two at once. An input may be rounded to another of int8's steps."""
     tolerance = 0.1 if decode_dtype == "int8" else tolerance
     task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **options)
-    assert (model.decoder.layers_at_once is not None) == (operators == "C++")
+    assert (model.decoder.layers_at_once is not None) == in_cpp(operators, decode_dtype)
     compare_steps(task, model, [2, 2, 4] * 4, tolerance)
 
 
@@ -146,7 +158,7 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
     task = toy.task(12, num_directions=2)
     encoder = toy.model(task, encoder_normalize_before=norm_first, encoder_layers=3).encoder.eval()
     ready, packed = ready_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
-    assert (len(ready.layers), len(encoder.layers)) == (1, 3)
+    assert (len(ready.layers), len(encoder.layers)) == (1 if at_once(decode_dtype) else 3, 3)
     for sources in (toy.random_sources(3, 12), torch.randint(4, 16, (2, longest)).tolist()):
         net_input = toy.batch(sources, task.src_dict)["net_input"]
         found = ready.forward_torchscript(net_input)
@@ -159,7 +171,10 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
             )
 
 
-@pytest.mark.parametrize("options", [{}, *OTHER_SELF_ATTENTIONS])
+LINEAR_SELF_ATTENTIONS = [{"decoder_self_attention_type": name} for name in ("abc", "amlp_cov", "amlp_pquery")]
+
+
+@pytest.mark.parametrize("options", [{}, *OTHER_SELF_ATTENTIONS, *LINEAR_SELF_ATTENTIONS])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("decode_dtype", [None, "int8"])
 @torch.inference_mode()
@@ -171,7 +186,7 @@ def test_encoders_with_other_self_attentions(
     task = toy.task(12, num_directions=2)
     encoder = toy.model(task, encoder_normalize_before=norm_first, **options).encoder.eval()
     ready, packed = ready_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
-    assert len(ready.layers) == (1 if operators == "C++" or not options else 2)
+    assert len(ready.layers) == (1 if in_cpp(operators, decode_dtype) or not options else 2)
     tolerance = 0.1 if decode_dtype == "int8" else tolerance
     for sources in (
         toy.random_sources(3, 12),
@@ -198,6 +213,22 @@ def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
     assert len(ready_encoder(encoder, None).layers) == 3
 
 
+def compare_passes(ready: Any, others: list[Any], tolerance: float) -> None:
+    """Several passes over each of two sources, with padding in these and in the targets."""
+    words, encoder = toy.dictionary(12), others[-1].encoder
+    for seed in (0, 1):
+        net_input = toy.batch([[words.bos(), *each] for each in toy.random_sources(3, 12, seed)], words)["net_input"]
+        encoder_out = encoder(net_input["src_tokens"], net_input["src_lengths"])
+        for longest in (6, 12):
+            tokens = torch.randint(4, len(words), (3, longest))
+            tokens[1, longest // 2 :] = words.pad()
+            found = ready.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
+            for other in others:
+                expected = other.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
+                kept = tokens.ne(words.pad())
+                torch.testing.assert_close(found[kept], expected[kept], atol=tolerance, rtol=0)
+
+
 @pytest.mark.parametrize("no_repos", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
@@ -205,32 +236,101 @@ def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
 def test_non_autoregressive_decoder(
     decode_dtype: str | None, norm_first: bool, no_repos: bool, operators: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several passes over each of two sources, with padding in these and in the targets."""
     options = {"decoder_normalize_before": norm_first, "no_repos": no_repos}
     model = toy.cmlmc(**options)
     monkeypatch.setattr(softmax_layers, "FEW", 8)
     ready = ready_nat(model, decode_dtype)
     monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
     packed = ready_nat(model, decode_dtype)
-    assert (len(ready.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (1, 2, 2)
-    words = toy.dictionary(12)
-    for seed in (0, 1):
-        net_input = toy.batch([[words.bos(), *each] for each in toy.random_sources(3, 12, seed)], words)["net_input"]
-        encoder_out = model.encoder(net_input["src_tokens"], net_input["src_lengths"])
-        for longest in (6, 12):
-            tokens = torch.randint(4, len(words), (3, longest))
-            tokens[1, longest // 2 :] = words.pad()
-            found = ready.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
-            for other in (packed, model) if decode_dtype is None else (packed,):
-                expected = other.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
-                kept = tokens.ne(words.pad())
-                rounded = decode_dtype == "int8" and operators == "C++"  # an input, to another of int8's steps
-                torch.testing.assert_close(found[kept], expected[kept], atol=0.1 if rounded else 1e-5, rtol=0)
+    layers = 1 if at_once(decode_dtype) else 2
+    assert (len(ready.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (layers, 2, 2)
+    rounded = decode_dtype == "int8" and operators == "C++"  # an input, to another of int8's steps
+    compare_passes(ready, [packed, model] if decode_dtype is None else [packed], 0.1 if rounded else 1e-5)
+
+
+def everywhere(attention: str, **options: Any) -> dict[str, Any]:
+    return {"decoder_self_attention_type": attention, "decoder_cross_attention_type": attention, **options}
+
+
+LINEAR_ATTENTIONS: list[dict[str, Any]] = [
+    everywhere("abc"),
+    {"decoder_cross_attention_type": "abc", "attention_inner_dim": 5},
+    everywhere("amlp_cov"),
+    everywhere("amlp_cov", amlp_published_contraction=True, no_amlp_output_norm=True),
+    everywhere("amlp_cov", no_amlp_temperature=True, no_amlp_normalize=True, amlp_scale="none"),
+    everywhere("amlp_pquery"),
+    everywhere("amlp_pquery", amlp_scale="all", amlp_ema_bias_correction=True, amlp_ema_beta=0.5),
+    everywhere("amlp_pquery", no_amlp_output_norm=True, attention_inner_dim=19),
+    {"decoder_self_attention_type": "amlp_pquery", "decoder_cross_attention_type": "amlp_cov"},
+    {"decoder_self_attention_type": "amlp_cov"},
+]
+
+
+def with_random_parameters(model: Any) -> Any:
+    """Temperatures and norms that are not 1, biases that are not 0."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("temperature", "attn.norm.weight")):
+                parameter.uniform_(0.5, 3)
+            elif name.endswith("bias"):
+                parameter.normal_(std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("options", LINEAR_ATTENTIONS)
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@pytest.mark.parametrize("no_repos", [False, True])
+@torch.inference_mode()
+def test_non_autoregressive_decoder_with_attentions_of_linear_cost(
+    no_repos: bool,
+    decode_dtype: str | None,
+    norm_first: bool,
+    options: dict[str, Any],
+    operators: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Against the attentions in Python, which test_formulas.py compares with the papers' equations."""
+    model = with_random_parameters(toy.cmlmc(decoder_normalize_before=norm_first, no_repos=no_repos, **options))
+    ready = ready_nat(model, decode_dtype)
+    monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
+    packed = ready_nat(model, decode_dtype)
+    layers = 1 if in_cpp(operators, decode_dtype) else 2
+    assert (len(ready.decoder.layers), len(packed.decoder.layers)) == (layers, 2)
+    compare_passes(ready, [packed, model] if decode_dtype is None else [packed], 0.2 if decode_dtype else 3e-5)
+
+
+@pytest.mark.parametrize("options", LINEAR_ATTENTIONS)
+@torch.inference_mode()
+def test_a_sentence_with_attentions_of_linear_cost_depends_on_that_sentence_alone(
+    options: dict[str, Any], operators: str
+) -> None:
+    """Bit for bit in C++, whatever is beside it."""
+    model, words = ready_nat(toy.cmlmc(**options), None), toy.dictionary(12)
+    if operators != "C++":
+        pytest.skip("PyTorch may add in another order for another number of rows")
+    sources = torch.randn(9, 3, 16)
+    padding = torch.arange(9) >= torch.tensor([[9], [4], [6]])
+    tokens = torch.randint(4, len(words), (3, 12)).masked_fill(torch.arange(12) >= torch.tensor([[5], [12], [8]]), 1)
+
+    def logits(some: slice, source: int, target: int) -> torch.Tensor:
+        encoder_out = {"encoder_out": [sources[:source, some]], "encoder_padding_mask": [padding[some, :source]]}
+        return model.decoder(normalize=False, prev_output_tokens=tokens[some, :target], encoder_out=encoder_out)
+
+    together = logits(slice(None), 9, 12)
+    for sentence, (source, target) in enumerate([(9, 5), (4, 12), (6, 8)]):
+        alone = logits(slice(sentence, sentence + 1), source, target)
+        assert torch.equal(together[sentence, :target], alone[0])
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"decoder_self_attention_type": "abc"}, {"decoder_cross_attention_type": "linear"}, {"activation_fn": "gelu"}],
+    [
+        {"decoder_self_attention_type": "linear"},
+        {"decoder_cross_attention_type": "linear"},
+        {"decoder_self_attention_type": "amlp_cov", "amlp_activation": "relu"},
+        {"activation_fn": "gelu"},
+    ],
 )
 def test_other_non_autoregressive_decoders_keep_their_layers(options: dict[str, Any]) -> None:
     assert len(ready_nat(toy.cmlmc(**options), None).decoder.layers) == 2

@@ -1,0 +1,331 @@
+// Attentions of linear cost, one sentence and head at a time: decoding/compiled_attentions.py. Notation: docs/glossary.md.
+
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "softmax_attention.h"
+
+namespace {
+
+// Numbers (rows, width), whose rows begin at multiples of `step`; each row has room for whole vectors.
+struct Matrix {
+  int64_t rows, width, step = whole_vectors(width);
+  std::vector<float> numbers = std::vector<float>(rows * step, 0);
+
+  float* row(int64_t i) { return numbers.data() + i * step; }
+  const float* row(int64_t i) const { return numbers.data() + i * step; }
+};
+
+// Rows of `from`, `step` apart; of words without those that are padding.
+Matrix gathered(const float* from, int64_t rows, int64_t width, int64_t step, const Bias& bias, int64_t sentence) {
+  Matrix result{rows, width};
+  result.rows = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    const float* own = bias.of(sentence, 0);
+    if (own == nullptr || own[i] == 0) std::copy_n(from + i * step, width, result.row(result.rows++));
+  }
+  return result;
+}
+
+// Of a table (H, …, …) the heads' matrices.
+std::vector<Matrix> heads_of(const Tensor& table) {
+  std::vector<Matrix> result;
+  for (int64_t h = 0; h < table.size(0); h++)
+    result.push_back(gathered(table.const_data_ptr<float>() + h * table.stride(0), table.size(1), table.size(2), table.stride(1),
+                              Bias(std::nullopt, 1), 0));
+  return result;
+}
+
+Matrix transposed(const Matrix& x) {
+  Matrix result{x.width, x.rows};
+  for (int64_t i = 0; i < x.rows; i++)
+    for (int64_t j = 0; j < x.width; j++) result.row(j)[i] = x.row(i)[j];
+  return result;
+}
+
+Matrix scaled(Matrix x, float factor) {
+  for (float& each : x.numbers) each *= factor;
+  return x;
+}
+
+Matrix product(const Matrix& x, const Matrix& y) {
+  Matrix result{x.rows, y.width};
+  const Blocks blocks(y.width);
+  for (int64_t block = 0; block < blocks.count; block++) {
+    const int64_t begin = blocks.first(block) * kLanes;
+    over_tiles(x.rows, blocks.size(block), [&]<int Rows, int Count>(int64_t row) {
+      multiply_tile<Rows, Count>(x.row(row), x.step, x.width, y.row(0) + begin, y.step, nullptr, result.row(row) + begin,
+                                 result.step, y.width - begin, false);
+    });
+  }
+  return result;
+}
+
+// softmax(q kᵀ) v, (q.rows, v.width).
+Matrix attended(const Matrix& q, const Matrix& k, const Matrix& v) {
+  Matrix scores = product(q, transposed(k));
+  for (int64_t i = 0; i < q.rows; i++) softmax(scores.row(i), nullptr, k.rows);
+  return product(scores, v);
+}
+
+// What a head keeps of keys and values, and then the keys and values (c, d_h) that its queries attend to.
+struct Memory {
+  Matrix k, v;
+};
+
+class LinearAttention : public torch::CustomClassHolder {
+ public:
+  // See make_memory of the attention in Python; of keys and values without padding.
+  virtual Memory make_memory(int64_t head, Memory words) const = 0;
+  // The keys and values that queries attend to, given these queries without padding.
+  virtual Memory slots(int64_t head, const Matrix& q, Memory memory) const = 0;
+  // What follows on a head's outputs.
+  virtual void finish(float*, int64_t) const {}
+
+  // What over_source takes: of keys and values (b, H, S, d_h) with the bias of padding their memories, and a bias if these need one.
+  virtual std::vector<Tensor> remember(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const {
+    const int64_t sentences = k.size(0), heads = k.size(1), width = k.size(3);
+    const Table keys = table_of(k), values = table_of(v);
+    const Bias bias(mask, 1);
+    const auto memory_of = [&](int64_t s, int64_t h) {
+      const auto words = [&](const Table& table) {
+        return gathered(table.at(s, h), table.positions, width, table.position, bias, s);
+      };
+      return make_memory(h, {words(keys), words(values)});
+    };
+    const int64_t rows = sentences == 0 ? 0 : memory_of(0, 0).k.rows, size = rows * width;
+    std::vector<Tensor> result;
+    for (int i = 0; i < 2; i++) result.push_back(at::empty({sentences, heads, rows, width}, k.options()));
+    at::parallel_for(0, sentences * heads, rows_for_a_thread(2 * keys.positions * size), [&](int64_t begin, int64_t end) {
+      for (int64_t each = begin; each < end; each++) {
+        const Memory memory = memory_of(each / heads, each % heads);
+        for (int64_t i = 0; i < rows; i++) {
+          std::copy_n(memory.k.row(i), width, result[0].mutable_data_ptr<float>() + each * size + i * width);
+          std::copy_n(memory.v.row(i), width, result[1].mutable_data_ptr<float>() + each * size + i * width);
+        }
+      }
+    });
+    return result;
+  }
+
+  // Self-attention of n words of each sentence, from queries, keys and values (b n, 3 C) to (b n, C).
+  void over_all(const float* qkv, int64_t sentences, int64_t n, int64_t heads, int64_t width, const Bias& bias,
+                std::vector<float>& out) const {
+    over_heads(qkv, 3 * heads * width, sentences, n, heads, width, bias, out, [&](int64_t s, int64_t h) {
+      const float* k = qkv + s * n * 3 * heads * width + (heads + h) * width;
+      const auto words = [&](const float* from) { return gathered(from, n, width, 3 * heads * width, bias, s); };
+      return make_memory(h, {words(k), words(k + heads * width)});
+    });
+  }
+
+  // Cross-attention of n words of each sentence, from queries (b n, C), to the memory of its source, tables (b, H, …, d_h).
+  void over_source(const float* q, const Table& k, const Table& v, const Bias& source_bias, int64_t sentences, int64_t n,
+                   int64_t heads, int64_t width, const Bias& bias, std::vector<float>& out) const {
+    over_heads(q, heads * width, sentences, n, heads, width, bias, out, [&](int64_t s, int64_t h) {
+      const auto words = [&](const Table& table) {
+        return gathered(table.at(s, h), table.positions, width, table.position, source_bias, s);
+      };
+      return Memory{words(k), words(v)};
+    });
+  }
+
+ private:
+  template <typename MemoryOf>
+  void over_heads(const float* q, int64_t step, int64_t sentences, int64_t n, int64_t heads, int64_t width, const Bias& bias,
+                  std::vector<float>& out, const MemoryOf& memory_of) const {
+    out.resize(sentences * n * heads * width);
+    at::parallel_for(0, sentences * heads, rows_for_a_thread(4 * n * width * width), [&](int64_t begin, int64_t end) {
+      for (int64_t each = begin; each < end; each++) {
+        const int64_t s = each / heads, h = each % heads;
+        const float* own = q + s * n * step + h * width;
+        const Memory read = slots(h, gathered(own, n, width, step, bias, s), memory_of(s, h));
+        float* to = out.data() + s * n * heads * width + h * width;
+        const Head head{own, read.k.numbers.data(), read.v.numbers.data(), to, n, read.k.rows, width, step, read.k.step,
+                        read.v.step, heads * width};
+        head.attend_many(Bias(std::nullopt, 1), 0);
+        for (int64_t word = 0; word < n; word++) finish(to + word * heads * width, width);
+      }
+    });
+  }
+};
+
+// See attention/abc.py.
+class BoundedMemory : public LinearAttention {
+ public:
+  // W_φ of keys and of values, (c, d_h), and 1/√d_h.
+  BoundedMemory(const Tensor& of_k, const Tensor& of_v, double scaling)
+      : of_k_(heads_of(of_k.unsqueeze(0)).front()), of_v_(heads_of(of_v.unsqueeze(0)).front()), scaling_(scaling) {}
+
+  Memory make_memory(int64_t, Memory words) const override {
+    return {attended(of_k_, words.k, words.k), attended(of_v_, words.v, words.v)};
+  }
+  Memory slots(int64_t, const Matrix&, Memory memory) const override {
+    return {scaled(std::move(memory.k), scaling_), std::move(memory.v)};
+  }
+
+ private:
+  const Matrix of_k_, of_v_;
+  const float scaling_;
+};
+
+// See AMLP of attention/amlp.py, with softmax as σ₁.
+class AMLP : public LinearAttention {
+ public:
+  // C_q and C_k (H, c, d_h), what scales Lᵀ, and the norm's weights, if there is one.
+  AMLP(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias, double eps)
+      : c_q_(heads_of(c_q)), c_k_(heads_of(c_k)), scaling_(scaling), weight_(std::move(weight)), bias_(std::move(bias)),
+        eps_(eps) {}
+
+  void finish(float* row, int64_t width) const override {
+    if (weight_.has_value())
+      normalize(row, row, width, weight_->const_data_ptr<float>(), bias_->const_data_ptr<float>(), eps_);
+  }
+
+ protected:
+  const std::vector<Matrix> c_q_, c_k_;
+
+  // See ready_weights.
+  Memory ready(Matrix l_t, Matrix w) const {
+    if (weight_.has_value())
+      for (int64_t i = 0; i < w.rows; i++) {
+        float sum = 0;
+        for (int64_t c = 0; c < w.width; c++) sum += w.row(i)[c];
+        for (int64_t c = 0; c < w.width; c++) w.row(i)[c] -= sum / w.width;
+      }
+    return {scaled(std::move(l_t), scaling_), std::move(w)};
+  }
+
+ private:
+  const float scaling_;
+  const std::optional<Tensor> weight_, bias_;
+  const float eps_;
+};
+
+// See AMLPCov.
+class AMLPCov : public AMLP {
+ public:
+  // The temperatures (3, H), whether channels are normalised, and --amlp-published-contraction.
+  AMLPCov(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias, double eps,
+          Tensor temperatures, bool normalized, bool published)
+      : AMLP(c_q, c_k, scaling, std::move(weight), std::move(bias), eps),
+        temperatures_(std::move(temperatures)), normalized_(normalized), published_(published) {}
+
+  Memory make_memory(int64_t head, Memory words) const override {
+    return {covariance(1, head, words.k, words.k), covariance(2, head, words.k, words.v)};
+  }
+
+  Memory slots(int64_t head, const Matrix& q, Memory memory) const override {
+    Matrix l_t = product(c_q_[head], covariance(0, head, q, q));
+    const Matrix of_k = product(c_k_[head], memory.k);
+    for (size_t i = 0; i < l_t.numbers.size(); i++) {
+      l_t.numbers[i] += of_k.numbers[i];
+      if (published_) l_t.numbers[i] = std::max(l_t.numbers[i], 0.0f);
+    }
+    Matrix w = product(l_t, published_ ? transposed(memory.v) : memory.v);
+    return ready(std::move(l_t), std::move(w));
+  }
+
+ private:
+  const Tensor temperatures_;
+  const bool normalized_, published_;
+
+  // See cross_covariance.
+  Matrix covariance(int64_t number, int64_t head, const Matrix& x, const Matrix& y) const {
+    Matrix result = product(transposed(x), y);
+    const float temperature = temperatures_.const_data_ptr<float>()[number * temperatures_.size(1) + head];
+    const std::vector<float> of_x = norms(x), of_y = norms(y);
+    for (int64_t d = 0; d < result.rows; d++) {
+      float* scores = result.row(d);
+      for (int64_t e = 0; e < result.width; e++) scores[e] *= temperature / (of_x[d] * of_y[e]);
+      softmax(scores, nullptr, result.width);
+    }
+    return result;
+  }
+
+  // Of the channels, or 1 if they are not normalised.
+  std::vector<float> norms(const Matrix& x) const {
+    std::vector<float> result(x.width, normalized_ ? 0.0f : 1.0f);
+    if (!normalized_) return result;
+    for (int64_t i = 0; i < x.rows; i++)
+      for (int64_t c = 0; c < x.width; c++) result[c] += x.row(i)[c] * x.row(i)[c];
+    for (float& each : result) each = std::max(std::sqrt(each), 1e-12f);
+    return result;
+  }
+};
+
+// See AMLPPQuery.
+class AMLPPQuery : public AMLP {
+ public:
+  // W_o and b as a map, β, whether averages are corrected, and what scales the pools' queries.
+  AMLPPQuery(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias, double eps,
+             Map fuse, double beta, bool corrected, double pool_scaling)
+      : AMLP(c_q, c_k, scaling, std::move(weight), std::move(bias), eps), fuse_(std::move(fuse)),
+        beta_(beta), corrected_(corrected), pool_scaling_(pool_scaling) {}
+
+  Memory make_memory(int64_t, Memory words) const override { return words; }
+  std::vector<Tensor> remember(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const override {
+    return mask.has_value() ? std::vector<Tensor>{k, v, *mask} : std::vector<Tensor>{k, v};
+  }
+
+  Memory slots(int64_t head, const Matrix& q, Memory memory) const override {
+    const Matrix averages = moving_average(q);
+    const Matrix from_q = pool(c_q_[head], averages, averages), from_k = pool(c_k_[head], memory.k, memory.k);
+    const int64_t c = from_q.rows, width = from_q.width;
+    std::vector<float> both(2 * c * width), fused;
+    for (int64_t i = 0; i < c; i++) {
+      std::copy_n(from_q.row(i), width, &both[2 * i * width]);
+      std::copy_n(from_k.row(i), width, &both[(2 * i + 1) * width]);
+    }
+    fuse_->product_into(fused, both.data(), c, false);
+    Matrix l_t = gathered(fused.data(), c, width, width, Bias(std::nullopt, 1), 0);
+    Matrix w = pool(l_t, memory.k, memory.v);
+    return ready(std::move(l_t), std::move(w));
+  }
+
+ private:
+  const Map fuse_;
+  const double beta_;
+  const bool corrected_;
+  const float pool_scaling_;
+
+  Matrix pool(const Matrix& queries, const Matrix& k, const Matrix& v) const {
+    return attended(scaled(queries, pool_scaling_), k, v);
+  }
+
+  Matrix moving_average(const Matrix& q) const {
+    Matrix result{q.rows, q.width};
+    const float beta = beta_, rest = 1 - beta_;
+    for (int64_t i = 0; i < q.rows; i++) {
+      const float* before = i == 0 ? nullptr : result.row(i - 1);
+      for (int64_t c = 0; c < q.width; c++)
+        result.row(i)[c] = rest * q.row(i)[c] + (before == nullptr ? 0 : beta * before[c]);
+    }
+    if (!corrected_) return result;
+    for (int64_t i = 0; i < q.rows; i++) {
+      const float divisor = 1 - std::pow(beta_, i + 1);
+      for (int64_t c = 0; c < q.width; c++) result.row(i)[c] /= divisor;
+    }
+    return result;
+  }
+};
+
+c10::intrusive_ptr<LinearAttention> bounded_memory(const Tensor& of_k, const Tensor& of_v, double scaling) {
+  return c10::make_intrusive<BoundedMemory>(of_k, of_v, scaling);
+}
+
+c10::intrusive_ptr<LinearAttention> amlp_cov(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight,
+                                             std::optional<Tensor> bias, double eps, Tensor temperatures, bool normalized,
+                                             bool published) {
+  return c10::make_intrusive<AMLPCov>(c_q, c_k, scaling, weight, bias, eps, temperatures, normalized, published);
+}
+
+c10::intrusive_ptr<LinearAttention> amlp_pquery(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight,
+                                                std::optional<Tensor> bias, double eps, Map fuse, double beta, bool corrected,
+                                                double pool_scaling) {
+  return c10::make_intrusive<AMLPPQuery>(c_q, c_k, scaling, weight, bias, eps, fuse, beta, corrected, pool_scaling);
+}
+
+}  // namespace
