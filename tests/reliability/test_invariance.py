@@ -12,6 +12,7 @@ from typing import Any
 import commands
 import pytest
 import torch
+import toy
 from conftest import SYSTEMS, TINY, System
 from fairseq import checkpoint_utils, options, tasks
 
@@ -114,9 +115,10 @@ def test_any_batch_gives_what_each_sentence_gives_alone(
     assert sorted(alone) == ids
     assert len({round(float(found[0]["score"]), 4) for found in alone.values()}) > len(ids) / 2  # the source matters
     # AMLP's covariances are small differences of large sums. In int8 the last bits of attention with padding may make
-    # another of its 8 bit values of an activation.
+    # another of its 8 bit values of an activation, of which there are half as many without VNNI.
     tolerance = {"float32": 5e-5 if row == "cmlmc_amlp_cov" else 1e-5, "int8": 0.1}[dtype]
-    close = (tolerance, len(ids) // 50 if dtype == "int8" else 0)
+    others = len(ids) // 50 if toy.VNNI else 1
+    close = (tolerance, others if dtype == "int8" else 0)
     mixed = decoding(random.Random(1).sample(ids, len(ids)))
     assert_same(mixed, alone, *close)
     assert_same(decoding(random.Random(2).sample(ids, len(ids))), mixed, 0.0)  # other places, nothing else

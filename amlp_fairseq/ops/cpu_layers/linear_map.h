@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/custom_class.h>
 
-#ifdef __AVX512VNNI__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -145,12 +145,29 @@ struct FloatWeights : Weights {
   }
 };
 
-#ifdef __AVX512VNNI__
-constexpr int64_t kGroup = 4;  // products that an instruction adds up for each lane
+#ifdef __AVX2__
+#define HAS_INT8
+constexpr int64_t kGroup = 4;  // products that are added up for each lane
+typedef int32_t Integers __attribute__((vector_size(4 * kLanes)));
 
-// _mm512_dpbusd_epi32, for which GCC 12 moves sums to memory and back.
-inline void add_products(__m512i& sum, __m512i inputs, __m512i weights) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(inputs), "v"(weights));
+// To each lane's sum the products of its four unsigned inputs with its four weights. Without VNNI two products are added up in
+// 16 bits, which is why inputs are below 128 then.
+inline void add_products(Integers& sum, Integers inputs, Integers weights) {
+#if defined(__AVX512VNNI__)
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(inputs), "v"(weights));  // GCC 12 moves sums of the intrinsic to memory and back
+#elif defined(__AVX512F__)
+  const __m512i pairs = _mm512_maddubs_epi16((__m512i)inputs, (__m512i)weights);
+  sum += (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#else
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)inputs, (__m256i)weights);
+  sum += (Integers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#endif
+}
+
+Integers load_integers(const void* from) {
+  Integers result;
+  std::memcpy(&result, from, sizeof result);
+  return result;
 }
 
 // The largest magnitude of a row's inputs; not a number if one of them is none, or infinite.
@@ -201,17 +218,17 @@ struct Int8Weights : Weights {
 
   template <int Rows, int Count>
   void tile(const uint8_t* units, const float* sizes, int64_t first, float* y, bool relu) const {
-    __m512i sums[Rows][Count];
+    Integers sums[Rows][Count];
     UNROLLED for (int r = 0; r < Rows; r++)
-      UNROLLED for (int p = 0; p < Count; p++) sums[r][p] = _mm512_setzero_si512();
+      UNROLLED for (int p = 0; p < Count; p++) sums[r][p] = Integers{};
     const int8_t* block = panels.data() + first * groups * kLanes * kGroup;
     for (int64_t g = 0; g < groups; g++, block += Count * kLanes * kGroup) {
-      __m512i weights[Count];
-      UNROLLED for (int p = 0; p < Count; p++) weights[p] = _mm512_loadu_si512(block + p * kLanes * kGroup);
+      Integers weights[Count];
+      UNROLLED for (int p = 0; p < Count; p++) weights[p] = load_integers(block + p * kLanes * kGroup);
       UNROLLED for (int r = 0; r < Rows; r++) {
         int32_t group;
         std::memcpy(&group, units + (r * groups + g) * kGroup, sizeof group);
-        const __m512i inputs = _mm512_set1_epi32(group);
+        const Integers inputs = Integers{} + group;
         UNROLLED for (int p = 0; p < Count; p++) add_products(sums[r][p], inputs, weights[p]);
       }
       fetch<Count>(block);
@@ -219,8 +236,8 @@ struct Int8Weights : Weights {
     UNROLLED for (int r = 0; r < Rows; r++)
       UNROLLED for (int p = 0; p < Count; p++) {
         const int64_t begin = (first + p) * kLanes;
-        const __m512i sum = _mm512_sub_epi32(sums[r][p], _mm512_loadu_si512(&corrections[begin]));
-        const Lanes value = Lanes(_mm512_cvtepi32_ps(sum)) * load(&scales[begin]) * sizes[r] + load(&biases[begin]);
+        const Integers sum = sums[r][p] - load_integers(&corrections[begin]);
+        const Lanes value = __builtin_convertvector(sum, Lanes) * load(&scales[begin]) * sizes[r] + load(&biases[begin]);
         store(relu ? (value < 0 ? Lanes{} : value) : value, y + r * out + begin, out - begin);
       }
   }
@@ -243,7 +260,7 @@ struct Int8Weights : Weights {
 #endif
 
 constexpr bool has_int8() {
-#ifdef __AVX512VNNI__
+#ifdef HAS_INT8
   return true;
 #else
   return false;
@@ -255,7 +272,7 @@ class LinearMap : public torch::CustomClassHolder {
   // Of weights (out, in) and biases (out,); int8 weights have scales (out,), and their inputs a step size and a zero point.
   LinearMap(const Tensor& weight, const Tensor& bias, const std::optional<Tensor>& scales, double step, int64_t zero)
       : in_(weight.size(1)), out_(weight.size(0)) {
-#ifdef __AVX512VNNI__
+#ifdef HAS_INT8
     if (scales.has_value()) {
       weights_ = std::make_unique<Int8Weights>(weight, *scales, bias, step, zero);
       return;

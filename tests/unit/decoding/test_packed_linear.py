@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import toy
 from torch import nn
 
 from amlp_fairseq.decoding import packed_linear
@@ -111,7 +112,10 @@ def test_int8_rows_of_zeros_give_the_bias_and_those_without_a_number_stay_alone(
     assert torch.equal(found[[0, 2, 5]], expected[[0, 2, 5]])
 
 
-@pytest.mark.parametrize(("vnni", "share"), [(True, 0.015), (False, 0.025)])
+@pytest.mark.parametrize(
+    ("vnni", "share"),
+    [pytest.param(True, 0.015, marks=pytest.mark.skipif(not toy.VNNI, reason="no VNNI")), (False, 0.025)],
+)
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_int8_errors_are_small_beside_the_outputs_of_their_own_row(
     vnni: bool, share: float, nonnegative: bool, monkeypatch: pytest.MonkeyPatch

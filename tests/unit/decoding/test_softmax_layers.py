@@ -71,7 +71,9 @@ def compare_steps(task: Any, model: ReadyModel, counts: list[int], tolerance: fl
 def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: int, tolerance: float) -> None:
     """Steps of a beam whose rows branch, over sources with padding, until the buffers grow; layers of few weights, such
     as are no multiple of a vector, and many. Of many inputs one may be rounded to another of int8's steps."""
-    if width > 16:
+    if decode_dtype == "int8" and not toy.VNNI:
+        tolerance = 0.2
+    elif width > 16:
         tolerance = 0.1 if decode_dtype == "int8" else 1e-5
     widths = {"encoder_embed_dim": width, "decoder_embed_dim": width}
     task, model = ready(decode_dtype, decoder_normalize_before=norm_first, **widths)
