@@ -23,7 +23,8 @@ SIZES = {
     for name, value in {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 2, "attention_heads": 2}.items()
 }
 
-#: Whether the inputs of int8 maps have 255 steps on this processor; otherwise they have 127, and errors are twice as large.
+#: Whether the inputs of int8 maps have 255 steps on this processor; otherwise they have 127, and errors are twice as
+#: large.
 VNNI = torch.cpu._is_vnni_supported()
 
 

@@ -98,7 +98,7 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
     those given, with whole paths."""
     parsed = _decoding(run, name, words, task)
     for option in decoding_options.PATHS & parsed.keys():
-        parsed[option] = str(Path(parsed[option]).resolve())
+        parsed[option] = parsed[option] and str(Path(parsed[option]).resolve())
     return parsed
 
 

@@ -62,7 +62,7 @@ class Job:
         """What decides about the translations, as JSON has it: files by their checksums."""
         others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
         options = read_config(self.model)["decoding"] | self.settings
-        helpers = {name: _checksums(Path(options[name])) for name in PATHS if options.get(name) is not None}
+        helpers = {name: _checksums(Path(options[name])) for name in PATHS if options.get(name)}
         identity = {"model": _checksums(self.model), "jsonl": self.jsonl, **others, **helpers}
         return dict(json.loads(json.dumps(identity, default=str)))
 

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from fairseq import options
@@ -86,8 +87,13 @@ def describe(error: BaseException) -> str | None:
         )
     if text.startswith("Cannot load model parameters from checkpoint") and isinstance(error.__context__, ValueError):
         return f"{text.split(';')[0]}: {error.__context__}"
+    if isinstance(error, KeyError) and error.__traceback__ is not None:
+        frame = _last_frame(error)
+        if _is_of(frame, "fairseq_cli.train") and "stats" in frame.f_locals:
+            found = ", ".join(sorted(frame.f_locals["stats"]))
+            return f"--best-checkpoint-metric {error.args[0]} is none of what validation finds: {found}"
     fairseqs = type(error) in (Exception, OSError)  # what fairseq raises, as for a checkpoint that does not exist
-    asserted = isinstance(error, AssertionError) and _is_raised_by_a_command(error)
+    asserted = isinstance(error, AssertionError) and _is_of(_last_frame(error), *_CHECKING)
     if text and (fairseqs or asserted or isinstance(error, _OF_USERS)):
         return text
     return None
@@ -107,10 +113,17 @@ def _say_where(error: BaseException) -> None:
         traceback.print_exception(error)
 
 
-def _is_raised_by_a_command(error: BaseException) -> bool:
-    """fairseq's commands check their options by ``assert`` with a message."""
-    frame, _ = list(traceback.walk_tb(error.__traceback__))[-1]
-    return str(frame.f_globals.get("__name__")).startswith("fairseq_cli.")
+#: Where fairseq checks options by ``assert`` with a message.
+_CHECKING = ("fairseq_cli.", "fairseq.trainer", "fairseq.modules.", "fairseq.data.indexed_dataset")
+
+
+def _last_frame(error: BaseException) -> FrameType:
+    return list(traceback.walk_tb(error.__traceback__))[-1][0]
+
+
+def _is_of(frame: FrameType, *modules: str) -> bool:
+    """Whether it is one of a function of these modules."""
+    return str(frame.f_globals.get("__name__")).startswith(modules)
 
 
 def _end(program: str, hook: Any, kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -237,7 +250,17 @@ def _checked(main: Any, check: Any) -> Any:
     @functools.wraps(main)
     def wrapped(cfg: Any, *args: Any, **kwargs: Any) -> Any:
         check(cfg)
-        return main(cfg, *args, **kwargs)
+        try:
+            return main(cfg, *args, **kwargs)
+        except ZeroDivisionError:  # fairseq-generate's, of sentences per second
+            training = cfg if isinstance(cfg, argparse.Namespace) else cfg.distributed_training
+            processes = training.distributed_world_size
+            if processes < 2:
+                raise
+            raise ValueError(
+                f"--distributed-world-size {processes}: there are fewer batches, and none for this --distributed-rank; "
+                "give fewer, or a smaller --batch-size"
+            ) from None
 
     return wrapped
 
@@ -262,6 +285,8 @@ def check_decoding(cfg: Any) -> None:
     task = TASK_REGISTRY.get(name)
     if hasattr(task, "refuse_unsupported"):
         task.refuse_unsupported(generation)
+    if generation.nbest < 1:
+        raise ValueError(f"--nbest {generation.nbest} must be at least 1")
     if generation.nbest > generation.beam > 0:
         beam, nbest = generation.beam, generation.nbest
         raise ValueError(f"--nbest {nbest} is more than --beam {beam} finds: raise --beam, or lower --nbest")

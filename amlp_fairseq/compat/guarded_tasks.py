@@ -33,14 +33,16 @@ class GuardedTask(FairseqTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, seed: int = 1, epoch: int = 1, **kwargs: Any) -> Any:
         kwargs["required_batch_size_multiple"] = 1
         # fairseq composes batches with the seed ``seed + epoch``, and their order in an epoch with ``iterator.seed``.
-        # Each epoch of sharded data has batches of its own, resumed or not.
-        composed_with = seed if self.has_sharded_data("train") else seed + 1 - epoch
+        # Each epoch of sharded data has batches of its own, resumed or not, and each with --update-epoch-batch-itr.
+        own = self.has_sharded_data("train") or kwargs.get("update_epoch_batch_itr", False)
+        composed_with = seed if own else seed + 1 - epoch
         try:
             iterator = super().get_batch_iterator(dataset, *args, seed=composed_with, epoch=epoch, **kwargs)
         except AssertionError as error:
             if "max_tokens" not in str(error):
                 raise
-            raise ValueError(f"--max-tokens is less than the longest sentence has: {error}") from error
+            text = f"--max-tokens (--max-tokens-valid) is less than the longest sentence has: {error}"
+            raise ValueError(text) from error
         iterator.seed = seed
         return iterator
 

@@ -6,6 +6,7 @@ the modules ``checkpoint_utils``, ``options`` and ``utils``.
 """
 
 from fairseq.criterions import register_criterion
+from fairseq.criterions.adaptive_loss import AdaptiveLoss, AdaptiveLossConfig
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion as NATLoss
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterionConfig as NATLossConfig
 from fairseq.data import data_utils, indexed_dataset
@@ -41,6 +42,8 @@ __all__ = [
     "NOISE_CHOICES",
     "TASK_DATACLASS_REGISTRY",
     "TASK_REGISTRY",
+    "AdaptiveLoss",
+    "AdaptiveLossConfig",
     "DecoderOut",
     "FairseqConfig",
     "FairseqIncrementalState",

@@ -40,7 +40,12 @@ def install() -> None:
         for option, path in (("--restore-file", cfg.restore_file), ("--continue-once", cfg.continue_once)):
             if path not in (None, LAST) and not PathManager.exists(path):  # fairseq would begin anew
                 raise ValueError(f"{option} {path} does not exist")
-        if trainer.is_data_parallel_master:
+        data = trainer.cfg.dataset
+        if data.update_ordered_indices_seed and not data.update_epoch_batch_itr:
+            raise ValueError(
+                "--update-ordered-indices-seed needs --update-epoch-batch-itr True: otherwise batches are composed once"
+            )
+        if trainer.is_data_parallel_master and not cfg.no_save:
             hold(Path(cfg.save_dir) / ".training.lock", f"--save-dir {cfg.save_dir}: {BUSY}")
         try:
             loaded = load(cfg, trainer, **kwargs)

@@ -1,3 +1,3 @@
 """Criteria."""
 
-from amlp_fairseq.criterions import fertility_nat_loss  # noqa: F401
+from amlp_fairseq.criterions import adaptive_nll_loss, fertility_nat_loss  # noqa: F401

@@ -112,6 +112,7 @@ class FertilityTransformerModel(NATModel, NATransformerModel):
             raise ValueError("a fertility_transformer needs --criterion fertility_nat_loss")
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, **kwargs)
         copies = self.copies(src_tokens, fertilities)
+        copies = F.pad(copies, (0, tgt_tokens.size(1) - copies.size(1)), value=self.pad)  # as the batch is
         source_words, words = self.words(src_tokens), self.words(tgt_tokens)
         return {
             "word_ins": {

@@ -122,7 +122,7 @@ class LightConvLMConfig(DecoderConfig):
         default=None, metadata={"help": "dimension of the input embedding (default: --decoder-embed-dim)"}
     )
     adaptive_softmax_cutoff: Optional[str] = field(
-        default=None, metadata={"help": "comma separated cutoffs; for --criterion adaptive_loss"}
+        default=None, metadata={"help": "comma separated cutoffs; for --criterion adaptive_nll_loss"}
     )
     adaptive_softmax_dropout: float = field(default=0.0, metadata={"help": "dropout of the adaptive softmax' tails"})
     adaptive_softmax_factor: float = field(default=4.0, metadata={"help": "each cluster is that much narrower"})

@@ -144,6 +144,8 @@ def main() -> None:
                 f"--inputs {path}: there is no such file (for a folder, say how many checkpoints: --last-epochs, "
                 "--last-updates or --best)"
             )
+        if path.resolve() == args.output.resolve():
+            parser.error(f"--output {args.output} is one of --inputs, and would lose its optimizer state")
     save(average_checkpoints(paths), args.output)
 
 

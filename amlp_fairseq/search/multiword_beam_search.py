@@ -158,7 +158,7 @@ class MultiwordBeamSearch:
         models = self.models if self.chooser is None else [*self.models, self.chooser]
         longest = min(model.max_decoder_positions() for model in models) - 1
         options, lengths = self.options, source.ne(self.pad).sum(dim=1).tolist()
-        limits = [min(int(options.max_len_a * length + options.max_len_b), longest) for length in lengths]
+        limits = [int(min(options.max_len_a * length + options.max_len_b, longest)) for length in lengths]
         if options.min_len > (shortest := min(limits)):
             raise ValueError(
                 f"--min-len {options.min_len} exceeds the {shortest} words that --max-len-a, --max-len-b and "

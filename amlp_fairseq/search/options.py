@@ -31,6 +31,10 @@ TASK_OPTIONS = {
 }
 
 
+#: Lengths of a thousand words to this power are still numbers of float32.
+LARGEST_LENPEN = 10
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """The settings of the multi-word beam search.
@@ -78,6 +82,8 @@ class SearchOptions:
             raise ValueError(f"--beam must be at least 1, not {self.beam_size}")
         if self.temperature <= 0:
             raise ValueError(f"--temperature must be greater than 0, not {self.temperature}")
+        if not abs(self.len_penalty) <= LARGEST_LENPEN:
+            raise ValueError(f"--lenpen {self.len_penalty} must be between -{LARGEST_LENPEN} and {LARGEST_LENPEN}")
         for flag, value, choices in (
             ("--length-penalty", self.length_penalty_kind, LENGTH_PENALTIES),
             ("--words-behind-end", self.words_behind_end, WORDS_BEHIND_END),

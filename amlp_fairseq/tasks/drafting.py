@@ -10,7 +10,7 @@ from amlp_fairseq.search.drafts import Drafter, MemoryDrafter, ModelDrafter, Sou
 from amlp_fairseq.tasks.helpers import load_helper
 
 #: What ``--draft`` may be.
-DRAFTS = ("source",)
+DRAFTS = ("source", "none")
 
 
 def given_drafts(cfg: Any) -> list[str]:

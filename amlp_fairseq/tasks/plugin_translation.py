@@ -36,6 +36,10 @@ class DecodingConfig(FairseqDataclass):
     )
 
 
+#: What turns off the help that a model folder asks for, by option.
+HELP_OFF = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none"}
+
+
 class PluginTranslationTask(GuardedTranslationTask):
     """A translation task that refuses options which would have no effect."""
 
@@ -50,6 +54,9 @@ class PluginTranslationTask(GuardedTranslationTask):
             if not os.path.isdir(path):
                 raise FileNotFoundError(f"the data folder {path!r} does not exist (made by fairseq-preprocess)")
         whole_lines.install()
+        for name, off in HELP_OFF.items():
+            if getattr(cfg, name, None) == off:
+                setattr(cfg, name, None)
         task = super().setup_task(cfg, **kwargs)
         task.check_eval_bleu()
         return task

@@ -48,6 +48,12 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationCMLMCTask":
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target is not supported by translation_cmlmc: targets are padded on the right")
+        if cfg.num_batch_buckets > 0:
+            raise ValueError(f"--num-batch-buckets {cfg.num_batch_buckets} is not supported by translation_cmlmc")
+        if cfg.noise == "random_delete":
+            raise ValueError("--noise random_delete is not supported by translation_cmlmc: its models fill masks")
+        if cfg.load_alignments and cfg.truncate_source:
+            raise ValueError("--truncate-source is not supported with --load-alignments, which are of whole sources")
         return super().setup_task(cfg, **kwargs)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:

@@ -63,7 +63,10 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
         },
     )
     draft: Optional[ChoiceEnum(DRAFTS)] = field(  # type: ignore[valid-type]
-        default=None, metadata={"help": "'source': draft with the words of the source"}
+        default=None,
+        metadata={
+            "help": "'source': draft with the words of the source; 'none': no draft, for a model folder with one"
+        },
     )
     draft_file: Optional[str] = field(
         default=None, metadata={"help": "draft with the translations in a file, segmented as the data are"}

@@ -33,7 +33,8 @@ KINDS: dict[Any, tuple[Any, str]] = {
 
 
 def check(options: Mapping[str, Any], task: str) -> None:
-    """Raise ValueError for a value that is not of its option's type, or not a number (``nan``); names both.
+    """Raise ValueError for a value that is not of its option's type, or no finite number (``unkpen`` may be infinite);
+    names both.
 
     Args:
         options: by name; those that do not exist are left to others.
@@ -45,7 +46,8 @@ def check(options: Mapping[str, Any], task: str) -> None:
     for name, value in options.items():
         if types.get(name) in KINDS:
             kind, needed = KINDS[types[name]]
-            if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind) or math.isnan(value):
+            unusable = not isinstance(value, kind) or math.isnan(value) or (math.isinf(value) and name != "unkpen")
+            if isinstance(value, bool) != (kind is bool) or unusable:
                 raise ValueError(f"{name}={value!r}: {needed} is needed")
 
 

@@ -265,9 +265,18 @@ def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.Mo
     assert search.ready_models([model]) == [("int8", True)]
 
 
-def test_targets_padded_on_the_left_are_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="--left-pad-target is not supported by translation_cmlmc"):
-        tasks.setup_task(parsed(folder, "--left-pad-target").task)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--left-pad-target"],
+        ["--num-batch-buckets", 2],
+        ["--noise", "random_delete"],
+        ["--truncate-source", "--load-alignments"],
+    ],
+)
+def test_data_that_the_models_do_not_read_are_refused(folder: Path, options: list[Any]) -> None:
+    with pytest.raises(ValueError, match=f"{options[0]}.* is not supported "):
+        tasks.setup_task(parsed(folder, *options).task)
 
 
 def test_noisy_parallel_decoding_of_a_stock_model(folder: Path) -> None:

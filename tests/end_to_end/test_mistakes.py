@@ -141,6 +141,30 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
         [*decoding("ar"), "--nbest", 6, "--beam", 2],
         "generate: --nbest 6 is more than --beam 2 finds: raise --beam, or lower --nbest",
     ),
+    "no hypotheses": ([*decoding("ar"), "--nbest", 0], "generate: --nbest 0 must be at least 1"),
+    "no batch for a process": (
+        [*decoding("ar"), "--distributed-world-size", 2, "--distributed-rank", 1],
+        "generate: --distributed-world-size 2: there are fewer batches, and none for this --distributed-rank; give "
+        "fewer, or a smaller --batch-size",
+    ),
+    "lenpen": ([*decoding("ib"), "--lenpen", -100], "generate: --lenpen -100.0 must be between -10 and 10"),
+    "heads": (
+        [*training(*MODELS["nat"]), "--decoder-attention-heads", 3],
+        "train: embed_dim must be divisible by num_heads",
+    ),
+    "another optimizer": (
+        [*training(*MODELS["ar"]), "--optimizer", "sgd", "--restore-file", "ar/checkpoint_last.pt"],
+        "train: Optimizer does not match; please reset the optimizer (--reset-optimizer). FairseqAdam vs SGD",
+    ),
+    "a metric that there is not": (
+        [*training(*MODELS["ar"]), "--best-checkpoint-metric", "accuracy"],
+        "train: --best-checkpoint-metric accuracy is none of what validation finds: bsz, loss, nll_loss, num_updates, "
+        "ppl, wpb, wps",
+    ),
+    "an order of batches for each epoch": (
+        [*training(*MODELS["ar"]), "--update-ordered-indices-seed"],
+        "train: --update-ordered-indices-seed needs --update-epoch-batch-itr True: otherwise batches are composed once",
+    ),
     "beam of CMLMC": (
         [*decoding("nat"), "--beam", 4],
         "generate: TranslationCMLMCTask does not support --beam 4 (sentences of how many lengths are tried: "
@@ -157,8 +181,8 @@ MISTAKES: dict[str, tuple[list[Any], str]] = {
     ),
     "tokens of a batch": (
         [*decoding("ib"), "--max-tokens", 2],
-        "generate: --max-tokens is less than the longest sentence has: Sentences lengths should not exceed "
-        "max_tokens=2",
+        "generate: --max-tokens (--max-tokens-valid) is less than the longest sentence has: Sentences lengths should "
+        "not exceed max_tokens=2",
     ),
     "a long source": (
         [*decoding("ib"), "--max-source-positions", 2],

@@ -219,7 +219,7 @@ def test_language_model_with_adaptive_softmax(folder: Path, tmp_path: Path, arch
         *("fairseq_cli.train", data, *PLUGIN, "--task", "language_modeling", "--arch", arch, *criterion),
         *(
             "--criterion",
-            "adaptive_loss",
+            "adaptive_nll_loss",
             "--ddp-backend",
             "legacy_ddp",
             "--adaptive-softmax-cutoff",

@@ -19,7 +19,7 @@ struct Matrix {
   const float* row(int64_t i) const { return numbers.data() + i * step; }
 };
 
-// Rows of `from`, `step` apart; of words without those that are padding.
+// Rows of `from`, `step` apart, without those that are padding.
 Matrix gathered(const float* from, int64_t rows, int64_t width, int64_t step, const Bias& bias, int64_t sentence) {
   Matrix result{rows, width};
   result.rows = 0;
@@ -28,6 +28,11 @@ Matrix gathered(const float* from, int64_t rows, int64_t width, int64_t step, co
     if (own == nullptr || own[i] == 0) std::copy_n(from + i * step, width, result.row(result.rows++));
   }
   return result;
+}
+
+// A head's rows of a table, without those that are padding.
+Matrix words_of(const Table& table, int64_t s, int64_t h, int64_t width, const Bias& bias) {
+  return gathered(table.at(s, h), table.positions, width, table.position, bias, s);
 }
 
 // Of a table (H, …, …) the heads' matrices.
@@ -85,16 +90,13 @@ class LinearAttention : public torch::CustomClassHolder {
   // What follows on a head's outputs.
   virtual void finish(float*, int64_t) const {}
 
-  // What over_source takes: of keys and values (b, H, S, d_h) with the bias of padding their memories, and a bias if these need one.
+  // What over_source takes, of keys and values (b, H, S, d_h) with the bias of padding: `k`, `v`, and a bias if they need one.
   virtual std::vector<Tensor> remember(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const {
     const int64_t sentences = k.size(0), heads = k.size(1), width = k.size(3);
     const Table keys = table_of(k), values = table_of(v);
     const Bias bias(mask, 1);
     const auto memory_of = [&](int64_t s, int64_t h) {
-      const auto words = [&](const Table& table) {
-        return gathered(table.at(s, h), table.positions, width, table.position, bias, s);
-      };
-      return make_memory(h, {words(keys), words(values)});
+      return make_memory(h, {words_of(keys, s, h, width, bias), words_of(values, s, h, width, bias)});
     };
     const int64_t rows = sentences == 0 ? 0 : memory_of(0, 0).k.rows, size = rows * width;
     std::vector<Tensor> result;
@@ -114,39 +116,38 @@ class LinearAttention : public torch::CustomClassHolder {
   // Self-attention of n words of each sentence, from queries, keys and values (b n, 3 C) to (b n, C).
   void over_all(const float* qkv, int64_t sentences, int64_t n, int64_t heads, int64_t width, const Bias& bias,
                 std::vector<float>& out) const {
-    over_heads(qkv, 3 * heads * width, sentences, n, heads, width, bias, out, [&](int64_t s, int64_t h) {
-      const float* k = qkv + s * n * 3 * heads * width + (heads + h) * width;
-      const auto words = [&](const float* from) { return gathered(from, n, width, 3 * heads * width, bias, s); };
-      return make_memory(h, {words(k), words(k + heads * width)});
+    const int64_t channels = heads * width, step = 3 * channels;
+    const Table q{qkv, n, n * step, width, step}, k{qkv + channels, n, n * step, width, step},
+        v{qkv + 2 * channels, n, n * step, width, step};
+    over_heads(q, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
+      return make_memory(h, {words_of(k, s, h, width, bias), words_of(v, s, h, width, bias)});
     });
   }
 
   // Cross-attention of n words of each sentence, from queries (b n, C), to the memory of its source, tables (b, H, …, d_h).
   void over_source(const float* q, const Table& k, const Table& v, const Bias& source_bias, int64_t sentences, int64_t n,
                    int64_t heads, int64_t width, const Bias& bias, std::vector<float>& out) const {
-    over_heads(q, heads * width, sentences, n, heads, width, bias, out, [&](int64_t s, int64_t h) {
-      const auto words = [&](const Table& table) {
-        return gathered(table.at(s, h), table.positions, width, table.position, source_bias, s);
-      };
-      return Memory{words(k), words(v)};
+    const int64_t channels = heads * width;
+    over_heads({q, n, n * channels, width, channels}, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
+      return Memory{words_of(k, s, h, width, source_bias), words_of(v, s, h, width, source_bias)};
     });
   }
 
  private:
   template <typename MemoryOf>
-  void over_heads(const float* q, int64_t step, int64_t sentences, int64_t n, int64_t heads, int64_t width, const Bias& bias,
-                  std::vector<float>& out, const MemoryOf& memory_of) const {
-    out.resize(sentences * n * heads * width);
+  void over_heads(const Table& q, int64_t sentences, int64_t heads, int64_t width, const Bias& bias, std::vector<float>& out,
+                  const MemoryOf& memory_of) const {
+    const int64_t n = q.positions, channels = heads * width;
+    out.resize(sentences * n * channels);
     at::parallel_for(0, sentences * heads, rows_for_a_thread(4 * n * width * width), [&](int64_t begin, int64_t end) {
       for (int64_t each = begin; each < end; each++) {
         const int64_t s = each / heads, h = each % heads;
-        const float* own = q + s * n * step + h * width;
-        const Memory read = slots(h, gathered(own, n, width, step, bias, s), memory_of(s, h));
-        float* to = out.data() + s * n * heads * width + h * width;
-        const Head head{own, read.k.numbers.data(), read.v.numbers.data(), to, n, read.k.rows, width, step, read.k.step,
-                        read.v.step, heads * width};
+        const Memory read = slots(h, words_of(q, s, h, width, bias), memory_of(s, h));
+        float* to = out.data() + s * n * channels + h * width;
+        const Head head{q.at(s, h), read.k.row(0), read.v.row(0), to, n, read.k.rows, width, q.position, read.k.step,
+                        read.v.step, channels};
         head.attend_many(Bias(std::nullopt, 1), 0);
-        for (int64_t word = 0; word < n; word++) finish(to + word * heads * width, width);
+        for (int64_t word = 0; word < n; word++) finish(to + word * channels, width);
       }
     });
   }
@@ -175,7 +176,8 @@ class BoundedMemory : public LinearAttention {
 class AMLP : public LinearAttention {
  public:
   // C_q and C_k (H, c, d_h), what scales Lᵀ, and the norm's weights, if there is one.
-  AMLP(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias, double eps)
+  AMLP(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias,
+       double eps)
       : c_q_(heads_of(c_q)), c_k_(heads_of(c_k)), scaling_(scaling), weight_(std::move(weight)), bias_(std::move(bias)),
         eps_(eps) {}
 
@@ -208,8 +210,8 @@ class AMLP : public LinearAttention {
 class AMLPCov : public AMLP {
  public:
   // The temperatures (3, H), whether channels are normalised, and --amlp-published-contraction.
-  AMLPCov(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias, double eps,
-          Tensor temperatures, bool normalized, bool published)
+  AMLPCov(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias,
+          double eps, Tensor temperatures, bool normalized, bool published)
       : AMLP(c_q, c_k, scaling, std::move(weight), std::move(bias), eps),
         temperatures_(std::move(temperatures)), normalized_(normalized), published_(published) {}
 
@@ -260,8 +262,8 @@ class AMLPCov : public AMLP {
 class AMLPPQuery : public AMLP {
  public:
   // W_o and b as a map, β, whether averages are corrected, and what scales the pools' queries.
-  AMLPPQuery(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias, double eps,
-             Map fuse, double beta, bool corrected, double pool_scaling)
+  AMLPPQuery(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight, std::optional<Tensor> bias,
+             double eps, Map fuse, double beta, bool corrected, double pool_scaling)
       : AMLP(c_q, c_k, scaling, std::move(weight), std::move(bias), eps), fuse_(std::move(fuse)),
         beta_(beta), corrected_(corrected), pool_scaling_(pool_scaling) {}
 
@@ -316,15 +318,15 @@ c10::intrusive_ptr<LinearAttention> bounded_memory(const Tensor& of_k, const Ten
   return c10::make_intrusive<BoundedMemory>(of_k, of_v, scaling);
 }
 
-c10::intrusive_ptr<LinearAttention> amlp_cov(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight,
-                                             std::optional<Tensor> bias, double eps, Tensor temperatures, bool normalized,
-                                             bool published) {
+c10::intrusive_ptr<LinearAttention> amlp_cov(const Tensor& c_q, const Tensor& c_k, double scaling,
+                                             std::optional<Tensor> weight, std::optional<Tensor> bias, double eps,
+                                             Tensor temperatures, bool normalized, bool published) {
   return c10::make_intrusive<AMLPCov>(c_q, c_k, scaling, weight, bias, eps, temperatures, normalized, published);
 }
 
-c10::intrusive_ptr<LinearAttention> amlp_pquery(const Tensor& c_q, const Tensor& c_k, double scaling, std::optional<Tensor> weight,
-                                                std::optional<Tensor> bias, double eps, Map fuse, double beta, bool corrected,
-                                                double pool_scaling) {
+c10::intrusive_ptr<LinearAttention> amlp_pquery(const Tensor& c_q, const Tensor& c_k, double scaling,
+                                                std::optional<Tensor> weight, std::optional<Tensor> bias, double eps, Map fuse,
+                                                double beta, bool corrected, double pool_scaling) {
   return c10::make_intrusive<AMLPPQuery>(c_q, c_k, scaling, weight, bias, eps, fuse, beta, corrected, pool_scaling);
 }
 

@@ -49,6 +49,23 @@ def test_no_task_loses_sentences() -> None:
     assert not isinstance(guarded, GuardedTranslationTask)
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_batches_are_composed_anew_for_each_epoch_if_asked(each: bool) -> None:
+    """``--update-epoch-batch-itr``."""
+    task = FairseqTask(Namespace(data="data"))
+    guard(task)
+    rows = [torch.tensor([4, 5, 2])] * 40
+    task.datasets["train"] = LanguagePairDataset(rows, [3] * 40, toy.dictionary(12))
+
+    def batches(epoch: int) -> set[frozenset[int]]:
+        options = {"max_sentences": 4, "seed": 1, "epoch": epoch, "update_epoch_batch_itr": each}
+        iterator = task.get_batch_iterator(task.dataset("train"), **options, disable_iterator_cache=True)
+        return {frozenset(batch["id"].tolist()) for batch in iterator.next_epoch_itr(shuffle=False)}
+
+    assert batches(1) == batches(1)
+    assert (batches(1) == batches(2)) != each
+
+
 def test_state_that_was_loaded_before_is_checked() -> None:
     trained = stock_task()
     guard(trained)

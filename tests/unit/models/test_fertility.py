@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import toy
 from torch import Tensor
 
@@ -80,6 +81,9 @@ def test_the_loss_is_that_of_the_sums() -> None:
     assert {"word_ins-loss", "fertility-loss"} < log.keys()
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+    padded = F.pad(sample["target"], (0, 3), value=PAD)  # --required-seq-len-multiple
+    again, *_ = FertilityNATLoss(SimpleNamespace(), label_smoothing=0.0)(model, {**sample, "target": padded})
+    torch.testing.assert_close(again, loss)
 
 
 def test_data_without_alignments_and_other_models_are_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import toy
+from fairseq.criterions.adaptive_loss import AdaptiveLoss
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_REGISTRY, build_model
 from fairseq.models.lightconv import LightConvModel as StockModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel as StockLanguageModel
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.compat.finetuning import initialize
+from amlp_fairseq.criterions.adaptive_nll_loss import AdaptiveNLLLoss
 
 KINDS = {"triton_lightconv": "lightweight", "triton_dynamicconv": "dynamic"}
 SIZES = {
@@ -134,6 +136,29 @@ def test_stock_language_model_gives_stock_logits(name: str, adaptive: bool) -> N
     one, other = (m.get_normalized_probs(m(tokens), log_probs=True) for m in (ours, stock))
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     assert one.shape == (3, 9, 16)
+
+
+@torch.no_grad()
+def test_the_adaptive_loss_is_that_of_every_word() -> None:
+    """Also of the second word of a cluster, words 6 and 10 here, which costs nothing in fairseq's ``adaptive_loss``."""
+    options = stock_options("triton_lightconv_lm", adaptive_softmax_cutoff="5,9", adaptive_softmax_factor=2)
+    options.share_decoder_input_output_embed = False
+    task = translation()
+    task.dictionary = task.output_dictionary = task.tgt_dict
+    options.arch = "triton_lightconv_lm"
+    torch.manual_seed(1)
+    ours = build_model(options, task).eval()
+    _, tokens = batch()
+    words = torch.tensor([[4, 5, 6, 10, 15, 6, 2, 1, 1], [10] * 9, [4] * 9])
+    sample = {"net_input": {"src_tokens": tokens}, "target": words}
+    scores = ours.get_normalized_probs(ours(tokens), log_probs=True).double()
+    expected = -scores.gather(2, words.unsqueeze(2)).squeeze(2)[words.ne(1)].sum()
+    loss, size, logged = AdaptiveNLLLoss(task, sentence_avg=False)(ours, sample)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    assert (size, logged["ntokens"], logged["nsentences"]) == (25, 25, 3)
+    assert AdaptiveLoss(task, sentence_avg=False)(ours, sample)[0] < 0.8 * loss
+    with pytest.raises(ValueError, match="adaptive_nll_loss needs a model with --adaptive-softmax-cutoff"):
+        AdaptiveNLLLoss(task, sentence_avg=False)(model(), sample)
 
 
 @pytest.mark.parametrize("kind", supporting("causal self"))

@@ -143,6 +143,17 @@ def test_last_epochs_that_do_not_exist(
     assert not (tmp_path / "out.pt").exists()
 
 
+def test_no_checkpoint_of_a_training_is_overwritten(
+    epochs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = epochs / "checkpoint8.pt"
+    before = last.read_bytes()
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--inputs", last, "--output", last)
+    assert f"--output {last} is one of --inputs, and would lose its optimizer state" in capsys.readouterr().err
+    assert last.read_bytes() == before
+
+
 def test_last_epochs_needs_a_folder(
     epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,3 +151,12 @@ def test_another_model_is_found_from_everywhere(model: Path, tmp_path: Path, mon
     drafted, own = (Translator(each, beam=1).translations([text])[0] for each in (tmp_path / "out", model))
     assert drafted.text == own.text
     assert drafted.calls < own.calls
+    package(arguments(tmp_path / "out", tmp_path / "without"), ["--beam", "4", "--draft-path", ""])
+    for each in (Translator(tmp_path / "out", beam=4, draft_path=""), Translator(tmp_path / "without")):
+        assert each.translate([text]) == Translator(model, beam=4).translate([text])
+
+
+def test_a_draft_can_be_turned_off(model: Path, tmp_path: Path) -> None:
+    package(arguments(model, tmp_path / "out"), ["--beam", "1", "--draft", "source"])
+    found = Translator(tmp_path / "out", beam=4, draft="none").translate(["he said"])
+    assert found == Translator(model, beam=4).translate(["he said"])

@@ -34,6 +34,8 @@ def translator() -> Translator:
         ({"beam": 2.5}, "beam=2.5: a whole number is needed"),
         ({"beam": True}, "beam=True: a whole number is needed"),
         ({"lenpen": float("nan")}, "lenpen=nan: a number is needed"),
+        ({"max_len_a": float("inf")}, "max_len_a=inf: a number is needed"),
+        ({"lenpen": 11.0}, "--lenpen 11.0 must be between -10 and 10"),
         ({"lenpen": "1"}, "lenpen='1': a number is needed"),
         ({"unnormalized": "no"}, "unnormalized='no': True or False is needed"),
         ({"draft_words": None}, "draft_words=None: a whole number is needed"),
