@@ -6,7 +6,7 @@ One sentence of n words is translated into n words by the plugin's generator: en
 vocabulary, one length candidate. Random weights. First, in float32, every system must find the words that fairseq's
 generator finds; otherwise nothing is measured and the status is 1. Systems:
 
-- cmlmc: softmax attention, by PyTorch's scaled_dot_product_attention
+- cmlmc: softmax attention
 - cmlmc_amlp_cov, cmlmc_amlp, cmlmc_abc: attentions of linear cost in the decoder, except in RePos, which is causal
 - the same + encoder: in the encoder, too
 
