@@ -49,7 +49,7 @@ def small_gradients(
     """
     p = scaled(covariance, temperature).softmax(dim=-1)
     d_scores = p * (grad - (p * grad).sum(dim=-1, keepdim=True))
-    d_temperature = (d_scores * covariance).sum((0, 2, 3))
+    d_temperature = (d_scores * covariance).sum((0, 2, 3), dtype=torch.float64).to(covariance)
     m = scaled(d_scores, temperature)
     if x_norm.numel() == 0:
         u, v = m.new_zeros(m.shape[:3]), m.new_zeros(*m.shape[:2], m.size(3))

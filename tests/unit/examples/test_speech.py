@@ -192,7 +192,7 @@ def trained(data: Path, row: str, updates: int, folder: Path) -> dict[str, Any]:
 def test_a_model_learns_to_speak(data: Path, tmp_path: Path) -> None:
     """FastSpeech 2 with AMLP: after its training it is far better than before, and than the mean frame."""
     before = trained(data, "fastspeech2_amlp", 1, tmp_path / "before")
-    after = trained(data, "fastspeech2_amlp", 300, tmp_path / "after")
+    after = trained(data, "fastspeech2_amlp", 400, tmp_path / "after")
     for kind in ("mcd", "msd"):
         assert after[kind] < 0.5 * before[kind]
         assert after[kind] < 0.5 * after[f"mean_frame_{kind}"]
