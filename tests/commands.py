@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -205,6 +206,21 @@ def call(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object
         script.main()
     finally:
         torch.set_num_threads(threads)
+
+
+def measured(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: object
+) -> tuple[dict[str, Any], str]:
+    """The numbers of a benchmark program that ``run`` calls, and its plot; both say where they were measured."""
+    out, plot = folder / "numbers.json", folder / "plot.svg"
+    run(monkeypatch, *arguments, "--out", out, "--plot", plot)
+    result, drawn = json.loads(out.read_text(encoding="utf-8")), plot.read_text(encoding="utf-8").replace("&#x2F;", "/")
+    assert result["device"].endswith("(CPU)")
+    assert result["device"] in drawn
+    assert result["torch"] in (torch.__version__, torch.__version__.split("+")[0])  # PyPI's wheel leaves the build out
+    assert result["threads"] == 1
+    assert {"triton", "commit", "date"} <= result.keys()
+    return result, drawn
 
 
 def preprocess(raw: Path, out: Path, source: str = "en", target: str = "de") -> Path:

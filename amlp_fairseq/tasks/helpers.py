@@ -11,8 +11,10 @@ from fairseq.data import Dictionary
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
+#: What turns off the help that a model folder asks for, by option.
+HELP_OFF = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none"}
 #: A helper has no helpers, even if its folder names some.
-NO_HELP = dict.fromkeys(("rescore_path", "draft_path", "draft", "draft_file"))
+NO_HELP = dict.fromkeys(HELP_OFF)
 
 
 def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None) -> tuple[Any, Any]:

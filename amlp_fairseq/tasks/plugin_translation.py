@@ -13,6 +13,7 @@ from amlp_fairseq.compat import whole_lines
 from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
 from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
+from amlp_fairseq.tasks.helpers import HELP_OFF
 
 
 @dataclass
@@ -34,10 +35,6 @@ class DecodingConfig(FairseqDataclass):
             "beam, or candidates, in one call"
         },
     )
-
-
-#: What turns off the help that a model folder asks for, by option.
-HELP_OFF = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none"}
 
 
 class PluginTranslationTask(GuardedTranslationTask):

@@ -138,8 +138,8 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     first_map(rows, block, false);
     const int64_t sentences = k.size(0), words = rows.count / sentences, width = rows.width / heads_;
     if (linear_[block])
-      linear_[block]->over_source(rows.first.data(), table_of(k), table_of(v), Bias(bias, 1), sentences, words, heads_, width,
-                                  Bias(own, 1), rows.read);
+      linear_[block]->over_source({rows.first.data(), words, words * rows.width, width, rows.width}, table_of(k), table_of(v),
+                                  Bias(bias, 1), sentences, heads_, width, Bias(own, 1), rows.read);
     else
       attend(rows, sentences, 1, table_of(k), table_of(v), bias, many);
     add(rows, block, rows.read);
@@ -149,12 +149,11 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   void over_all(Rows& rows, int64_t block, int64_t sentences, const std::optional<Tensor>& bias) const {
     first_map(rows, block, false);
     const int64_t words = rows.count / sentences, width = rows.width, step = 3 * width;
-    const float* keys = rows.first.data() + width;
-    const Table k{keys, words, words * step, width / heads_, step};
+    const auto part = [&](int64_t i) { return Table{rows.first.data() + i * width, words, words * step, width / heads_, step}; };
     if (linear_[block])
-      linear_[block]->over_all(rows.first.data(), sentences, words, heads_, width / heads_, Bias(bias, 1), rows.read);
+      linear_[block]->over_all(part(0), part(1), part(2), sentences, heads_, width / heads_, Bias(bias, 1), rows.read);
     else
-      attend(rows, sentences, 3, k, {keys + width, words, k.sentence, k.head, k.position}, bias, true);
+      attend(rows, sentences, 3, part(1), part(2), bias, true);
     add(rows, block, rows.read);
   }
 

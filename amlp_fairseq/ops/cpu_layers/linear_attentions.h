@@ -113,22 +113,18 @@ class LinearAttention : public torch::CustomClassHolder {
     return result;
   }
 
-  // Self-attention of n words of each sentence, from queries, keys and values (b n, 3 C) to (b n, C).
-  void over_all(const float* qkv, int64_t sentences, int64_t n, int64_t heads, int64_t width, const Bias& bias,
-                std::vector<float>& out) const {
-    const int64_t channels = heads * width, step = 3 * channels;
-    const Table q{qkv, n, n * step, width, step}, k{qkv + channels, n, n * step, width, step},
-        v{qkv + 2 * channels, n, n * step, width, step};
+  // Self-attention of queries, keys and values, with the bias of padding, to (b n, C).
+  void over_all(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
+                const Bias& bias, std::vector<float>& out) const {
     over_heads(q, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
       return make_memory(h, {words_of(k, s, h, width, bias), words_of(v, s, h, width, bias)});
     });
   }
 
-  // Cross-attention of n words of each sentence, from queries (b n, C), to the memory of its source, tables (b, H, …, d_h).
-  void over_source(const float* q, const Table& k, const Table& v, const Bias& source_bias, int64_t sentences, int64_t n,
-                   int64_t heads, int64_t width, const Bias& bias, std::vector<float>& out) const {
-    const int64_t channels = heads * width;
-    over_heads({q, n, n * channels, width, channels}, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
+  // Cross-attention of queries, with the bias of their padding, to the memory of a source, to (b n, C).
+  void over_source(const Table& q, const Table& k, const Table& v, const Bias& source_bias, int64_t sentences, int64_t heads,
+                   int64_t width, const Bias& bias, std::vector<float>& out) const {
+    over_heads(q, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
       return Memory{words_of(k, s, h, width, source_bias), words_of(v, s, h, width, source_bias)};
     });
   }

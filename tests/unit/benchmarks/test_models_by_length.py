@@ -28,11 +28,7 @@ def built(**changes: Any) -> Any:
 def test_numbers_tables_and_plot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, plot = tmp_path / "numbers.json", tmp_path / "plot.svg"
-    run(monkeypatch, "--out", out, "--plot", plot)
-    result = json.loads(out.read_text(encoding="utf-8"))
-    assert result["device"].endswith("(CPU)")
-    assert {"torch", "triton", "commit", "date"} <= result.keys()
+    result, drawn = commands.measured(run, monkeypatch, tmp_path)
     usual = {"device": "cpu", "precision": "float32", "systems": list(SCRIPT.SYSTEMS)}
     assert result["options"] == {**usual, **SIZES, **MEASURED, "lengths": [3, 8]}
 
@@ -54,7 +50,7 @@ def test_numbers_tables_and_plot(
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[:2] for line in lines[2:16]] == [[f"| {n}", name] for n, name in rows]
-    assert all(name in plot.read_text(encoding="utf-8") for name in ("cmlmc_amlp_cov", "3 iterations"))
+    assert all(name in drawn for name in ("cmlmc_amlp_cov", "3 iterations"))
 
 
 def test_some_systems_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
