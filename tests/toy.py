@@ -77,12 +77,12 @@ def left_to_right(toy_task: Any, model: Any, config: type, seed: int = 1, **opti
     return sharpen(model.build_model(cfg, toy_task), 3.0)
 
 
-def cmlmc(seed: int = 1, **options: Any) -> CMLMCTransformerModel:
+def cmlmc(seed: int = 1, words: int = 12, **options: Any) -> CMLMCTransformerModel:
     """A random CMLMC model whose sentences have 3, 4, 5, … words."""
     torch.manual_seed(seed)
-    words = dictionary(12)
+    known = dictionary(words)
     cfg = CMLMCConfig(max_source_positions=64, max_target_positions=64, **SIZES, label_smoothing=0.1, **options)
-    result = CMLMCTransformerModel.build_model(cfg, TranslationCMLMCTask(TranslationCMLMCConfig(), words, words))
+    result = CMLMCTransformerModel.build_model(cfg, TranslationCMLMCTask(TranslationCMLMCConfig(), known, known))
     result.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
     return sharpen(result, 3.0)
 

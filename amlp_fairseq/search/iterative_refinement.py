@@ -14,6 +14,7 @@ from torch import Tensor
 from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_nat import ready_nat
 from amlp_fairseq.search.hypotheses import move
+from amlp_fairseq.search.memory import refuse_too_large
 from amlp_fairseq.search.rescoring import Rescorer
 
 
@@ -68,7 +69,7 @@ class IterativeRefinement:
             raise ValueError(f"{given[0]} needs candidates: --iter-decode-with-beam 2 or more")
         self.chooser, self.rescorer = chooser, Rescorer(tgt_dict, decode_dtype)
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
-        self.max_iter, self.beam_size = max_iter, beam_size
+        self.vocab, self.max_iter, self.beam_size = len(tgt_dict), max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
         self.ready_models = ReadyCache(lambda model: ready_nat(model, decode_dtype, cuda_graphs and is_final([model])))
 
@@ -134,6 +135,9 @@ class IterativeRefinement:
             state = model.initialize_output_tokens(encoder_out, src_tokens)
             if self.beam_size > 1:
                 state = model.regenerate_length_beam(state, self.beam_size)
+        probabilities = state.output_tokens.numel() * self.vocab * 4  # in float32, of all rows at once
+        device, option = src_tokens.device, "--iter-decode-with-beam"
+        refuse_too_large(probabilities, len(src_tokens), self.beam_size, device, option)
         if self.beam_size > 1:
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
         if self.retain_history:

@@ -33,13 +33,13 @@ def needed_bytes(
     return rows * row_bytes + max(probabilities + table * itemsize, averaged, table * 4 + combinations)
 
 
-def refuse_too_large(needed: int, sentences: int, beam: int, device: torch.device) -> None:
+def refuse_too_large(needed: int, sentences: int, beam: int, device: torch.device, option: str = "--beam") -> None:
     """Raise ValueError if a search needs more than there is; less than a GiB is not looked at."""
     free = free_bytes(device) if needed > GIB else None
     if free is not None and needed > free:
         raise ValueError(
-            f"--beam {beam} with {sentences} sentence(s) in a batch needs at least {needed / GIB:.1f} GiB, and there "
-            f"are {free / GIB:.1f} ({device.type}): take a smaller --beam, or smaller batches (--batch-size)"
+            f"{option} {beam} with {sentences} sentence(s) in a batch needs at least {needed / GIB:.1f} GiB, and there "
+            f"are {free / GIB:.1f} ({device.type}): take a smaller {option}, or smaller batches (--batch-size)"
         )
 
 

@@ -8,7 +8,7 @@ from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig
 
-from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, NATLoss
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.models.plugin_transformer import as_plugin_transformer
@@ -153,7 +153,10 @@ class TranslationInterleavedTask(PluginTranslationTask):
             counted = f"--criterion {name}"
         if counted and not self.order.left_to_right:
             raise ValueError(f"{counted} is for targets from left to right, which --num-directions 1 writes")
-        return super().build_criterion(cfg, from_checkpoint)
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        if isinstance(criterion, NATLoss):
+            raise ValueError(f"--criterion {name}: it is for the models of --task translation_cmlmc")
+        return criterion
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)

@@ -116,3 +116,10 @@ def test_criteria_in_reading_order(name: str, options: dict[str, Any], message: 
     assert toy.task(num_directions=1).build_criterion(cfg)
     with pytest.raises(ValueError, match=message):
         toy.task().build_criterion(cfg)
+
+
+def test_the_loss_of_other_models() -> None:
+    cfg = OmegaConf.create({"_name": "nat_loss", "label_smoothing": 0.1})
+    for directions in (1, 2):
+        with pytest.raises(ValueError, match="--criterion nat_loss: it is for the models of --task translation_cmlmc"):
+            toy.task(num_directions=directions).build_criterion(cfg)
