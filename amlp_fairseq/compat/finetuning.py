@@ -17,14 +17,20 @@ logger = logging.getLogger(__name__)
 
 def install() -> None:
     """Let ``Trainer.load_checkpoint`` begin the training of a model of the plugin with those parameters of
-    ``--finetune-from-model`` that it has, too; fairseq wants all of them to be the same."""
+    ``--finetune-from-model`` that it has, too; fairseq wants all of them to be the same. An encoder that stays as it
+    is and has nothing to begin with is refused."""
     load = Trainer.load_checkpoint
 
     @functools.wraps(load)
     def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         model = self.get_model()
-        if filename != self.cfg.checkpoint.finetune_from_model or not is_ours(type(model)):
+        if not is_ours(type(model)):
             return load(self, filename, *args, **kwargs)
+        if filename != self.cfg.checkpoint.finetune_from_model:
+            state = load(self, filename, *args, **kwargs)
+            if state is None and getattr(self.cfg.model, "freeze_encoder", False):
+                raise ValueError("--freeze-encoder: give the encoder that is to stay, with --finetune-from-model")
+            return state
         initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
         return None
 

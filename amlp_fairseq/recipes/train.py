@@ -34,7 +34,7 @@ from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.results import data_sha256
-from amlp_fairseq.usage import command_parser, flags_of, folder, without
+from amlp_fairseq.usage import Parser, command_parser, flags_of, folder, without
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
@@ -59,9 +59,9 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     Raises:
         ValueError: if the paper's number of tokens cannot be set because there is no ``--max-tokens``.
     """
-    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    known = Parser(prog="amlp-fairseq train", add_help=False, allow_abbrev=False)
     known.add_argument("--max-tokens", type=int, default=recipe.train.get("max-tokens"))
-    known.add_argument("--max-update")
+    known.add_argument("--max-update", type=int)
     known.add_argument("--update-freq")
     known.add_argument("--cpu", action="store_true")
     known.add_argument("--distributed-world-size", type=int)
@@ -74,7 +74,9 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     train = {**recipe.train}
     if given.eval_bleu:
         train.pop("disable-validation", None)
-    if given.max_update and "total-num-update" in train:  # the rate falls to zero with the last update
+    if given.max_update is not None and "total-num-update" in train:  # the rate falls to zero with the last update
+        if given.max_update < 1:
+            raise ValueError(f"--max-update {given.max_update}: the learning rate is to be zero after the last update")
         train["total-num-update"] = given.max_update
     words = [str(data), "--user-dir", str(PLUGIN), *flags(recipe.task, recipe.row), *flags(train, recipe.row)]
     words += ["--save-dir", str(save_dir), *world_flags(environment, cpu)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fairseq import options
 
@@ -33,8 +34,8 @@ KINDS: dict[Any, tuple[Any, str]] = {
 
 
 def check(options: Mapping[str, Any], task: str) -> None:
-    """Raise ValueError for a value that is not of its option's type, or no finite number (``unkpen`` may be infinite);
-    names both.
+    """Raise ValueError for a value that is not of its option's type, none of its choices, or no finite number
+    (``unkpen`` may be infinite); names both.
 
     Args:
         options: by name; those that do not exist are left to others.
@@ -49,6 +50,10 @@ def check(options: Mapping[str, Any], task: str) -> None:
             unusable = not isinstance(value, kind) or math.isnan(value) or (math.isinf(value) and name != "unkpen")
             if isinstance(value, bool) != (kind is bool) or unusable:
                 raise ValueError(f"{name}={value!r}: {needed} is needed")
+        enumerated = [each for each in get_args(types.get(name)) if isinstance(each, type) and issubclass(each, Enum)]
+        choices = [choice.value for each in enumerated for choice in each]
+        if choices and value is not None and value not in choices:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
 
 
 def known(task: str) -> set[str]:

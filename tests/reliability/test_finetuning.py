@@ -66,6 +66,11 @@ def test_a_resumed_training_goes_on_with_its_own(data: Path, teacher: Path, tmp_
     assert "Loaded checkpoint" in log
 
 
+def test_a_random_encoder_is_not_frozen(data: Path, tmp_path: Path) -> None:
+    log = train(data, tmp_path, "ibdecoder_student", "--freeze-encoder", check=False)
+    assert log.endswith(": --freeze-encoder: give the encoder that is to stay, with --finetune-from-model\n")
+
+
 def test_fairseqs_own_model_begins_with_what_fits(data: Path, teacher: Path, tmp_path: Path) -> None:
     sizes = [*TINY, "--encoder-layers", "3"]
     recipe = load("transformer_student", "embedded", "embedded")

@@ -70,6 +70,12 @@ def test_the_rate_falls_to_zero(row: str, own: list[str], updates: int, tmp_path
     assert [schedule.step_update(n) for n in (500, (500 + updates) // 2, updates)] == [peak, peak / 2, 0]
 
 
+def test_a_rate_that_falls_to_zero_needs_a_last_update(tmp_path: Path) -> None:
+    recipe = config.load("ibdecoder", "multi30k", "multi30k")
+    with pytest.raises(ValueError, match=r"^--max-update 0: the learning rate is to be zero after the last update$"):
+        train.command(recipe, Path("data"), tmp_path, ["--max-update", "0"], {})
+
+
 def test_on_gpus_processes_are_told_their_device() -> None:
     torchrun = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "16", "RANK": "9", "LOCAL_RANK": "1"}
     words = train.world_flags(torchrun, cpu=False)
@@ -310,6 +316,10 @@ def test_wrong_arguments(
         (
             ". --row ibdecoder --scale embedded --corpus embedded --max-updates 2",
             "--max-updates is unknown; did you mean --max-update?",
+        ),
+        (
+            ". --row ibdecoder --scale embedded --corpus embedded --max-tokens 1e3",
+            "argument --max-tokens: invalid int value: '1e3' (all options: amlp-fairseq train --help)",
         ),
         (". --rows ibdecoder --arch transformer", "--rows is unknown"),
         (". --arch ibdecodr", "--arch 'ibdecodr' is unknown; did you mean ibdecoder?"),

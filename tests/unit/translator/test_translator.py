@@ -39,6 +39,8 @@ def translator() -> Translator:
         ({"lenpen": "1"}, "lenpen='1': a number is needed"),
         ({"unnormalized": "no"}, "unnormalized='no': True or False is needed"),
         ({"draft_words": None}, "draft_words=None: a whole number is needed"),
+        ({"draft": "sources"}, "draft='sources' is not one of source, none"),
+        ({"decode_dtype": "int4"}, "decode_dtype='int4' is not one of float32, bfloat16, float16, int8"),
         ({"max_tokens": "a"}, "max_tokens='a': a whole number from 1 is needed"),
         ({"max_length": 0}, "max_length=0: a whole number from 1 is needed"),
         ({"nbest": 9}, "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
