@@ -92,8 +92,8 @@ class IterativeRefinement:
             symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
-            ValueError: for prefixes, constraints, models that change a sentence's length, a missing reranker, and batches
-                that need more memory than there is.
+            ValueError: for prefixes, constraints, models that change a sentence's length, a missing reranker, and
+                batches that need more memory than there is.
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
