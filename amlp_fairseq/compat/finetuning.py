@@ -24,15 +24,14 @@ def install() -> None:
     @functools.wraps(load)
     def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
         model = self.get_model()
-        if not is_ours(type(model)):
-            return load(self, filename, *args, **kwargs)
-        if filename != self.cfg.checkpoint.finetune_from_model:
-            state = load(self, filename, *args, **kwargs)
-            if state is None and getattr(self.cfg.model, "freeze_encoder", False):
-                raise ValueError("--freeze-encoder: give the encoder that is to stay, with --finetune-from-model")
-            return state
-        initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
-        return None
+        ours = is_ours(type(model))
+        if ours and filename == self.cfg.checkpoint.finetune_from_model:
+            initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
+            return None
+        state = load(self, filename, *args, **kwargs)
+        if ours and state is None and getattr(self.cfg.model, "freeze_encoder", False):
+            raise ValueError("--freeze-encoder: give the encoder that is to stay, with --finetune-from-model")
+        return state
 
     Trainer.load_checkpoint = load_checkpoint
 

@@ -57,7 +57,8 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     """The arguments of ``fairseq-train``; prints to standard error how many tokens an update will have.
 
     Raises:
-        ValueError: if the paper's number of tokens cannot be set because there is no ``--max-tokens``.
+        ValueError: if the paper's number of tokens cannot be set because there is no ``--max-tokens``, or a rate that
+            falls to zero has no last update.
     """
     known = Parser(prog="amlp-fairseq train", add_help=False, allow_abbrev=False)
     known.add_argument("--max-tokens", type=int, default=recipe.train.get("max-tokens"))

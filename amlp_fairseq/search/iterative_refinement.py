@@ -136,9 +136,8 @@ class IterativeRefinement:
             state = model.initialize_output_tokens(encoder_out, src_tokens)
             if self.beam_size > 1:
                 state = model.regenerate_length_beam(state, self.beam_size)
-        probabilities = state.output_tokens.numel() * self.vocab * 4  # in float32, of all rows at once
-        device, option = src_tokens.device, "--iter-decode-with-beam"
-        refuse_too_large(probabilities, len(src_tokens), self.beam_size, device, option)
+        needed = state.output_tokens.numel() * self.vocab * 4  # the probabilities of all rows, in float32
+        refuse_too_large(needed, len(src_tokens), self.beam_size, src_tokens.device, "--iter-decode-with-beam")
         if self.beam_size > 1:
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
         if self.retain_history:

@@ -61,14 +61,14 @@ def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.Monke
     assert len(generator.generate([], batch)) == 3
 
 
-def refinement(words: int, beam: int) -> tuple[IterativeRefinement, Any]:
+def refinement(words: int, beam: int) -> tuple[IterativeRefinement, Any, Any]:
     """CMLMC, and two sources for it."""
     model = toy.cmlmc(words=words)
     model.make_generation_fast_()
     target = toy.dictionary(words)
     generator = IterativeRefinement(target, max_iter=1, beam_size=beam)
     batch = toy.batch([[target.bos(), *source] for source in toy.random_sources(2, 12)], target)
-    return generator, (model, batch)
+    return generator, model, batch
 
 
 @pytest.mark.parametrize(("words", "beam"), [(20_000, 2), (3000, 9)])
@@ -76,14 +76,14 @@ def refinement(words: int, beam: int) -> tuple[IterativeRefinement, Any]:
 def test_no_refinement_takes_less(words: int, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     needed: list[int] = []
     monkeypatch.setattr(iterative_refinement, "refuse_too_large", lambda number, *_: needed.append(number))
-    generator, (model, batch) = refinement(words, beam)
+    generator, model, batch = refinement(words, beam)
     generator.generate([model], batch)  # weights are packed
     taken = measured.peak_memory(lambda: generator.generate([model], batch))
     assert needed[0] <= taken < 3 * needed[0]
 
 
 def test_a_refinement_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator, (model, batch) = refinement(words=20_000, beam=9)
+    generator, model, batch = refinement(words=20_000, beam=9)
     monkeypatch.setattr(memory, "GIB", 1 << 20)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 6 << 20)
     message = r"^--iter-decode-with-beam 9 with 2 sentence\(s\) .* \(cpu\): take a smaller --iter-decode-with-beam, or"
