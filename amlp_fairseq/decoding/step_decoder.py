@@ -206,6 +206,7 @@ class Decoding:
         pad: int,
         ignore: bool,
         least: int,
+        keep_all: bool,
     ) -> tuple[Tensor, Tensor, Tensor, list[int], Any]:
         """Steps of a beam search in one call, at most ``most``, where there is a ``decoder.compiled``: see
         ``Decoder.search`` in ``ops/cpu_layers``."""
@@ -213,8 +214,8 @@ class Decoding:
         self.make_room(self.length + z, self.length + z)
         room = min(self.states.slots, len(decoder.slots)) - self.length
         tokens, word_scores, scores, made, remaining, ended = decoder.compiled.search(
-            *(tokens, word_scores, scores, found, z, min(most, room // z), k, eos, pad, ignore, least, self.length),
-            *(decoder.encodings, decoder.bias if decoder.masked else None),
+            *(tokens, word_scores, scores, found, z, min(most, room // z), k, eos, pad, ignore, least, keep_all),
+            *(self.length, decoder.encodings, decoder.bias if decoder.masked else None),
             *_tensors(self.states.layers, self.memories),
         )
         self.length += made * z

@@ -123,6 +123,8 @@ class MultiwordBeamSearch:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if is_final(self.models) else torch.no_grad():
                 self.search(sample["net_input"], sentences, hypotheses)
+                for row in sentences:
+                    hypotheses[row] = sorted(hypotheses[row], key=_badness)[: self.options.beam_size]
                 rows = [row for row in sentences if hypotheses[row]]
                 if self.chooser is not None and rows:
                     several = [hypotheses[row] for row in rows]
@@ -133,7 +135,7 @@ class MultiwordBeamSearch:
                     f"sentence {row} of the batch has no hypothesis: the model gives no word a finite probability, "
                     "or --min-len and --no-repeat-ngram-size leave none"
                 )
-            found.sort(key=lambda hypothesis: -float(hypothesis["score"]))
+            found.sort(key=_badness)
         move([hypothesis for found in hypotheses for hypothesis in found], source.device)
         return hypotheses
 
@@ -228,6 +230,10 @@ class MultiwordBeamSearch:
         }
 
 
+def _badness(hypothesis: dict[str, Any]) -> float:
+    return -float(hypothesis["score"])
+
+
 class _Search:
     """The state of one batch's search: B rows of hypotheses for each sentence that is not finished.
 
@@ -239,6 +245,7 @@ class _Search:
         word_scores: log-probabilities of the words so far, (b·B, T).
         scores: their sums, (b, B); -inf for a row that holds no hypothesis.
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
+        keep_all: whether all hypotheses that end are kept.
         candidates: k, ways to continue each row that are looked at.
         compiled: whether a step's words are chosen in C++.
         at_once: the decoding, if it makes several steps in one call.
@@ -273,8 +280,11 @@ class _Search:
         self.attention: list[Tensor] = []
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
         self.ngrams = generator.ngrams()
-        # Greedy search goes on with the best one, or ends with it, unless that may be refused.
-        self.candidates = 1 if self.beam == 1 and self.ngrams is None else 2 * self.beam
+        self.keep_all = self.options.finished == "all"
+        # Algorithm 1 looks at B ways. So does greedy search, which goes on with the best one or ends with it. More are
+        # needed where some may be refused.
+        few = self.ngrams is None and (self.keep_all or self.beam == 1)
+        self.candidates = self.beam if few else 2 * self.beam
         self.at_once = self._searches_at_once()
 
     def _needed_bytes(self, models: list[ReadyModel]) -> int:
@@ -305,7 +315,7 @@ class _Search:
         step = self._expand()
         if self.ngrams is not None and self.generator.order.num_directions > 1:
             self._drop_repetitions(self.ngrams, step)
-        onward = advance(self.tokens, self.word_scores, self.scores, self._found(), step)
+        onward = advance(self.tokens, self.word_scores, self.scores, self._found(), step, self.keep_all)
         self._collect(onward.ended)
         self.scores, rows, words, word_scores = onward[:4]
         if (kept := self._keep(onward.remaining)) is not None:
@@ -323,7 +333,7 @@ class _Search:
         generator, options = self.generator, self.options
         self.tokens, self.word_scores, self.scores, remaining, ended = decoding.search(
             *(self.tokens, self.word_scores, self.scores, self._found(), most, self.candidates),
-            *(generator.eos, generator.pad, options.words_behind_end == "ignore", options.min_len),
+            *(generator.eos, generator.pad, options.words_behind_end == "ignore", options.min_len, self.keep_all),
         )
         self._collect(Ended(*ended))
         if (kept := self._keep(remaining)) is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 LENGTH_PENALTIES = ("fairseq", "gnmt")
 WORDS_BEHIND_END = ("ignore", "count")
+FINISHED = ("best", "all")
 
 #: Options that fairseq's generation arguments set, and the names of these arguments.
 GENERATION_ARGUMENTS = {
@@ -25,6 +26,7 @@ GENERATION_ARGUMENTS = {
 TASK_OPTIONS = {
     "length_penalty_kind": "length_penalty",
     "words_behind_end": "words_behind_end",
+    "finished": "finished",
     "deduplicate_ngram_size": "deduplicate_ngrams",
     "decode_dtype": "decode_dtype",
     "cuda_graphs": "cuda_graphs",
@@ -52,6 +54,8 @@ class SearchOptions:
         no_repeat_ngram_size: no n-gram of this size twice in an output; 0 for no such rule.
         words_behind_end: words after the end symbol in its step: ``ignore`` them, or ``count`` them in the score and in
             the length that divides it.
+        finished: which of the hypotheses that end are kept: those among the ``best`` B of their step, where each has 2B
+            ways to go on or end, as in fairseq; or ``all``, where each has B, as in Algorithm 1.
         deduplicate_ngram_size: remove immediate repetitions of up to this many words from outputs; 0 for none.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
@@ -72,6 +76,7 @@ class SearchOptions:
     temperature: float = 1.0
     no_repeat_ngram_size: int = 0
     words_behind_end: str = "ignore"
+    finished: str = "best"
     deduplicate_ngram_size: int = 0
     alignment: str | None = None
     decode_dtype: str | None = None
@@ -87,6 +92,7 @@ class SearchOptions:
         for flag, value, choices in (
             ("--length-penalty", self.length_penalty_kind, LENGTH_PENALTIES),
             ("--words-behind-end", self.words_behind_end, WORDS_BEHIND_END),
+            ("--finished", self.finished, FINISHED),
         ):
             if value not in choices:
                 raise ValueError(f"{flag} must be one of {', '.join(choices)}, not {value!r}")

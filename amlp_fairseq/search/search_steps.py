@@ -171,11 +171,14 @@ def _take(table: Tensor, rows: Tensor) -> Tensor:
     return table.gather(1, rows.unsqueeze(2).expand(-1, -1, table.size(2)))
 
 
-def advance(tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int], step: Combinations) -> Onward:
-    """Choose the hypotheses that go on, and those that end (lines 16-19).
+def advance(
+    tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int], step: Combinations, keep_all: bool = False
+) -> Onward:
+    """Choose the hypotheses that go on, and those that end (lines 15-24).
 
     A hypothesis that ends counts only if it is among the B best candidates, ended or not, as in fairseq, and its
-    sentence has not B already. A sentence that has them, or nothing that goes on, is finished.
+    sentence has not B already; with ``keep_all`` each that ends counts, as in Algorithm 1. A sentence that has B, or
+    nothing that goes on, is finished.
 
     Args:
         tokens: z start symbols and the words so far, (b·B, z + T).
@@ -183,24 +186,27 @@ def advance(tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int
         scores: their sums, (b, B).
         found: how many hypotheses of each sentence have ended, (b,).
         step: the ways to continue each.
+        keep_all: whether all that end count.
     """
     if compiled(scores.device, False) and step.scores.dtype == torch.float32:
         kept, rows, words, new_scores, remaining, *ended = torch.ops.amlp_fairseq.advance(
-            tokens, word_scores, scores, found, *step
+            tokens, word_scores, scores, found, *step, keep_all
         )
         return Onward(kept, rows if scores.size(1) > 1 else None, words, new_scores, remaining, Ended(*ended))
     (sentences, beam), k, z = scores.shape, step.scores.size(1), step.words.size(2)
     totals = (scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
     ends = step.ends.view(-1, beam * k) < z
-    best_scores, best = totals.topk(beam, dim=1)
+    best_scores, best = totals.topk(beam * k if keep_all else beam, dim=1)
     remaining, ended = [*range(sentences)], Ended([], [], [], [], [])
     # Here is the only host-device sync per step, unless one of the best candidates ends.
     if not ((best_scores > -math.inf) & ~ends.gather(1, best)).all():
-        ended = _ended(tokens, word_scores, found, step, best_scores, best)
+        room = [beam * k if keep_all else beam - count for count in found]
+        ended = _ended(tokens, word_scores, room, step, best_scores, best)
         finished = Counter(row // beam for row in ended.rows)
         best_scores, best = totals.masked_fill(ends, -math.inf).topk(beam, dim=1)
         able = (best_scores[:, 0] > -math.inf).tolist()
         remaining = [each for each in remaining if able[each] and found[each] + finished[each] < beam]
+    best_scores, best = best_scores[:, :beam], best[:, :beam]
     if beam > 1 and not best.is_cuda:  # on a GPU the sync would cost more than the copies it saves
         order = best.new_tensor([row_permutation(parents) for parents in (best // k).tolist()]).view_as(best)
         best_scores, best = best_scores.gather(1, order), best.gather(1, order)
@@ -210,15 +216,15 @@ def advance(tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int
 
 
 def _ended(
-    tokens: Tensor, word_scores: Tensor, found: list[int], step: Combinations, best_scores: Tensor, best: Tensor
+    tokens: Tensor, word_scores: Tensor, room: list[int], step: Combinations, best_scores: Tensor, best: Tensor
 ) -> Ended:
-    """Those of the B best candidates (b, B) that end and are kept."""
-    (_, k, z), beam, written = step.words.shape, best.size(1), word_scores.size(1)
+    """Those of the best candidates (b, …) that end, of each sentence as many as there is room for."""
+    (_, k, z), beam, written = step.words.shape, len(step.words) // len(best), word_scores.size(1)
     candidates = best + torch.arange(len(best), device=best.device).unsqueeze(1) * (beam * k)
     ends = step.ends.flatten()[candidates].masked_fill(~best_scores.isfinite(), z)
     chosen, lengths = [], []
-    for ways, slots, count in zip(*torch.stack([candidates, ends]).tolist(), found, strict=True):
-        those = [(way, slot) for way, slot in zip(ways, slots, strict=True) if slot < z][: beam - count]
+    for ways, slots, most in zip(*torch.stack([candidates, ends]).tolist(), room, strict=True):
+        those = [(way, slot) for way, slot in zip(ways, slots, strict=True) if slot < z][:most]
         chosen += [way for way, _ in those]
         lengths += [written + slot for _, slot in those]
     rows = [way // k for way in chosen]

@@ -15,7 +15,13 @@ from amlp_fairseq.models.plugin_transformer import as_plugin_transformer
 from amlp_fairseq.order import GenerationOrder
 from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
-from amlp_fairseq.search.options import GENERATION_ARGUMENTS, LENGTH_PENALTIES, WORDS_BEHIND_END, SearchOptions
+from amlp_fairseq.search.options import (
+    FINISHED,
+    GENERATION_ARGUMENTS,
+    LENGTH_PENALTIES,
+    WORDS_BEHIND_END,
+    SearchOptions,
+)
 from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter, given_drafts
 from amlp_fairseq.tasks.helpers import load_chooser
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
@@ -51,6 +57,13 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
         default="ignore",
         metadata={"help": "whether a score counts the words after the end symbol in its step"},
+    )
+    finished: ChoiceEnum(FINISHED) = field(  # type: ignore[valid-type]
+        default="best",
+        metadata={
+            "help": "which of the hypotheses that end are kept: those among the best of their step, as in fairseq, or "
+            "all, as in Algorithm 1 of the paper"
+        },
     )
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}

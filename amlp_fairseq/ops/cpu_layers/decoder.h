@@ -96,16 +96,17 @@ class Decoder : public torch::CustomClassHolder {
   //
   // Takes the hypotheses of _Search in search/multiword_beam_search.py: tokens (R, z + T), word_scores (R, T) and
   // scores (b, B); how many of each sentence have ended, found (b); how many ways to continue each are looked at, k, and the
-  // other arguments of combine_words; the least words before an end symbol; the slots that are written, T, the encodings
-  // (.., C) of all and the bias (.., ..) between them; and the last arguments of StepLayers.forward. Padding is not a word.
+  // other arguments of combine_words; the least words before an end symbol; whether all that end are kept; the slots that are
+  // written, T, the encodings (.., C) of all and the bias (.., ..) between them; and the last arguments of StepLayers.forward.
+  // Padding is not a word.
   //
   // Returns the hypotheses that have gone on, how many steps were made, the sentences that are not finished, and the hypotheses
   // that have ended, as advance does.
   std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<int64_t>, Ended> search(
       Tensor tokens, Tensor word_scores, Tensor scores, std::vector<int64_t> found, int64_t z, int64_t most, int64_t k, int64_t eos,
-      int64_t pad, bool ignore, int64_t least, int64_t slots_written, const Tensor& encodings, const std::optional<Tensor>& bias,
-      std::vector<Tensor> states, const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
-      const std::optional<Tensor>& source_bias) const {
+      int64_t pad, bool ignore, int64_t least, bool keep_all, int64_t slots_written, const Tensor& encodings,
+      const std::optional<Tensor>& bias, std::vector<Tensor> states, const std::vector<Tensor>& ks,
+      const std::vector<Tensor>& vs, const std::optional<Tensor>& source_bias) const {
     constexpr float none = -std::numeric_limits<float>::infinity();
     const Tensor slots = at::arange(slots_written, slots_written + most * z, tokens.options());
     const int64_t beam = scores.size(1);
@@ -124,7 +125,7 @@ class Decoder : public torch::CustomClassHolder {
       lprobs.select(2, pad).fill_(none);
       if (begin < least) lprobs.narrow(1, 0, std::min(z, least - begin)).select(2, eos).fill_(none);
       auto [kept, rows, next, next_scores, onward, ended] =
-          advance(tokens, word_scores, scores, found, combine_words(lprobs, k, eos, pad, ignore));
+          advance(tokens, word_scores, scores, found, combine_words(lprobs, k, eos, pad, ignore), keep_all);
       made++;
       scores = kept, remaining = std::move(onward);
       if (moves(rows)) {

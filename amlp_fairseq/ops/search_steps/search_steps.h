@@ -179,7 +179,7 @@ Tensor joined(const Tensor& before, int64_t starts, int64_t row, const Number* n
 
 // See advance of search/search_steps.py.
 Onward advance(const Tensor& all_tokens, const Tensor& all_word_scores, const Tensor& scores, std::vector<int64_t> found,
-               const Ways& ways) {
+               const Ways& ways, bool keep_all) {
   const auto& [way_scores, way_words, way_word_scores, way_ends] = ways;
   const int64_t sentences = scores.size(0), beam = scores.size(1), k = way_scores.size(1), z = way_words.size(2);
   const Tensor tokens = all_tokens.contiguous(), word_scores = all_word_scores.contiguous(), before = scores.contiguous();
@@ -197,13 +197,13 @@ Onward advance(const Tensor& all_tokens, const Tensor& all_word_scores, const Te
   for (int64_t sentence = 0, row = 0; sentence < sentences; sentence++) {
     const int64_t first = sentence * beam, ways_before = first * k;
     for (int64_t each = 0; each < beam * k; each++) totals[each] = {own[first + each / k] + more[ways_before + each], each};
-    std::vector<int64_t> best = best_of(totals, beam);
+    std::vector<int64_t> best = best_of(totals, keep_all ? beam * k : beam);
     bool any = false;
     for (const int64_t each : best) {
       const int64_t way = ways_before + each, end = ends[way], from = first + each / k;
       if (end == z) continue;
       any = true;
-      if (!(totals[each].score > kNone) || found[sentence] == beam) continue;
+      if (!(totals[each].score > kNone) || (found[sentence] >= beam && !keep_all)) continue;
       found[sentence]++;
       ended_rows.push_back(from), lengths.push_back(written + end);
       ended_words.push_back(joined(tokens, z, from, words + way * z, written + end + 1));
@@ -213,7 +213,7 @@ Onward advance(const Tensor& all_tokens, const Tensor& all_word_scores, const Te
       for (int64_t i = 0; i < z; i++) sum += numbers[way * z + i];
       sums.push_back(sum);
     }
-    if (any) {
+    if (any || keep_all) {
       for (int64_t each = 0; each < beam * k; each++)
         if (ends[ways_before + each] < z) totals[each].score = kNone;
       best = best_of(totals, beam);

@@ -42,7 +42,12 @@ def test_what_is_given_reaches_the_options() -> None:
         print_alignment="soft",
     )
     cfg = TranslationInterleavedConfig(
-        length_penalty="gnmt", words_behind_end="count", deduplicate_ngrams=2, decode_dtype="int8", cuda_graphs=True
+        length_penalty="gnmt",
+        words_behind_end="count",
+        finished="all",
+        deduplicate_ngrams=2,
+        decode_dtype="int8",
+        cuda_graphs=True,
     )
     assert SearchOptions.from_generation_args(args, cfg) == SearchOptions(
         beam_size=7,
@@ -56,6 +61,7 @@ def test_what_is_given_reaches_the_options() -> None:
         temperature=0.5,
         no_repeat_ngram_size=4,
         words_behind_end="count",
+        finished="all",
         deduplicate_ngram_size=2,
         alignment="soft",
         decode_dtype="int8",
@@ -83,6 +89,7 @@ def test_choices_become_strings() -> None:
         ({"temperature": 0.0}, r"--temperature must be greater than 0, not 0\.0"),
         ({"length_penalty_kind": "gmnt"}, "--length-penalty must be one of fairseq, gnmt, not 'gmnt'"),
         ({"words_behind_end": "drop"}, "--words-behind-end must be one of ignore, count, not 'drop'"),
+        ({"finished": "some"}, "--finished must be one of best, all, not 'some'"),
     ],
 )
 def test_values_outside_their_range_are_named(values: dict[str, Any], message: str) -> None:

@@ -172,8 +172,9 @@ def test_hypotheses_that_go_on_and_end_by_hand() -> None:
     assert [each.tolist() for each in text_scores] == [[-0.5, -0.5, -0.375, -0.375], [-0.25, -0.25, -0.25]]
 
 
+@pytest.mark.parametrize("keep_all", [False, True])
 @pytest.mark.parametrize(("beam", "k", "z"), [(1, 1, 1), (1, 2, 3), (3, 6, 1), (4, 8, 2)])
-def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int) -> None:
+def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int, keep_all: bool) -> None:
     """Random steps in which many end and some have no finite score, as sorted lists decide."""
     sentences, written = 40, 2 * z
     generator = torch.Generator().manual_seed(beam)
@@ -188,16 +189,17 @@ def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int
     step_scores, scores = random(rows, k).masked_fill(random(rows, k) < -0.8, -math.inf), random(sentences, beam)
     found = torch.randint(0, beam, (sentences,), generator=generator).tolist()
     word_scores, new_scores = random(rows, written), random(rows, k, z)
-    onward = advance(tokens, word_scores, scores, found, Combinations(step_scores, words, new_scores, ends))
+    onward = advance(tokens, word_scores, scores, found, Combinations(step_scores, words, new_scores, ends), keep_all)
     remaining, ended = [], []
     for sentence in range(sentences):
         ways = [(row, way) for row in range(sentence * beam, (sentence + 1) * beam) for way in range(k)]
         total = {(row, way): float(scores.flatten()[row] + step_scores[row, way]) for row, way in ways}
         ways = sorted((each for each in ways if total[each] > -math.inf), key=lambda each: -total[each])
-        complete = [each for each in ways[:beam] if ends[each] < z][: beam - found[sentence]]
+        complete = [each for each in (ways if keep_all else ways[:beam]) if ends[each] < z]
+        complete = complete if keep_all else complete[: beam - found[sentence]]
         ended += complete
         going = [each for each in ways if ends[each] == z][:beam]
-        if not going or found[sentence] + len(complete) == beam:
+        if not going or found[sentence] + len(complete) >= beam:
             continue
         remaining.append(sentence)
         place = slice(sentence * beam, sentence * beam + len(going))

@@ -71,6 +71,7 @@ def test_both_find_the_same(
         {"min_len": 5},
         {"words_behind_end": "count", "max_len_b": 30},
         {"normalize_scores": False},
+        {"finished": "all"},
     ]
     models = [toy.model(task, seed=seed, decoder_normalize_before=seed == 1) for seed in range(2)]
     cases = [(model, options | variant) for model in models for variant in variants]
