@@ -23,7 +23,7 @@ ORDERS = [
     (2, 6, True, [3, 4, 2, 5, 1, 6]),
     (4, 8, False, [1, 5, 4, 8, 2, 6, 3, 7]),  # Eq. 9: the k-th words of y1..y4 and y5..y8 in turn
     (4, 3, False, [1, 3, 2]),  # y1, y2 and y3
-    (4, 6, False, [1, 4, 3, 6, 2, 5]),  # Figure 1(d)
+    (4, 6, False, [1, 4, 3, 6, 2, 5]),  # Eq. 9
     (4, 7, False, [1, 5, 4, 7, 2, 6, 3]),  # y1..y4 and y5..y7
     (6, 12, False, [1, 5, 9, 4, 8, 12, 2, 6, 10, 3, 7, 11]),
     (6, 8, False, [1, 4, 7, 3, 6, 8, 2, 5]),  # y1..y3, y4..y6, y7..y8
@@ -76,7 +76,7 @@ def test_positions_by_hand() -> None:
     slots = torch.arange(8)
     assert word_positions(slots, 1).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]  # Eq. 5
     assert word_positions(slots, 2).tolist() == [1, -1, 2, -2, 3, -3, 4, -4]  # Eq. 7, Figure 1(a) and (e)
-    assert word_positions(slots, 4).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]  # Eq. 10, Figure 1(d)
+    assert word_positions(slots, 4).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]  # Eq. 10
     assert slot_directions(slots, 4).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
