@@ -114,6 +114,7 @@ class Plugin(LineSystem):
     def command(self, setting: Setting) -> list[str]:
         decoding = ("--iter-decode-max-iter", setting.number - 1) if self.iterative else ("--beam", setting.number)
         words = [*AMLP, "translate", "--model", self.folder, "--decode-dtype", setting.precision, *decoding]
+        words += ["--no-split-sentences"]  # the other systems read a line as a whole
         if self.helper:
             words += ["--draft-path" if self.autoregressive else "--rescore-path", self.helper]
         if setting.batch is None:

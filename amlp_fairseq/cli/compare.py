@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +21,7 @@ from rich.text import Text
 from sacrebleu.metrics import CHRF
 from tqdm import tqdm
 
+from amlp_fairseq.cli.arguments import TEXT, add_text_arguments
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.recipes.score import bleu_of, read_references
 from amlp_fairseq.translator import decoding_options
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")
     parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
+    add_text_arguments(parser, "lines")
     args, words = parse_with_fairseqs(parser)
     sources, references = map(read_references, (args.source, args.reference))
     if len(sources) != len(references):
@@ -60,7 +63,8 @@ def main() -> None:
     configs = [read_config(model) for model in args.model]
     options = [decoding_options.parse(words, config["task"]["_name"]) for config in configs]
     bleu, chrf = bleu_of(configs[0]["languages"][-1]), CHRF()
-    translators = [Translator(model, **each) for model, each in zip(args.model, options, strict=True)]
+    settings: dict[str, Any] = {name: getattr(args, name) for name in TEXT}
+    translators = [Translator(model, **settings, **each) for model, each in zip(args.model, options, strict=True)]
     found, milliseconds = run(translators, sources)
 
     table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")

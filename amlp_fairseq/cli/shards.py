@@ -10,19 +10,16 @@ from __future__ import annotations
 import glob
 import json
 import os
-import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from amlp_fairseq.cli.translate import as_json, translated
+from amlp_fairseq.cli.translate import as_json, say, translated
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.translator.decoding_options import PATHS
-from amlp_fairseq.translator.model_folder import CARD, read_config
+from amlp_fairseq.translator.model_folder import CARD, read_config, splits_sentences
 from amlp_fairseq.translator.translator import Translator
 
 #: What the files of a folder were translated with.
@@ -59,9 +56,13 @@ class Job:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides about the translations, as JSON has it: files by their checksums."""
+        """What decides about the translations, as JSON has it: files by their checksums, and what they say where
+        nothing is given."""
         others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
-        options = read_config(self.model)["decoding"] | self.settings
+        config = read_config(self.model)
+        options = config["decoding"] | self.settings
+        if others.get("split_sentences") is None:
+            others["split_sentences"] = splits_sentences(config)
         helpers = {name: _checksums(Path(options[name])) for name in PATHS if options.get(name)}
         identity = {"model": _checksums(self.model), "jsonl": self.jsonl, **others, **helpers}
         return dict(json.loads(json.dumps(identity, default=str)))
@@ -69,11 +70,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a shard: its number of lines, or why it is not translated."""
+    """What became of a shard: its number of lines, and of those with a sentence that was cut; or why it is not
+    translated."""
 
     name: str
     lines: int = 0
     error: str | None = None
+    cut: int = 0
+
+    def __str__(self) -> str:
+        cut = f", {self.cut} with a sentence of more than --max-length pieces, which was cut" if self.cut else ""
+        return f"{self.name}: {self.error or f'{self.lines} lines{cut}'}"
 
 
 def find(paths: Iterable[Path], out: Path) -> list[Shard]:
@@ -135,12 +142,13 @@ def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shar
 def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
     """Translate a shard, unless another process has. Its output appears when it is whole; a line that is too long, or a
     file that cannot be read or written, is the outcome's error."""
-    part = _part(shard.output)
+    part, cut = _part(shard.output), 0
     try:
         if not shard.output.exists():
             with part.open("w", encoding="utf-8") as file:
                 for line, translation in translated(translator, shard.source, job.buffer_size):
                     print(as_json(line, translation) if job.jsonl else translation.text, file=file)
+                    cut += translation.cuts > 0
                 file.flush()
                 os.fsync(file.fileno())
             lines, expected = _lines(part), _lines(shard.source)
@@ -152,7 +160,7 @@ def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
             return Outcome(shard.source.name, error=" ".join(str(error).split()))
     finally:
         part.unlink(missing_ok=True)
-    return Outcome(shard.source.name, _lines(shard.output))
+    return Outcome(shard.source.name, _lines(shard.output), cut=cut)
 
 
 def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None:
@@ -166,11 +174,11 @@ def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None
     """
     shards = find(paths, out)
     missing = begin(out, shards, job.identity)
-    _say(f"{len(missing)} of {len(shards)} files to translate")
+    say(f"{len(missing)} of {len(shards)} files to translate")
     failed = 0
     for number, outcome in enumerate(_outcomes(job, missing, workers) if missing else (), 1):
         failed += outcome.error is not None
-        _say(f"{number} of {len(missing)}: {outcome.name}: {outcome.error or f'{outcome.lines} lines'}")
+        say(f"{number} of {len(missing)}: {outcome}")
     if failed:
         raise ValueError(f"{failed} of {len(missing)} files are not translated; the same command tries them again")
     for shard in shards:  # parts of processes that were killed, or that are slower: all outputs are there
@@ -205,8 +213,3 @@ def _checksums(path: Path) -> dict[str, str]:
 def _lines(path: Path) -> int:
     with path.open("rb") as file:
         return sum(1 for _ in file)
-
-
-def _say(text: str) -> None:
-    with tqdm.external_write_mode(file=sys.stderr):
-        print(f"amlp-fairseq translate: {text}", file=sys.stderr, flush=True)

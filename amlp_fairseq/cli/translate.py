@@ -1,4 +1,5 @@
-"""Translate raw text with a model folder: a line out for each line in, in order.
+"""Translate raw text with a model folder: a line out for each line in, in order. The sentences of a line are translated
+one by one.
 
     amlp-fairseq translate --model DIR < in.txt > out.txt
     amlp-fairseq translate --model DIR --jsonl --nbest 3 --beam 5 < in.txt > out.jsonl
@@ -29,7 +30,7 @@ from amlp_fairseq.cli.arguments import add_translator_arguments, translator_sett
 from amlp_fairseq.cli.endings import whole_lines
 from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.whole_lines import buffered_read, refuse_closed_input
-from amlp_fairseq.translator import long_inputs
+from amlp_fairseq.translator import sentences
 from amlp_fairseq.translator.translator import Translation, Translator
 from amlp_fairseq.usage import command_parser, positive
 
@@ -51,7 +52,7 @@ def translated(translator: Translator, source: Path | None, buffer: int) -> Iter
         for lines in buffered_read(str(source or "-"), 1 if terminal else buffer):
             try:
                 yield from zip(lines, translator.translations(lines), strict=True)
-            except long_inputs.TooLong as error:
+            except sentences.TooLong as error:
                 raise ValueError(f"line {before + error.number}: {error}") from None
             before += len(lines)
             progress.update(len(lines))
@@ -80,16 +81,42 @@ def main() -> None:
         return
     args, words = parse_with_fairseqs(parser)
     settings = translator_settings(args, words)
+    if not args.jsonl:
+        refuse_details(settings)
     if args.shards is not None:
         translate_shards(args, settings)
         return
     if args.workers is not None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
     check_files(args.input, args.output)
-    translator = Translator(args.model, **settings)
+    translator, told = Translator(args.model, **settings), False
     with nullcontext(sys.stdout) if args.output is None else whole_lines(args.output) as output:
-        for line, translation in translated(translator, args.input, args.buffer_size):
+        for number, (line, translation) in enumerate(translated(translator, args.input, args.buffer_size), 1):
+            if translation.cuts and not told:
+                told = True
+                say(f"line {number} has {about_cuts(translator)}; others are not named, --jsonl has their 'cuts'")
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)
+
+
+def about_cuts(translator: Translator) -> str:
+    """What has become of a sentence with a cut."""
+    what = "cut between words" if translator.long == "split" else "not read to its end"
+    return f"a sentence of more than {translator.max_length} pieces (--max-length), which was {what}"
+
+
+def say(text: str) -> None:
+    """Print a line to standard error, above a bar of progress."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        print(f"amlp-fairseq translate: {text}", file=sys.stderr, flush=True)
+
+
+def refuse_details(settings: dict[str, Any]) -> None:
+    """Raise ValueError for decoding options that ask for what a line of text has no place for."""
+    nbest, alignment = settings.get("nbest", 1), settings.get("print_alignment")
+    if nbest > 1:
+        raise ValueError(f"--nbest {nbest} needs --jsonl: a line of text is the best translation alone")
+    if alignment is not None:
+        raise ValueError("--print-alignment needs --jsonl: a line of text is the translation alone")
 
 
 def refuse_compressed(source: Path | None) -> None:

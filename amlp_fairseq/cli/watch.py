@@ -67,6 +67,11 @@ def main() -> None:
     parser.add_argument("sentence", metavar="SENTENCE", type=sentence, help="what to translate, in quotes")
     models = {"action": "append", "required": True, "metavar": "DIR", "type": Path}
     parser.add_argument("--model", **models, help="made by amlp-fairseq package; may be given several times")  # type: ignore[arg-type]
+    parser.add_argument(
+        "--split-sentences",
+        action=argparse.BooleanOptionalAction,
+        help="--no-split-sentences shows a text of several sentences as a whole",
+    )
     parser.add_argument("--delay", type=seconds, default=0.4, metavar="SECONDS", help="between steps (default: 0.4)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the animation, for any browser")
     args, words = parse_with_fairseqs(parser)
@@ -74,7 +79,7 @@ def main() -> None:
         parser.error(f"{others[0]!r}: one SENTENCE is needed, in quotes, and = between a decoding option and its value")
     if args.html and not args.html.parent.is_dir():
         raise FileNotFoundError(f"--html {args.html}: there is no folder {args.html.parent}")
-    decodings = [decoded(folder, args.sentence, words) for folder in args.model]
+    decodings = [decoded(folder, args.sentence, words, args.split_sentences) for folder in args.model]
     if args.html:
         args.html.write_text(page.render(decodings), encoding="utf-8")
         print(f"{args.html}: open it in a browser")
@@ -87,10 +92,11 @@ def main() -> None:
             print(line)
 
 
-def decoded(folder: Path, sentence: str, words: list[str]) -> Decoding:
+def decoded(folder: Path, sentence: str, words: list[str], split_sentences: bool | None) -> Decoding:
     """A model's translation, decoded with options of the command line."""
     task = read_config(folder)["task"]["_name"]
-    return steps.decode(steps.load(folder, **decoding_options.parse(words, task)), sentence)
+    options = decoding_options.parse(words, task)
+    return steps.decode(steps.load(folder, split_sentences=split_sentences, **options), sentence)
 
 
 def animate(console: Console, decodings: Sequence[Decoding], delay: float) -> None:

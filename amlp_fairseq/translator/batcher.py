@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from amlp_fairseq.translator.long_inputs import TooLong
+from amlp_fairseq.translator.sentences import TooLong
 from amlp_fairseq.translator.translator import Translation, Translator
 
 #: Seconds that a text waits for others to join its batch.

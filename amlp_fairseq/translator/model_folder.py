@@ -54,7 +54,7 @@ def is_model_folder(path: str | Path) -> bool:
 def read_config(folder: Path) -> dict[str, Any]:
     """``config.json``: ``languages`` (source, target), ``text`` (see ``text_pipeline.py``), ``decoding`` (options of
     fairseq-generate and of the task by name), ``longest_source`` (pieces, in training; None if unknown), ``task``,
-    ``model``, ``criterion``, ``task_state``, ``updates``.
+    ``model``, ``criterion``, ``task_state``, ``updates``; ``split_sentences`` may be there, too.
 
     Raises:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
@@ -76,6 +76,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     if missing := [key for key in KEYS if key not in config]:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
     return dict(config)
+
+
+def splits_sentences(config: Mapping[str, Any]) -> bool:
+    """False for a model whose input is a document, which ``split_sentences`` says: it summarises."""
+    return bool(config.get("split_sentences", True))
 
 
 def write(

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from amlp_fairseq.translator.batcher import Batcher, Full
 from amlp_fairseq.translator.limits import Limits
-from amlp_fairseq.translator.long_inputs import TooLong
+from amlp_fairseq.translator.sentences import TooLong
 from amlp_fairseq.translator.translator import Translation, Translator
 
 USAGE = "POST /translate, GET /health, GET /"
@@ -206,7 +206,8 @@ def _kind(value: object) -> str:
 
 
 def _answer(translation: Translation, nbest: int) -> dict[str, Any]:
-    return asdict(replace(translation, alternatives=translation.alternatives[: nbest - 1]))
+    parts = tuple(replace(part, alternatives=part.alternatives[: nbest - 1]) for part in translation.parts)
+    return asdict(replace(translation, alternatives=translation.alternatives[: nbest - 1], parts=parts))
 
 
 async def _disconnected(request: Request) -> None:

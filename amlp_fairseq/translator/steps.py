@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.translator import sentences
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
 
@@ -81,7 +82,7 @@ def load(folder: Path, **options: Any) -> Translator:
 
     Args:
         folder: of the model.
-        options: decoding options, see ``Translator``.
+        options: decoding options and ``split_sentences``, see ``Translator``.
 
     Raises:
         ValueError: as ``Translator``, and for options under which words have no place.
@@ -104,15 +105,22 @@ def decode(translator: Translator, text: str) -> Decoding:
 
     Args:
         translator: from :func:`load`.
-        text: that the model can read as a whole.
+        text: a sentence; or any text, for a model that does not split texts into sentences.
 
     Raises:
-        ValueError: if the text is empty or too long, or the order in which the model's task writes is not known.
+        ValueError: if the text is empty, several sentences or too long, or the order in which the model's task writes
+            is not known.
     """
     pieces = translator.text.encode(text)
     count = len(pieces.split())
     if not pieces:
         raise ValueError("the sentence is empty")
+    parts = [part for part, _ in sentences.split(text, translator.languages[0]) if part]
+    if translator.split_sentences and len(parts) > 1:
+        raise ValueError(
+            f"these are {len(parts)} sentences, which {translator.folder} translates one by one: give one, such as "
+            f"{parts[0]!r}, or --no-split-sentences"
+        )
     if count > translator.max_length:
         raise ValueError(f"the sentence has {count} pieces, {translator.folder} reads at most {translator.max_length}")
     best = translator.hypotheses([pieces])[0][0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,25 +17,50 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq.compat.guarded_tasks import with_steps
+from amlp_fairseq.languages import writes_spaces
 from amlp_fairseq.recipes.config import refuse_unknown
-from amlp_fairseq.translator import decoding_options, long_inputs
-from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator import decoding_options, sentences
+from amlp_fairseq.translator.model_folder import read_config, splits_sentences
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 
 
 @dataclass(frozen=True)
+class Part:
+    """A sentence of a text, or a part of one that is too long: what was translated by itself.
+
+    Attributes:
+        source: its text.
+        cut: True if the sentence goes on after it.
+
+    The others are those of :class:`Translation`.
+    """
+
+    source: str
+    text: str
+    score: float = 0.0
+    calls: int = 0
+    alternatives: tuple[tuple[str, float], ...] = ()
+    alignment: tuple[tuple[int, int], ...] = ()
+    source_pieces: tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()
+    cut: bool = False
+
+
+@dataclass(frozen=True)
 class Translation:
-    """What became of an input.
+    """What became of a text.
 
     Attributes:
         text: the translation.
         score: what it was chosen by: the log-probability divided by the length penalty, in nats (fairseq-generate has
-            bits); of an input that was split the mean over its parts; 0 for an empty input.
+            bits); the mean over parts; 0 for an empty text.
         calls: decoder calls, summed over parts.
-        alternatives: further texts with their scores, best first (``nbest``); none for an input that was split.
-        alignment: pairs of a source and a target piece, counted from 0 (``print_alignment``); none for an input that
-            was split.
-        source_pieces, pieces: what the model read and wrote.
+        alternatives: further texts with their scores, best first (``nbest``); of several parts the best combinations of
+            what was found for each.
+        alignment: pairs of a source and a target piece, counted from 0 over all parts (``print_alignment``).
+        source_pieces, pieces: what the model read and wrote, part after part.
+        cuts: places where a sentence was cut, because it is too long for the model.
+        parts: what was translated by itself, in order; empty where that is the whole text.
     """
 
     text: str
@@ -43,6 +70,18 @@ class Translation:
     alignment: tuple[tuple[int, int], ...] = ()
     source_pieces: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
+    cuts: int = 0
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A part of a text, with the white space after it; it has no pieces where there is nothing to translate."""
+
+    text: str
+    pieces: str
+    space: str
+    cut: bool = False
 
 
 class Translator:
@@ -52,10 +91,13 @@ class Translator:
         folder: made by ``amlp-fairseq package``.
         device: ``cpu``, ``cuda``, ``cuda:1``, …
         max_tokens: source pieces of a batch, padding included.
-        long: what to do with inputs that are too long for the model: ``split`` them by sentence, ``truncate`` them
-            (summarisation: the rest is not read), or ``refuse`` them.
-        max_length: the most source pieces that are not too long; by default those of the longest sentence that the
-            model was trained on.
+        split_sentences: translate the sentences of a text one by one, and keep its line feeds. Otherwise a text is read
+            as a whole, its line feeds as spaces. By default as the folder says: models that translate split, models
+            that summarise do not.
+        long: what to do with a sentence (or whole text) that is too long for the model: ``split`` it between words,
+            ``truncate`` it (the rest is not read), or ``refuse`` it. ``Translation.cuts`` says where that happened.
+        max_length: the most source pieces that are not too long; by default what the folder says, which
+            ``amlp-fairseq package`` has from the training.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
             flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
 
@@ -69,15 +111,19 @@ class Translator:
         *,
         device: str = "cpu",
         max_tokens: int = 4000,
+        split_sentences: bool | None = None,
         long: str = "split",
         max_length: int | None = None,
         **options: Any,
     ) -> None:
-        if long not in long_inputs.CHOICES:
-            raise ValueError(f"long={long!r}: choose one of {', '.join(long_inputs.CHOICES)}")
+        if long not in sentences.LONG:
+            raise ValueError(f"long={long!r}: choose one of {', '.join(sentences.LONG)}")
+        if split_sentences not in (None, True, False):
+            raise ValueError(f"split_sentences={split_sentences!r}: True or False is needed")
         _check_counts(max_tokens=max_tokens, **({} if max_length is None else {"max_length": max_length}))
         self.folder, self.long, self.max_tokens = Path(folder), long, max_tokens
         config = read_config(self.folder)
+        self.split_sentences = splits_sentences(config) if split_sentences is None else split_sentences
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
         decoding_options.check({**config["decoding"], **options}, config["task"]["_name"])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
@@ -94,8 +140,10 @@ class Translator:
         self.model.to(self.device)
         self.generator = self.task.build_generator([self.model], self.cfg.generation)
         limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
-        wanted = max_length or config["longest_source"] or limit
-        self.max_length = min(wanted, limit - 2)  # two symbols may be added
+        limit -= 2  # two symbols may be added
+        if max_length is not None and max_length > limit:
+            raise ValueError(f"max_length={max_length}: {self.folder} has positions for at most {limit} pieces")
+        self.max_length = max_length or min(config["longest_source"] or limit, limit)
         self._lock = threading.Lock()
         self._process = os.getpid()
 
@@ -112,67 +160,114 @@ class Translator:
         Raises:
             TypeError: for a single string, and for what is not one.
             ValueError: for half a surrogate pair, which is not text.
-            long_inputs.TooLong: for the first input that is too long, with ``long="refuse"``, or has a character that
+            sentences.TooLong: for the first input that is too long, with ``long="refuse"``, or has a character that
                 is too long itself.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
         if self.cfg.generation.print_alignment not in (None, "hard"):
             raise ValueError(f"print_alignment={self.cfg.generation.print_alignment!r}: {decoding_options.PAIRS}")
-        parts = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
-        decoded = iter(self._decode([pieces for line in parts for pieces, _ in line]))
-        return [_joined([(next(decoded), space) for _, space in line]) for line in parts]
+        sources = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
+        decoded = iter(self._decode([part for line in sources for part in line if part.pieces]))
+        return [self._joined([(part, next(decoded) if part.pieces else None) for part in line]) for line in sources]
 
     def check(self, line: str) -> None:
         """Read a text without translating it.
 
         Raises:
-            long_inputs.TooLong: as :meth:`translations` does; its number is 1.
+            sentences.TooLong: as :meth:`translations` does; its number is 1.
         """
         for _ in self._parts(line, 1):
             pass
 
-    def _parts(self, line: str, number: int) -> Iterator[tuple[str, str]]:
-        """The pieces of a text, of each of its parts if it is long, with the white space behind them."""
+    def _parts(self, line: str, number: int) -> Iterator[_Source]:
+        """What is translated by itself: sentences, and the parts of those that are too long."""
         _check_text(line, number)
-        pieces = self.text.encode(line)
-        if not pieces:
-            return
-        words = pieces.split()
-        if len(words) <= self.max_length:
-            yield pieces, ""
-        elif self.long == "truncate":
-            yield " ".join(words[: self.max_length]), ""
-        elif self.long == "refuse":
-            message = (
-                f"{len(words)} pieces, at most {self.max_length} are allowed: --long split, or a larger --max-length"
-            )
-            raise long_inputs.TooLong(number, message)
-        else:
-            try:
-                for part, space in long_inputs.split(line, self.languages[0], self._fits):
-                    if pieces := self.text.encode(part):
-                        yield pieces, space
-            except ValueError as error:
-                raise long_inputs.TooLong(number, str(error)) from None
+        whole = [(" ".join(line.split()), "")]
+        for text, space in sentences.split(line, self.languages[0]) if self.split_sentences else whole:
+            pieces = self.text.encode(text)
+            count = len(pieces.split())
+            if count <= self.max_length:
+                yield _Source(text, pieces, space)
+                continue
+            if self.long == "refuse":
+                most = f"at most {self.max_length} are allowed: --long split, or a larger --max-length"
+                raise sentences.TooLong(number, f"{count} pieces, {most}")
+            yield from self._cut(text, space, number)
 
-    def _fits(self, text: str) -> bool:
-        return len(self.text.encode(text).split()) <= self.max_length
+    def _cut(self, text: str, space: str, number: int) -> Iterator[_Source]:
+        def fits(part: str) -> bool:
+            return len(self.text.encode(part).split()) <= self.max_length
 
-    def _decode(self, sentences: list[str]) -> list[Translation]:
-        """The translations of sentences, given as pieces."""
-        found = self.hypotheses(sentences)
-        return [self._translation(source, each) for source, each in zip(sentences, found, strict=True)]
+        whole_sentences = self.long == "split" and not self.split_sentences
+        parts = sentences.cut(text, self.languages[0], fits, at_sentences=whole_sentences)
+        try:
+            part, following = next(parts)
+            if self.long == "split":
+                for another, space_after in parts:
+                    yield _Source(part, self.text.encode(part), following, cut=True)
+                    part, following = another, space_after
+            yield _Source(part, self.text.encode(part), space, cut=self.long == "truncate")
+        except ValueError as error:
+            raise sentences.TooLong(number, str(error)) from None
 
-    def hypotheses(self, sentences: list[str]) -> list[list[dict[str, Any]]]:
+    def _joined(self, line: list[tuple[_Source, Part | None]]) -> Translation:
+        """The translation of a text from those of its parts."""
+        parts = [part for _, part in line if part is not None]
+        spaces = [source.space for source, _ in line]
+
+        def text(parts_of_text: Iterator[str]) -> str:
+            return self._text([next(parts_of_text) if part else "" for _, part in line], spaces)
+
+        result = Translation(text(iter([part.text for part in parts])))
+        if not parts:
+            return result
+        found = _best_combinations([[(part.text, part.score), *part.alternatives] for part in parts], self.nbest)
+        sources = [sum(len(part.source_pieces) for part in parts[:number]) for number in range(len(parts))]
+        targets = [sum(len(part.pieces) for part in parts[:number]) for number in range(len(parts))]
+        return replace(
+            result,
+            score=sum(part.score for part in parts) / len(parts),
+            calls=sum(part.calls for part in parts),
+            alternatives=tuple((text(iter(texts)), score / len(parts)) for texts, score in found),
+            alignment=tuple(
+                (source + first, target + second)
+                for part, first, second in zip(parts, sources, targets, strict=True)
+                for source, target in part.alignment
+            ),
+            source_pieces=tuple(piece for part in parts for piece in part.source_pieces),
+            pieces=tuple(piece for part in parts for piece in part.pieces),
+            cuts=sum(part.cut for part in parts),
+            parts=tuple(parts) if len(parts) > 1 else (),
+        )
+
+    def _text(self, texts: Sequence[str], spaces: Sequence[str]) -> str:
+        """Translations of parts as one text. Between them stand the line feeds of the source, with the spaces around
+        them, or what the target language writes; nothing where a word was cut."""
+        result, between = "", ""
+        for text, space in zip(texts, spaces, strict=True):
+            if text:
+                result, between = result + between + text, ""
+            if "\n" in space:
+                result, between = result + space, ""
+            elif text:
+                in_word = not space and writes_spaces(self.languages[0])
+                between = "" if in_word or not writes_spaces(self.languages[1]) else " "
+        return result
+
+    def _decode(self, parts: list[_Source]) -> list[Part]:
+        found = self.hypotheses([part.pieces for part in parts])
+        return [self._part(part, each) for part, each in zip(parts, found, strict=True)]
+
+    def hypotheses(self, sources: list[str]) -> list[list[dict[str, Any]]]:
         """What fairseq's generators find for sentences, given as pieces: the best hypothesis of each first. Batches are
         made of sentences of similar length."""
-        if not sentences:
+        if not sources:
             return []
         if self._process != os.getpid():  # it would wait for threads that a fork does not copy
             raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         index, eos = self.task.source_dictionary.index, self.task.source_dictionary.eos()
-        tokens = [torch.tensor([*map(index, each.split()), eos]) for each in sentences]
+        tokens = [torch.tensor([*map(index, each.split()), eos]) for each in sources]
         lengths = [len(each) for each in tokens]
         dataset = self.task.build_dataset_for_inference(tokens, lengths)
         by_length, most = np.argsort(lengths, kind="stable"), max(self.max_tokens, max(lengths) + 1)
@@ -183,20 +278,22 @@ class Translator:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
                 hypotheses = with_steps(self.task.inference_step(self.generator, [self.model], moved))
             found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
-        return [found[row] for row in range(len(sentences))]
+        return [found[row] for row in range(len(sources))]
 
-    def _translation(self, source: str, hypotheses: list[dict[str, Any]]) -> Translation:
+    def _part(self, source: _Source, hypotheses: list[dict[str, Any]]) -> Part:
         best, *others = hypotheses[: self.nbest]
         pieces = self._pieces(best)
         alignment = best["alignment"] if best["alignment"] is not None else ()
-        return Translation(
+        return Part(
+            source=source.text,
             text=self.text.decode(pieces),
             score=float(best["score"]),
             calls=int(best["steps"]),
             alternatives=tuple((self.text.decode(self._pieces(each)), float(each["score"])) for each in others),
             alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
-            source_pieces=tuple(source.split()),
+            source_pieces=tuple(source.pieces.split()),
             pieces=tuple(pieces.split()),
+            cut=source.cut,
         )
 
     def _pieces(self, hypothesis: dict[str, Any]) -> str:
@@ -227,17 +324,16 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _joined(parts: list[tuple[Translation, str]]) -> Translation:
-    """The translation of an input from those of its parts, each with the white space behind it."""
-    if not parts:
-        return Translation("")
-    if len(parts) == 1:
-        return parts[0][0]
-    translations = [translation for translation, _ in parts]
-    return Translation(
-        text="".join(translation.text + (" " if space else "") for translation, space in parts).strip(),
-        score=sum(translation.score for translation in translations) / len(parts),
-        calls=sum(translation.calls for translation in translations),
-        source_pieces=tuple(piece for each in translations for piece in each.source_pieces),
-        pieces=tuple(piece for each in translations for piece in each.pieces),
-    )
+def _best_combinations(found: Sequence[Sequence[tuple[str, float]]], count: int) -> list[tuple[tuple[str, ...], float]]:
+    """After the best one, the best combinations of what was found for each part, with the sums of their scores.
+
+    Args:
+        found: for each part texts with their scores, best first.
+        count: of combinations, with the best one.
+    """
+    best: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    for part in found if count > 1 else ():
+        longer = (((*ranks, rank), total + score) for ranks, total in best for rank, (_, score) in enumerate(part))
+        best = heapq.nlargest(count, longer, key=itemgetter(1))
+    others = [(ranks, total) for ranks, total in best if any(ranks)][: count - 1]
+    return [(tuple(part[rank][0] for part, rank in zip(found, ranks, strict=True)), total) for ranks, total in others]

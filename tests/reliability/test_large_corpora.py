@@ -234,7 +234,7 @@ def test_mistakes(model: Path, tmp_path: Path) -> None:
             ["--shards", source, "--output", tmp_path / "new", "--draft-path", "none"],
             "translate: none does not exist",
         ),
-        (["--shards", source, "--output", tmp_path / "new", "--nbest", 9], "nbest=9 is more than beam=4 finds"),
+        (["--shards", source, "--output", tmp_path / "new", "--nbest", 9, "--jsonl"], "nbest=9 is more than be"),
     ):
         printed = commands.run(COMMAND, "translate", "--model", model, *words, check=False)
         assert "Traceback" not in printed

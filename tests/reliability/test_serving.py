@@ -263,6 +263,19 @@ def test_answers(served: tuple[str, int], folder: Path, texts: dict[str, Transla
         assert one["text"] == two["text"] == texts[text].text
 
 
+def test_texts_of_several_sentences() -> None:
+    """Every sentence is translated, and line feeds come back."""
+    translator = Translator(commands.ROOT / "examples/models/ar", nbest=2)
+    text = "She falls asleep. He sleeps.\r\n\nHe sleeps."
+    with serving(translator) as (address, _):
+        body = {"texts": [text], "nbest": 1}
+        (answer,) = httpx.post(f"{address}/translate", json=body, timeout=SECONDS).json()["translations"]
+    assert answer["text"] == "Sie schläft ein. Er schläft.\r\n\nEr schläft."
+    assert [part["text"] for part in answer["parts"]] == ["Sie schläft ein.", "Er schläft.", "Er schläft."]
+    assert [part["alternatives"] for part in answer["parts"]] == [[]] * 3
+    assert (answer["alternatives"], answer["cuts"]) == ([], 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(number: signal.Signals, folder: Path, tmp_path: Path) -> None:
     """It ends by its signal; ``translate --serve`` is the same server."""
@@ -316,17 +329,26 @@ class Held:
 
 @contextmanager
 def held(**limits: Any) -> Iterator[tuple[Any, str, Any]]:
-    """A translator that is held, the address of its server, and that server, which runs in a thread."""
+    """A translator that is held, the address of its server, and that server."""
     translator: Any = Held()
+    with serving(translator, **limits) as (address, uvicorn):
+        try:
+            yield translator, address, uvicorn
+        finally:
+            translator.go_on.set()
+
+
+@contextmanager
+def serving(translator: Any, **limits: Any) -> Iterator[tuple[str, Any]]:
+    """The address of a server, and that server, which runs in a thread."""
     ready: list[str] = []
     with listen("127.0.0.1", 0) as listener:
         uvicorn = server(translator, listener, Limits(**limits), ready.append)
         thread = threading.Thread(target=uvicorn.run, args=[[listener]])
         thread.start()
         try:
-            yield translator, wait_for(lambda: ready)[0], uvicorn
+            yield wait_for(lambda: ready)[0], uvicorn
         finally:
-            translator.go_on.set()
             uvicorn.should_exit = True
             thread.join(SECONDS)
             assert not thread.is_alive()

@@ -45,7 +45,9 @@ def said(*words: object, text: str = "") -> str:
         (["--cpu"], "--cpu is not an option of decoding (--device cpu)"),
         (["--print-step"], "--print-step is not an option of decoding (amlp-fairseq options translation_interleaved "),
         (["--iter-decode-max-iter", "3"], "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
-        (["--nbest", "9"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
+        (["--nbest", "2"], "--nbest 2 needs --jsonl: "),
+        (["--print-alignment"], "--print-alignment needs --jsonl: "),
+        (["--nbest", "9", "--jsonl"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),
         (["--device", "cuda:99"], "device='cuda:99' cannot be used: "),
         (["--input", "/nothing"], "/nothing does not exist"),
         (

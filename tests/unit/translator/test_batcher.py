@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amlp_fairseq.translator.batcher import Batcher, Full
-from amlp_fairseq.translator.long_inputs import TooLong
+from amlp_fairseq.translator.sentences import TooLong
 from amlp_fairseq.translator.translator import Translation
 
 SECONDS = 20  # in which everything here has long happened

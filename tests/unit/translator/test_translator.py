@@ -1,8 +1,9 @@
-"""What a Translator is given that it cannot use: one line that names it. What is long: nothing of it is left out."""
+"""What a Translator makes of texts: every sentence, in its place. What it cannot use is one line that names it."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -13,11 +14,22 @@ from typing import Any
 
 import commands
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from amlp_fairseq import Translator
 from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator.translator import Part
 
 MODEL = commands.ROOT / "examples/models/ar"
+
+
+def folder_with(out: Path, **config: Any) -> Path:
+    """The model with other values in its config.json."""
+    shutil.copytree(MODEL, out)
+    content = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    (out / "config.json").write_text(json.dumps(content | config), encoding="utf-8")
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +128,121 @@ def test_after_a_fork(translator: Translator) -> None:
     os.close(read)
 
 
+def test_every_sentence_is_translated(translator: Translator) -> None:
+    text = "She falls asleep. He sleeps."
+    assert translator.translate([text]) == ["Sie schläft ein. Er schläft."]
+    (whole,) = translator.translations([text])
+    alone = translator.translations(["She falls asleep.", "He sleeps."])
+    assert [part.source for part in whole.parts] == ["She falls asleep.", "He sleeps."]
+    for part, sentence in zip(whole.parts, alone, strict=True):
+        assert (part.text, part.calls, part.pieces) == (sentence.text, sentence.calls, sentence.pieces)
+        assert part.source_pieces == sentence.source_pieces
+        assert part.score == pytest.approx(sentence.score, abs=1e-5)
+    assert whole.calls == sum(each.calls for each in alone)
+    assert whole.score == pytest.approx(sum(each.score for each in alone) / 2, abs=1e-5)
+    assert whole.pieces == alone[0].pieces + alone[1].pieces
+    assert alone[0].parts == ()
+
+
+def test_texts_as_a_whole(tmp_path: Path, translator: Translator) -> None:
+    """Where it is said to the class, or by the folder, which the class overrules."""
+    text, documents = "She falls asleep.\nHe sleeps.", folder_with(tmp_path / "model", split_sentences=False)
+    (found,) = Translator(MODEL, split_sentences=False).translations([text])
+    assert found.parts == ()
+    assert found.source_pieces == tuple(translator.text.encode(text).split())
+    assert Translator(documents).translations([text]) == [found]
+    assert Translator(documents, split_sentences=True).translate([text]) == translator.translate([text])
+    with pytest.raises(ValueError, match=r"^split_sentences='no': True or False is needed$"):
+        Translator(MODEL, split_sentences="no")  # type: ignore[arg-type]
+
+
+def test_line_feeds_come_back(translator: Translator) -> None:
+    text = "\n\nShe falls asleep. He sleeps.  \r\n\n He sleeps.\t\n"
+    assert translator.translate([text]) == ["\n\nSie schläft ein. Er schläft.  \r\n\nEr schläft.\t\n"]
+    assert translator.translate(["\n", " \t", " She falls asleep. "]) == ["\n", "", "Sie schläft ein."]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text", "expected"),
+    [
+        ("en", "zh", "She falls asleep. He sleeps.", "{}{}"),
+        ("en", "tha_Thai", "She falls asleep. He sleeps.", "{}{}"),
+        ("en", "kor_Hang", "She falls asleep. He sleeps.", "{} {}"),
+        ("zh-CN", "ja", "She falls asleep。\nHe sleeps。", "{}\n{}"),
+        ("zho_Hans", "de", "她睡着了。他睡觉。", "{} {}"),
+        ("jpn_Jpan", "yue_Hant", "彼女は眠る。彼は寝る。", "{}{}"),
+    ],
+)
+def test_the_target_language_says_what_is_between(
+    source: str, target: str, text: str, expected: str, tmp_path: Path
+) -> None:
+    translator = Translator(folder_with(tmp_path / "model", languages=[source, target]))
+    (found,) = translator.translations([text])
+    assert len(found.parts) == 2
+    assert all(part.text for part in found.parts)
+    assert found.text == expected.format(*(part.text for part in found.parts))
+
+
+def test_alternatives_and_alignments_of_several_sentences() -> None:
+    """The best combinations of all; the pairs of pieces are counted on."""
+    (found,) = Translator(MODEL, nbest=4, print_alignment="hard").translations(["She sleeps. He drinks tea. Why?"])
+    assert [len(part.alternatives) for part in found.parts] == [3] * 3
+    hypotheses = [[(part.text, part.score), *part.alternatives] for part in found.parts]
+    combinations = [
+        (" ".join(text for text, _ in each), sum(score for _, score in each) / 3)
+        for each in itertools.product(*hypotheses)
+    ]
+    expected = sorted(combinations, key=lambda each: -each[1])[:4]
+    assert found.text == expected[0][0]
+    assert [score for _, score in found.alternatives] == pytest.approx([score for _, score in expected[1:]])
+    assert [text for text, _ in found.alternatives] == [text for text, _ in expected[1:]]
+
+    pairs = {(found.source_pieces[source], found.pieces[target]) for source, target in found.alignment}
+    assert len(found.alignment) == sum(len(part.alignment) for part in found.parts) > 0
+    assert pairs == {
+        (part.source_pieces[source], part.pieces[target])
+        for part in found.parts for source, target in part.alignment
+    }  # fmt: skip
+
+
+LINES = st.text(alphabet='abÄ.!?… \u2028\x0c\r\t\n"”)1。と।\u0301', max_size=80)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(LINES, max_size=3), st.booleans())
+def test_nothing_is_lost(texts: list[str], whole: bool) -> None:
+    """Of any text, by a model that copies what it reads."""
+    translator = copying(split_sentences=not whole)
+    for text, found in zip(texts, translator.translations(texts), strict=True):
+        if whole:
+            assert found.text.split() == text.split()
+        else:
+            assert [line.split() for line in found.text.split("\n")] == [line.split() for line in text.split("\n")]
+        assert sum(part.cut for part in found.parts) == found.cuts
+
+
+def copying(**options: Any) -> Translator:
+    """A translator from English to German that copies, and reads at most four words, of twelve letters in all."""
+    translator = Translator.__new__(Translator)
+    translator.languages, translator.max_length, translator.nbest, translator.long = ("en", "de"), 12, 1, "split"
+    translator.split_sentences = options["split_sentences"]
+    translator.cfg, translator.text = Config(), Letters()  # type: ignore[assignment]
+    translator._decode = lambda parts: [Part(part.text, part.text.strip(), cut=part.cut) for part in parts]  # type: ignore[method-assign]
+    return translator
+
+
+class Config:
+    class generation:
+        print_alignment = None
+
+
+class Letters:
+    """A letter is a piece, and a word has at least three."""
+
+    def encode(self, text: str) -> str:
+        return " ".join(piece for word in text.split() for piece in word.ljust(3, "_"))
+
+
 def test_long_words(translator: Translator) -> None:
     """An address, in a sentence; and text without spaces. Their parts are translated one by one."""
     texts = ["See https://example.org/" + "a-very/long_path&" * 8 + " today.", "thefriendhasdrunkmilk" * 9]
@@ -124,6 +251,42 @@ def test_long_words(translator: Translator) -> None:
         assert len(translation.source_pieces) > translator.max_length
         assert translator.text.decode(read).replace(" ", "") == text.replace(" ", "")
         assert translation.text
+
+
+def test_cuts_are_between_words(translator: Translator) -> None:
+    """And said. The limit is the folder's."""
+    text = "He sleeps. " + "the friend has drunk milk and " * 8 + "he sleeps. She sleeps."
+    (found,) = translator.translations([text])
+    words = [word for part in found.parts for word in part.source.split()]
+    assert words == text.split()
+    assert all(len(part.source_pieces) <= 41 for part in found.parts)
+    assert [part.cut for part in found.parts] == [False, *[True] * (len(found.parts) - 3), False, False]
+    assert found.cuts == len(found.parts) - 3 >= 1
+    assert translator.translations(["He sleeps."])[0].cuts == 0
+
+    (truncated,) = Translator(MODEL, long="truncate").translations([text])
+    assert [part.source for part in truncated.parts] == [found.parts[index].source for index in (0, 1, -1)]
+    assert [part.cut for part in truncated.parts] == [False, True, False]
+    assert truncated.cuts == 1
+
+
+def test_a_document_is_cut_between_sentences() -> None:
+    translator = Translator(MODEL, split_sentences=False, max_length=20)
+    (found,) = translator.translations(["He sleeps. She has drunk milk. " * 3])
+    assert " ".join(part.source for part in found.parts) == ("He sleeps. She has drunk milk. " * 3).strip()
+    assert all(part.source.endswith(".") for part in found.parts)
+    assert max(part.source.count(".") for part in found.parts) > 1
+    assert [part.cut for part in found.parts] == [True, False]
+
+
+def test_limits(tmp_path: Path) -> None:
+    """Of the folder, of the command line, of the model's positions."""
+    assert Translator(MODEL).max_length == 41
+    assert Translator(folder_with(tmp_path / "long", longest_source=5000)).max_length == 1022
+    assert Translator(folder_with(tmp_path / "unknown", longest_source=None)).max_length == 1022
+    assert Translator(MODEL, max_length=60).max_length == 60
+    with pytest.raises(ValueError, match=rf"^max_length=1023: {MODEL} has positions for at most 1022 pieces$"):
+        Translator(MODEL, max_length=1023)
 
 
 def test_a_character_that_is_too_long() -> None:
