@@ -1,7 +1,7 @@
 """Softmax attention within a window.
 
-Sources: "self-attention baseline (k=3,7,15,31x3)" of Wu et al. (2019), Table 3; "local" of the AMLP paper, Table 3.
-Notation: docs/glossary.md.
+Sources: "self-attention baseline (k=3,7,15,31x3)" of Wu et al. (2019), Table 3; "local" of the AMLP paper, Table 3;
+"local-m" of Luong et al. (2015). Notation: docs/glossary.md.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +9,10 @@ from typing import Optional
 
 import torch
 import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from amlp_fairseq.attention.general import general_map
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
 from amlp_fairseq.attention.shared_options import KernelSizeOptions
@@ -18,6 +20,7 @@ from amlp_fairseq.attention.state import State, StepContext
 
 #: The least number of queries that are treated together.
 BLOCK = 32
+SIMILARITIES = ("dot", "general")
 
 
 @dataclass
@@ -28,10 +31,27 @@ class LocalOptions(KernelSizeOptions):
         default=None,
         metadata={"help": "width of the windows of 'local' and 'local_p' (default: the kernel size lists)"},
     )
+    local_similarity: ChoiceEnum(SIMILARITIES) = field(  # type: ignore[valid-type]
+        default="dot",
+        metadata={"help": "what 'local' and 'local_p' compare words by; 'general' is with a learned matrix"},
+    )
+
+
+class WindowAttention(MultiHeadAttention):
+    """What the attentions within a window share: the similarity of queries h and keys s, hᵀ s / √d_h or hᵀ W_a s.
+    W_a (d_h, d_h) is shared by the heads."""
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        super().__init__(spec)
+        self.w_a = general_map(self.head_dim) if spec.options.local_similarity == "general" else None
+
+    def similarity(self, q: Tensor, k: Tensor) -> Tensor:
+        """The scores of keys (…, d_h, S) for queries (…, T, d_h), (…, T, S) in float32."""
+        return ((q * self.scaling if self.w_a is None else self.w_a(q)) @ k).float()
 
 
 @register_attention("local", options=LocalOptions)
-class LocalAttention(MultiHeadAttention):
+class LocalAttention(WindowAttention):
     """Softmax attention over k positions, with time and memory usage linear in the length.
 
     k is ``--attention-window``, or else the layer's entry of the kernel size list.
@@ -41,7 +61,8 @@ class LocalAttention(MultiHeadAttention):
       state is the last k - z keys and values;
     - noncausal cross: centred on the source position at the same relative position as the query, ⌊(i + ½) m/n⌋ for
       query i of n and m source positions;
-    - causal cross: centred on source position i, or the last one if the source is shorter, as n is not known yet.
+    - causal cross: centred on source position i, or the last one if the source is shorter, as n is not known yet;
+      "local-m" of Luong et al.
     """
 
     patterns = PATTERNS
@@ -149,7 +170,7 @@ class LocalAttention(MultiHeadAttention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
         """Softmax attention of (…, T, d_h) over keys (…, d_h, S) and values (…, S, d_h)."""
-        scores = ((q * self.scaling) @ k).float()
+        scores = self.similarity(q, k)
         # Not -inf: a window may hold nothing but padding, and a softmax over nothing is undefined.
         return self.dropout_module(scores.masked_fill(~allowed, -1e4).softmax(dim=-1).to(q)) @ v
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.local import LocalOptions
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.local import LocalOptions, WindowAttention
+from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.registry import AttentionSpec, register_attention
 
 
 @register_attention("local_p", options=LocalOptions)
-class LocalPAttention(MultiHeadAttention):
+class LocalPAttention(WindowAttention):
     """Cross-attention within a window whose centre the query h_t predicts, and in it more to what is near the centre:
 
         p_t = S · sigmoid(v_pᵀ tanh(W_p h_t))
-        a_t(j) = softmax_{|j - p_t| ≤ D}(h_tᵀ s_j / √d_h) · exp(-(j - p_t)² / 2σ²),   σ = D/2
+        a_t(j) = softmax_{|j - p_t| ≤ D}(sim(s_j, h_t)) · exp(-(j - p_t)² / 2σ²),   σ = D/2
 
     for source positions j = 1 … S. The width of the window, ``--attention-window`` or else the layer's entry of the
     kernel size list, is 2D + 1. W_p (d_h, d_h) and v_p (d_h,) are shared by the heads; each has queries, and so a
@@ -55,7 +55,7 @@ class LocalPAttention(MultiHeadAttention):
         p = source_length * self.v_p(torch.tanh(self.w_p(q))).float().sigmoid()  # (B, H, T, 1)
         distance = words.cumsum(dim=3) - p
         inside = words & (distance.abs() <= self.reach)
-        scores = ((q * self.scaling) @ k.transpose(2, 3)).float()
+        scores = self.similarity(q, k.transpose(2, 3))
         # Not -inf: a source may hold nothing but padding, and a softmax over nothing is undefined.
         weights = scores.masked_fill(~inside, -1e4).softmax(dim=-1)
         sigma = self.reach / 2

@@ -30,6 +30,7 @@ OPTIONS = {
     "decoder_layers": 1,
     "attention_dropout": 0.0,
     "attention_window": 5,
+    "local_similarity": "dot",
     "attention_inner_dim": 3,
     "operator_backend": "auto",
     "amlp_activation": "softmax",
@@ -99,10 +100,18 @@ def layer_norm(x: ndarray, p: dict[str, ndarray]) -> ndarray:
     return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * p["norm.weight"] + p["norm.bias"]
 
 
-def attend(q: ndarray, k: ndarray, v: ndarray, seen: Callable[[int], Iterable[int]]) -> ndarray:
-    """Query i attends to the keys ``seen(i)``."""
+def attend(
+    q: ndarray, k: ndarray, v: ndarray, seen: Callable[[int], Iterable[int]], w_a: ndarray | None = None
+) -> ndarray:
+    """Query i attends to the keys ``seen(i)``; W_a is I/√d_h if it is not given."""
+    w_a = np.eye(q.shape[1]) / math.sqrt(q.shape[1]) if w_a is None else w_a
     rows = ((x, list(seen(i))) for i, x in enumerate(q))
-    return np.stack([softmax(k[keys] @ x / math.sqrt(len(x))) @ v[keys] for x, keys in rows])
+    return np.stack([softmax(k[keys] @ w_a.T @ x) @ v[keys] for x, keys in rows])
+
+
+def window_matrix(spec: AttentionSpec, p: dict[str, ndarray], width: int) -> ndarray:
+    """W_a of hᵀ W_a s."""
+    return p["w_a.weight"].T if spec.options.local_similarity == "general" else np.eye(width) / math.sqrt(width)
 
 
 def up_to(i: int, m: int, spec: AttentionSpec) -> int:
@@ -140,7 +149,7 @@ def local_p_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: 
     for x in q:
         centre = len(k) / (1 + math.exp(-p["v_p.weight"][0] @ np.tanh(p["w_p.weight"] @ x)))
         window = [j for j in range(1, len(k) + 1) if centre - d <= j <= centre + d]
-        weights = softmax(np.array([k[j - 1] @ x / math.sqrt(len(x)) for j in window]))
+        weights = softmax(np.array([x @ window_matrix(spec, p, len(x)) @ k[j - 1] for j in window]))
         rows.append(
             sum(a * math.exp(-2 * (j - centre) ** 2 / d**2) * v[j - 1] for a, j in zip(weights, window, strict=True))
         )
@@ -159,7 +168,7 @@ def local_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: di
         end = i // step * step + step if centre is None else centre + width // 2 + 1
         return (j for j in range(end - width, end) if 0 <= j < m)
 
-    return attend(q, k, v, window)
+    return attend(q, k, v, window, window_matrix(spec, p, q.shape[1]))
 
 
 def abc_formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
@@ -340,6 +349,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "local, window of 20": ("local", {"attention_window": 20}),
     "local_p, window of 4": ("local_p", {"attention_window": 4}),
     "local_p, window of 20": ("local_p", {"attention_window": 20}),
+    "local, general": ("local", {"local_similarity": "general"}),
+    "local_p, general": ("local_p", {"local_similarity": "general"}),
     **{
         f"{name}, {activation}": (name, {"amlp_activation": activation})
         for name in ("amlp_cov", "amlp_pquery")
@@ -552,9 +563,16 @@ def test_performer_with_many_features_is_near_softmax_attention(pattern: str) ->
     assert (outputs["performer"] - expected).norm() < 0.03 * expected.norm()
 
 
-@pytest.mark.parametrize("pattern", ATTENTIONS["general"].patterns)
-def test_general_starts_as_the_scaled_dot_product(pattern: str) -> None:
-    ours, theirs = build("general", pattern).double(), build("softmax", pattern).double()
+@pytest.mark.parametrize(
+    ("name", "plain", "pattern"),
+    [
+        (name, plain, pattern)
+        for name, plain in (("general", "softmax"), ("local", "local"), ("local_p", "local_p"))
+        for pattern in ATTENTIONS[name].patterns
+    ],
+)
+def test_general_starts_as_the_scaled_dot_product(name: str, plain: str, pattern: str) -> None:
+    ours, theirs = build(name, pattern, local_similarity="general").double(), build(plain, pattern).double()
     x, source = random(7), random(9, SOURCE_WIDTH) if pattern.endswith("cross") else random(7)
     theirs.load_state_dict({name: value for name, value in ours.state_dict().items() if name != "w_a.weight"})
     torch.testing.assert_close(ours(x, source, source)[0], theirs(x, source, source)[0], atol=1e-7, rtol=1e-6)
