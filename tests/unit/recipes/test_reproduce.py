@@ -48,10 +48,10 @@ class Recorded(reproduce.Reproduction):
 @pytest.mark.parametrize(
     ("table", "some", "count"),
     [
-        ("ibdecoder", {"transformer", "ibdecoder", "imdecoder", "vanilla_sa_4", "ibdecoder_sa_student"}, 15),
+        ("ibdecoder", {"transformer", "ibdecoder", "imdecoder", "vanilla_sa_4", "ibdecoder_sa_student"}, 18),
         ("sat", {"vanilla_sa_2", "vanilla_sa_4", "vanilla_sa_6"}, 3),
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
-        ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 22),
+        ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 23),
         ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 13),
         ("nat", {"nat_fertility"}, 1),
         ("deep", {"transformer_deep"}, 1),
