@@ -6,17 +6,58 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+#: What --user-dir must be.
+PLUGIN = Path(__file__).parent
 #: More choices than these are not listed.
 MOST_CHOICES = 20
+#: What other programs call an option, and what to give here: the first of which the command has the option.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    name: ways
+    for names, ways in {
+        "--int8 --quantize --quantization": ("--decode-dtype int8",),
+        "--fp16 --half --float16": ("--fp16", "--decode-dtype float16"),
+        "--bf16 --bfloat16": ("--bf16", "--decode-dtype bfloat16"),
+        "--dtype --precision --compute-type": ("--decode-dtype",),
+        "--threads --num-threads --cpu-threads --nthreads": ("OMP_NUM_THREADS=N in front of the command",),
+        "--workers --num-workers --processes": ("--workers", "--num-workers", "--jobs"),
+        "--gpu --gpus --cuda --use-cuda": ("--device cuda",),
+        "--no-cuda --no-gpu": ("--device cpu",),
+        "--beams --beam-size --num-beams": ("--beam",),
+        "--length-penalty --len-penalty --alpha": ("--lenpen",),
+        "--n-best --num-hypotheses": ("--nbest",),
+        "--iterations --max-iter --max-iterations": ("--iter-decode-max-iter",),
+        "--batch --batch-size --max-sentences --max-batch-size": ("--batch-size", "--max-tokens"),
+        "--alignment --alignments --align": ("--print-alignment",),
+        "--json": ("--jsonl",),
+        "--path --model-path --model-dir --checkpoint": ("--model", "--path", "--restore-file"),
+        "--in --infile --file": ("--input", "--inputs"),
+        "--out --outfile --output --out-dir --output-dir": ("--output", "--out", "--save-dir"),
+        "--save --save-path --checkpoint-dir": ("--save-dir", "--out"),
+        "--epochs --num-epochs --num-train-epochs": ("--max-epoch",),
+        "--steps --max-steps --train-steps --updates --num-updates": ("--max-update",),
+        "--learning-rate": ("--lr",),
+        "--warmup --warmup-steps": ("--warmup-updates",),
+        "--accumulate --accum-count --gradient-accumulation-steps": ("--update-freq",),
+        "--resume --resume-from": ("--restore-file",),
+        "--pretrained --init-from": ("--finetune-from-model",),
+        "--src --src-lang --source": ("--source-lang", "--source"),
+        "--tgt --trg --tgt-lang --trg-lang --target": ("--target-lang",),
+        "--ref --references": ("--reference",),
+        "--split --gen-subset --test-set": ("--subset", "--gen-subset"),
+        "--vocab --vocabulary-size --bpe-size": ("--vocab-size",),
+    }.items()
+    for name in names.split()
+}
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant, if there is one."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+    """The known name that was probably meant, if there is one. Dashes at the beginning make nothing alike."""
+    bare = {each.lstrip("-"): each for each in known}
+    return next((bare[each] for each in difflib.get_close_matches(name.lstrip("-"), bare, n=1, cutoff=0.65)), None)
 
 
 def flags_of(words: Iterable[str]) -> list[str]:
@@ -37,6 +78,14 @@ def without(words: Sequence[str], options: Iterable[str], switches: Iterable[str
     for name in switches:
         parser.add_argument(name, action="store_true")
     return parser.parse_known_args(words)[1]
+
+
+def instead(flag: str, known: Collection[str]) -> str | None:
+    """What to give for a flag that a command does not take: of what it takes the same thing under its name here, or the
+    nearest name."""
+    if flag not in SPELLINGS:
+        return nearest(flag, known)
+    return next((way for way in SPELLINGS[flag] if not way.startswith("--") or way.split()[0] in known), None)
 
 
 class StoreOnce(argparse._StoreAction):
@@ -66,13 +115,15 @@ class Parser(argparse.ArgumentParser):
         elif choice:
             message = self._invalid_choice(choice.group(1).split("/")[0], choice.group(2))
         elif message.startswith("the following arguments are required: "):
-            message += self._swallowed()
+            message += self._swallowed() or f"; usage: {self._shortest()}"
         self.exit(2, f"{self.prog}: {message} (all options: {self.prog} --help)\n")
 
     def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
-        """What is wrong with a flag that this parser does not have, and that is not one of the others."""
-        near = nearest(flag, [*self._option_string_actions, *others])
-        return f"{flag} is unknown" + (f"; did you mean {near}?" if near else "")
+        """What is wrong with a flag that this parser does not have, and that is not one of the others that the command
+        takes."""
+        near = instead(flag, [*flags_of(self._option_string_actions), *others])
+        hint = f"did you mean {near}?" if near and near.startswith("--") else f"give {near}"
+        return f"{flag} is unknown" + (f"; {hint}" if near else "")
 
     def _unrecognized(self, words: list[str]) -> str:
         flags = flags_of(words)
@@ -83,6 +134,13 @@ class Parser(argparse.ArgumentParser):
         many = [flag for action in self._actions if action.nargs == "+" for flag in action.option_strings]
         given = [flag for flag in many if flag in sys.argv]
         return f"; they come before {', '.join(given)}, which takes all words behind it" if given else ""
+
+    def _shortest(self) -> str:
+        """The command line with what is required alone."""
+        needed = [action for action in self._actions if action.required]
+        formatter = argparse.HelpFormatter(self.prog, width=1000)
+        formatter.add_usage(None, needed, [], prefix="")
+        return formatter.format_help().strip()
 
     def _invalid_choice(self, flag: str, given: str) -> str:
         known = [str(name) for name in self._option_string_actions[flag].choices or ()]
@@ -101,6 +159,64 @@ def command_parser(name: str, text: str | None) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def add_device(parser: argparse.ArgumentParser, default: str | None, text: str, **more: Any) -> None:
+    """``--device``, and ``--cpu``, as fairseq has it, for ``--device cpu``."""
+    parser.add_argument("--device", default=default, help=text, **more)
+    parser.add_argument("--cpu", dest="device", action="store_const", const="cpu", help=argparse.SUPPRESS)
+
+
+def fairseqs_device(device: str | None) -> list[str]:
+    """The options of a command of fairseq for a device. Without one it takes all GPUs that it sees.
+
+    Raises:
+        ValueError: for what is neither ``cpu`` nor ``cuda``.
+    """
+    if device in (None, "cuda"):
+        return []
+    if device != "cpu":
+        way = "; CUDA_VISIBLE_DEVICES=N in front of the command chooses among GPUs"
+        raise ValueError(f"--device {device}: give cpu or cuda{way if str(device).startswith('cuda:') else ''}")
+    return ["--cpu"]
+
+
+def as_fairseq_has_it(words: Sequence[str]) -> list[str]:
+    """A command line of fairseq that may have ``--device``."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--device")
+    given, rest = parser.parse_known_args(words)
+    return [*rest, *fairseqs_device(given.device)]
+
+
+def parse_with_fairseqs(
+    parser: Parser,
+    words: Sequence[str] | None = None,
+    accepted: Callable[[argparse.Namespace], Iterable[str]] = lambda args: (),
+    forward_device: bool = False,
+) -> tuple[argparse.Namespace, list[str]]:
+    """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
+    that neither can have ends it as the parser's errors do.
+
+    Args:
+        parser: of the command.
+        words: the command line; None for that of this process.
+        accepted: the flags of fairseq that the command takes, which may be suggested.
+        forward_device: give the parser ``--device``, and the words what fairseq has for it.
+    """
+    if forward_device:
+        add_device(parser, None, "cpu or cuda (default: cuda, if there is one)")
+    args, rest = parser.parse_known_args(words)
+    if forward_device:
+        rest += fairseqs_device(args.device)
+    flags = flags_of(rest)
+    if flags and "--user-dir" not in flags:  # which brings others
+        from amlp_fairseq.compat.command_line import known_flags
+
+        for flag in flags:
+            if flag.removeprefix("--") not in known_flags():
+                parser.error(parser.unknown(flag, accepted(args)))
+    return args, rest
 
 
 def positive(text: str) -> int:

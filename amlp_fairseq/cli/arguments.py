@@ -8,7 +8,10 @@ from typing import Any
 
 from amlp_fairseq.translator import decoding_options, sentences
 from amlp_fairseq.translator.model_folder import read_config
-from amlp_fairseq.usage import positive
+from amlp_fairseq.usage import add_device, positive
+
+#: The help text of ``--device``.
+DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"
 
 #: The names of what :func:`add_text_arguments` adds.
 TEXT = ("split_sentences", "long", "max_length")
@@ -19,7 +22,7 @@ def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> No
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
     add_text_arguments(parser, inputs)
     parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
+    add_device(parser, "cpu", DEVICES)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
@@ -42,6 +45,12 @@ def add_text_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
         metavar="N",
         help="pieces of the longest sentence that is not too long (default: the model's, from its training)",
     )
+
+
+def decoding_flags(args: argparse.Namespace) -> set[str]:
+    """The decoding options that the models of ``--model`` have in common."""
+    models = args.model if isinstance(args.model, list) else [args.model]
+    return decoding_options.flags(*(read_config(model)["task"]["_name"] for model in models))
 
 
 def translator_settings(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:

@@ -21,13 +21,12 @@ from rich.text import Text
 from sacrebleu.metrics import CHRF
 from tqdm import tqdm
 
-from amlp_fairseq.cli.arguments import TEXT, add_text_arguments
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.cli.arguments import DEVICES, TEXT, add_text_arguments, decoding_flags
 from amlp_fairseq.recipes.score import bleu_of, read_references
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translation, Translator
-from amlp_fairseq.usage import command_parser, positive
+from amlp_fairseq.usage import add_device, command_parser, parse_with_fairseqs, positive
 
 #: Translations that are shown.
 EXAMPLES = 2
@@ -54,7 +53,8 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")
     parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
     add_text_arguments(parser, "lines")
-    args, words = parse_with_fairseqs(parser)
+    add_device(parser, "cpu", DEVICES)
+    args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
     sources, references = map(read_references, (args.source, args.reference))
     if len(sources) != len(references):
         counts = f"{len(sources)} lines, --reference {args.reference} has {len(references)}"
@@ -63,7 +63,7 @@ def main() -> None:
     configs = [read_config(model) for model in args.model]
     options = [decoding_options.parse(words, config["task"]["_name"]) for config in configs]
     bleu, chrf = bleu_of(configs[0]["languages"][-1]), CHRF()
-    settings: dict[str, Any] = {name: getattr(args, name) for name in TEXT}
+    settings: dict[str, Any] = {name: getattr(args, name) for name in ("device", *TEXT)}
     translators = [Translator(model, **settings, **each) for model, each in zip(args.model, options, strict=True)]
     found, milliseconds = run(translators, sources)
 

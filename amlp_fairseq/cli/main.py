@@ -1,6 +1,7 @@
 """amlp-fairseq: fast-decoding machine translation for fairseq, from a corpus to results.
 
 usage: amlp-fairseq COMMAND … [--verbose]     (details and an example: amlp-fairseq COMMAND --help)
+       amlp-fairseq --version
 
 --verbose, anywhere in the line, shows what libraries warn of, and configuration and model in the logs.
 
@@ -10,37 +11,46 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
 from amlp_fairseq.cli.endings import clear_endings
 from amlp_fairseq.cli.logs import readable, take_verbose
 from amlp_fairseq.compat.command_line import one_line_errors
-from amlp_fairseq.recipes.config import PLUGIN, refuse_unknown
+from amlp_fairseq.usage import PLUGIN, as_fairseq_has_it, nearest
 
-#: The commands that are modules of ``recipes/``, with their help texts.
-RECIPES = {
-    "prepare": "make the data folder of a corpus, or of text of your own",
-    "train": "train a row of a paper's table at a scale, or any model of fairseq-train",
-    "distill": "copy a data folder, with a teacher's translations as training targets",
-    "evaluate": "average checkpoints, decode, score, and store the results",
-    "reproduce": "train and evaluate all rows of a paper's tables, raw and distilled",
-    "tables": "print results next to those of the papers",
-    "report": "make one page of results and benchmarks, for any browser",
-    "average": "average the weights of checkpoints",
-    "score": "score the output of fairseq-generate",
-    "parameters": "compare numbers of parameters with the published ones",
-    "pmi": "estimate how much words that are predicted together depend on each other",
+#: The commands by what they are for, in the order in which they are used: the package of the module, and what it does.
+GROUPS = {
+    "From a corpus to a model": {
+        "prepare": ("recipes", "make the data folder of a corpus, or of text of your own"),
+        "train": ("recipes", "train a row of a paper's table at a scale, or any model of fairseq-train"),
+        "evaluate": ("recipes", "average checkpoints, decode, score, and store the results"),
+        "distill": ("recipes", "copy a data folder, with a teacher's translations as training targets"),
+        "package": ("cli", "make one folder of a trained model"),
+    },
+    "Translating with such a folder": {
+        "translate": ("cli", "translate raw text"),
+        "serve": ("cli", "translate over HTTP"),
+        "compare": ("cli", "compare models on a text: quality, decoder calls and time side by side"),
+        "watch": ("cli", "show how models write a translation, step by step"),
+        "export": ("cli", "write an autoregressive Transformer as a model of CTranslate2"),
+        "compile": ("cli", "compile the operators in C++, with which CPUs decode faster"),
+    },
+    "The papers' tables": {
+        "reproduce": ("recipes", "train and evaluate all rows of a paper's tables, raw and distilled"),
+        "tables": ("recipes", "print results next to those of the papers"),
+        "report": ("recipes", "make one page of results and benchmarks, for any browser"),
+        "parameters": ("recipes", "compare numbers of parameters with the published ones"),
+    },
+    "Tools": {
+        "score": ("recipes", "score translations, or the output of fairseq-generate"),
+        "average": ("recipes", "average the weights of checkpoints"),
+        "pmi": ("recipes", "estimate how much words that are predicted together depend on each other"),
+        "options": ("cli", "list tasks, architectures and every option, with defaults"),
+        "path": ("", "print the folder of the plugin, for --user-dir"),
+    },
 }
-#: The commands that are modules of ``cli/``.
-TOOLS = {
-    "package": "make one folder of a trained model",
-    "translate": "translate raw text with such a folder",
-    "serve": "translate over HTTP",
-    "watch": "show how models write a translation, step by step",
-    "compare": "compare models on a text: quality, decoder calls and time side by side",
-    "compile": "compile the operators in C++, with which CPUs decode faster",
-    "export": "write an autoregressive Transformer as a model of CTranslate2",
-    "options": "list tasks, architectures and every option, with defaults",
-}
+#: The packages of the commands that are modules.
+MODULES = {name: package for group in GROUPS.values() for name, (package, _) in group.items() if package}
 #: Commands of fairseq, with --user-dir set.
 FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
 WITHOUT_USER_DIR = ("preprocess",)
@@ -54,24 +64,41 @@ def main() -> None:
         run(name, words)
 
 
+def quick_answer(words: list[str]) -> None:
+    """Print what needs neither torch nor fairseq, and end: help, the version, and the folder of the plugin. Return for
+    the help of fairseq's commands, which depends on their other options."""
+    (name, *rest), verbose = take_verbose(words)
+    if name in FAIRSEQ and (verbose or rest not in (["-h"], ["--help"])):
+        return
+    with clear_endings(f"amlp-fairseq {name}"):
+        if name in FAIRSEQ:
+            print(usage_of_fairseqs(name))
+        else:
+            run(name, rest)
+    sys.exit()
+
+
 def run(name: str, words: list[str]) -> None:
     """Run a command with its arguments."""
     if name in ("-h", "--help"):
         print(usage(), end="")
         return
+    if name == "--version":
+        print(f"amlp-fairseq {version('amlp-fairseq')}")
+        return
     if name == "path":
         print(PLUGIN)
         return
-    try:
-        refuse_unknown([name], [*RECIPES, *TOOLS, *FAIRSEQ, "path"], "amlp-fairseq")
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    if name not in (known := [*MODULES, "path", *FAIRSEQ]):
+        near = nearest(name, known)
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+        print(f"amlp-fairseq: {name!r} is unknown; {hint}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [f"amlp-fairseq {name}", *words]
-    for folder, names in (("recipes", RECIPES), ("cli", TOOLS)):
-        if name in names:
-            import_module(f"amlp_fairseq.{folder}.{name}").main()
-            return
+    if name in MODULES:
+        import_module(f"amlp_fairseq.{MODULES[name]}.{name}").main()
+        return
+    sys.argv[1:] = as_fairseq_has_it(words)
     if name not in WITHOUT_USER_DIR:
         sys.argv[1:1] = ["--user-dir", str(PLUGIN)]
     import_module(f"fairseq_cli.{name.replace('-', '_')}").cli_main()
@@ -79,10 +106,18 @@ def run(name: str, words: list[str]) -> None:
 
 def usage() -> str:
     """The text of ``--help``."""
-    commands = [*RECIPES.items(), *TOOLS.items(), ("path", "print the folder of the plugin, for --user-dir")]
-    lines = [f"  {name:<12}{text}" for name, text in commands]
-    lines.append(f"  {', '.join(FAIRSEQ)}: fairseq's commands, with --user-dir set")
-    return f"{__doc__}" + "\n".join(lines) + "\n"
+    lines = str(__doc__).splitlines()
+    for group, commands in GROUPS.items():
+        lines += [f"{group}:", *(f"  {name:<12}{text}" for name, (_, text) in commands.items()), ""]
+    lines += ["fairseq's commands, with --user-dir set:", f"  {', '.join(FAIRSEQ)}"]
+    return "\n".join(lines) + "\n"
+
+
+def usage_of_fairseqs(name: str) -> str:
+    """The text of ``--help`` alone after a command of fairseq: its own is hundreds of lines, which depend on others."""
+    plugin = "" if name in WITHOUT_USER_DIR else " with --user-dir set"
+    usage = f"usage: amlp-fairseq {name} … [options]"
+    return f"{usage}\n\nfairseq-{name}{plugin}; all its options: amlp-fairseq {name} --help --verbose"
 
 
 if __name__ == "__main__":

@@ -23,18 +23,17 @@ from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.recipes.average import average_checkpoints
 from amlp_fairseq.recipes.config import flags, quoted, read
-from amlp_fairseq.recipes.corpus import stored_text
+from amlp_fairseq.recipes.corpus import data_folder, stored_text
 from amlp_fairseq.recipes.text import MODELS
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.translator import decoding_options, model_card, model_folder
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser, folder
+from amlp_fairseq.usage import command_parser, folder, parse_with_fairseqs
 
 #: Settings of text.json that are about how a line is cut up.
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
@@ -123,13 +122,15 @@ def main() -> None:
     parser.add_argument(
         "--weights", choices=model_folder.WEIGHT_TYPES, default="float32", help="type of stored weights"
     )
-    parser.add_argument("--data", type=Path, help="the data folder (default: the one that the model was trained on)")
+    parser.add_argument("--data", type=data_folder, help="the data folder (default: that of the training)")
     parser.add_argument("--decoding", metavar="NAME", help="the recipe's way of decoding (default: its first)")
     without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
     without.add_argument("--tokenizer", choices=("moses",), help="how lines are tokenised")
     without.add_argument("--post-process", choices=sorted(MODELS), help="how words are cut up")
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
-    args, words = parse_with_fairseqs(parser)
+    args, words = parse_with_fairseqs(
+        parser, accepted=lambda args: decoding_options.flags("translation_interleaved", "translation_cmlmc")
+    )
     package(args, words)
 
 

@@ -14,11 +14,10 @@ import math
 import sys
 from dataclasses import fields
 
-from amlp_fairseq.cli.arguments import add_translator_arguments, translator_settings
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
 from amlp_fairseq.translator.limits import Limits
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser, positive
+from amlp_fairseq.usage import command_parser, parse_with_fairseqs, positive
 
 
 def port(text: str) -> int:
@@ -63,7 +62,7 @@ def run(words: list[str]) -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parse_with_fairseqs(parser, words)
+    args, words = parse_with_fairseqs(parser, words, decoding_flags)
     serve(args, words)
 
 

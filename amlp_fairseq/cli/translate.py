@@ -26,13 +26,12 @@ from typing import Any
 from tqdm import tqdm
 
 from amlp_fairseq.cli import serve
-from amlp_fairseq.cli.arguments import add_translator_arguments, translator_settings
+from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
 from amlp_fairseq.cli.endings import whole_lines
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
 from amlp_fairseq.compat.whole_lines import buffered_read, refuse_closed_input
 from amlp_fairseq.translator import sentences
 from amlp_fairseq.translator.translator import Translation, Translator
-from amlp_fairseq.usage import command_parser, positive
+from amlp_fairseq.usage import command_parser, parse_with_fairseqs, positive
 
 #: How compressed files begin, and what unpacks them.
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
@@ -79,7 +78,7 @@ def main() -> None:
     if as_server != sys.argv[1:]:
         serve.run(as_server)
         return
-    args, words = parse_with_fairseqs(parser)
+    args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
     settings = translator_settings(args, words)
     if not args.jsonl:
         refuse_details(settings)

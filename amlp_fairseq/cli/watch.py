@@ -29,11 +29,11 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.cli.arguments import DEVICES, decoding_flags
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.steps import Decoding, Step
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.usage import add_device, command_parser, parse_with_fairseqs
 
 #: Of directions, in turn.
 COLOURS = ("cyan", "magenta", "blue", "yellow")
@@ -74,12 +74,13 @@ def main() -> None:
     )
     parser.add_argument("--delay", type=seconds, default=0.4, metavar="SECONDS", help="between steps (default: 0.4)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the animation, for any browser")
-    args, words = parse_with_fairseqs(parser)
+    add_device(parser, "cpu", DEVICES)
+    args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
     if others := [word for word in words if not word.startswith("-")]:
         parser.error(f"{others[0]!r}: one SENTENCE is needed, in quotes, and = between a decoding option and its value")
     if args.html and not args.html.parent.is_dir():
         raise FileNotFoundError(f"--html {args.html}: there is no folder {args.html.parent}")
-    decodings = [decoded(folder, args.sentence, words, args.split_sentences) for folder in args.model]
+    decodings = [decoded(folder, args, words) for folder in args.model]
     if args.html:
         args.html.write_text(page.render(decodings), encoding="utf-8")
         print(f"{args.html}: open it in a browser")
@@ -92,11 +93,11 @@ def main() -> None:
             print(line)
 
 
-def decoded(folder: Path, sentence: str, words: list[str], split_sentences: bool | None) -> Decoding:
+def decoded(folder: Path, args: argparse.Namespace, words: list[str]) -> Decoding:
     """A model's translation, decoded with options of the command line."""
-    task = read_config(folder)["task"]["_name"]
-    options = decoding_options.parse(words, task)
-    return steps.decode(steps.load(folder, split_sentences=split_sentences, **options), sentence)
+    options = decoding_options.parse(words, read_config(folder)["task"]["_name"])
+    model = steps.load(folder, device=args.device, split_sentences=args.split_sentences, **options)
+    return steps.decode(model, args.sentence)
 
 
 def animate(console: Console, decodings: Sequence[Decoding], delay: float) -> None:

@@ -32,7 +32,7 @@ from amlp_fairseq.compat.internals import (
     gen_parser_from_dataclass,
 )
 from amlp_fairseq.compat.registration import is_ours
-from amlp_fairseq.usage import Parser, flags_of, nearest
+from amlp_fairseq.usage import Parser, nearest
 
 #: The programs of fairseq that load the plugin by --user-dir.
 PROGRAMS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess")
@@ -307,16 +307,18 @@ def _check_overrides(text: str) -> None:
             raise ValueError(f"--model-overrides: no model or task has {key!r}{hint}")
 
 
-def parse_with_fairseqs(parser: Parser, words: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
-    that neither can have ends it as the parser's errors do."""
-    args, rest = parser.parse_known_args(words)
-    flags = flags_of(rest)
-    if "--user-dir" not in flags:  # which brings others
-        for flag in flags:
-            if flag.removeprefix("--") not in known_flags():
-                parser.error(parser.unknown(flag, [f"--{name}" for name in known_flags()]))
-    return args, rest
+def fairseqs_flags(kind: str, *words: str) -> set[str]:
+    """The flags that a command of fairseq takes.
+
+    Args:
+        kind: of its parser: ``training``, ``generation``, ``validation``.
+        words: of its command line, those that choose task, architecture, criterion, …; of a training without them the
+            flags are those that it always takes.
+    """
+    parser = getattr(options, f"get_{kind}_parser")(default_task="translation")
+    if words or kind != "training":
+        options.parse_args_and_arch(parser, ["DATA", *words], parse_known=True)  # adds the options of what is chosen
+    return {flag for flag in parser._option_string_actions if flag.startswith("--")}
 
 
 @functools.cache

@@ -45,10 +45,8 @@ from omegaconf.errors import OmegaConfBaseException
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.recipes.metrics import DEFAULT, KINDS, METRICS
 from amlp_fairseq.recipes.text import SPLITS, writing
-from amlp_fairseq.usage import nearest
+from amlp_fairseq.usage import PLUGIN, nearest
 
-#: What --user-dir must be.
-PLUGIN = Path(__file__).parent.parent
 #: Inside the package if it is installed, next to it in a checkout.
 CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs") if path.is_dir()), PLUGIN / "configs")
 

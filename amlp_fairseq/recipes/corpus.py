@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.recipes.config import Recipe, load, names
+from amlp_fairseq.usage import folder
+
+#: What fairseq-preprocess has made, in the folder that ``amlp-fairseq prepare`` writes.
+BINARISED = "data-bin"
 
 
 def recipe_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -17,6 +21,12 @@ def recipe_arguments(parser: argparse.ArgumentParser, required: bool = True) -> 
     scales = ", ".join(names("scale"))
     parser.add_argument("--scale", metavar="SCALE", required=required, help=f"one of {scales}, or a file like theirs")
     parser.add_argument("--corpus", metavar="NAME", help="a corpus of configs/data (default: that of DATA/text.json)")
+
+
+def data_folder(text: str) -> Path:
+    """The folder of binarised data that is meant by itself or by the folder of ``amlp-fairseq prepare`` around it."""
+    given = folder(text)
+    return given / BINARISED if (given / BINARISED).is_dir() and not any(given.glob("dict.*.txt")) else given
 
 
 def stored_text(data: Path) -> dict[str, Any] | None:

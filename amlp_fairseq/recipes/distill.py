@@ -40,15 +40,15 @@ from typing import IO, Any
 import torch
 from fairseq import checkpoint_utils, utils
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.internals import indexed_dataset
 from amlp_fairseq.recipes.config import corpus_metric, names
-from amlp_fairseq.recipes.corpus import stored_text
+from amlp_fairseq.recipes.corpus import data_folder, stored_text
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.shards import ELSEWHERE, OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.translator.model_folder import WEIGHTS, is_model_folder
-from amlp_fairseq.usage import among, command_parser, folder, positive
+from amlp_fairseq.usage import among, command_parser, folder, parse_with_fairseqs, positive
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
@@ -316,14 +316,18 @@ def main() -> None:
     logging.disable(logging.INFO)
     parser = command_parser("distill", __doc__)
     parser.add_argument("teacher", metavar="TEACHER", help="checkpoint or folder of a model, or several joined by ':'")
-    parser.add_argument("data", metavar="DATA", type=Path, help="folder made by fairseq-preprocess")
+    parser.add_argument("data", metavar="DATA", type=data_folder, help="folder made by fairseq-preprocess")
     parser.add_argument("out", metavar="OUT", type=folder, help="folder to make")
     parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")
     parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="shards at a time (default: 1)")
     parser.add_argument("--max-ratio", type=ratio, metavar="R", help=f"default: {RATIO:g}, none for summaries")
     parser.add_argument("--reverse", metavar="REVERSE", help="checkpoint of the other direction, or several")
     parser.add_argument("--samples", type=positive, metavar="N", help="sets of sources from REVERSE (default: 2)")
-    args, given = parse_with_fairseqs(parser)
+    args, given = parse_with_fairseqs(
+        parser,
+        accepted=lambda args: fairseqs_flags("generation") - REFUSED,
+        forward_device=True,
+    )
     if args.samples and not args.reverse:
         parser.error("--samples goes with --reverse")
     samples = (args.samples or 2) if args.reverse else 0

@@ -25,13 +25,13 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.training_folder import LAST, hold
 from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
 from amlp_fairseq.recipes.config import Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
-from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
+from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.kytea import segmenter
@@ -43,7 +43,7 @@ from amlp_fairseq.recipes.score import bleu_of, describe, hypotheses_of, read_re
 from amlp_fairseq.recipes.shards import ELSEWHERE
 from amlp_fairseq.recipes.text import SPLITS
 from amlp_fairseq.recipes.watching import watching
-from amlp_fairseq.usage import among, command_parser, flags_of, without
+from amlp_fairseq.usage import among, command_parser, flags_of, parse_with_fairseqs, without
 
 
 class Evaluation:
@@ -218,11 +218,15 @@ class LanguageModelEvaluation(Evaluation):
 def main() -> None:
     parser = command_parser("evaluate", __doc__)
     parser.add_argument("checkpoints", metavar="CHECKPOINTS", type=Path, help="the folder of the checkpoints")
-    parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare")
+    parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser, required=False)
     parser.add_argument("--subset", default="test", metavar="S[,S]", help="what to decode: valid, test or valid,test")
     parser.add_argument("--results", type=Path, help="by default CHECKPOINTS/results.jsonl")
-    args, rest = parse_with_fairseqs(parser)
+    args, rest = parse_with_fairseqs(
+        parser,
+        accepted=lambda args: fairseqs_flags("generation") - ELSEWHERE,
+        forward_device=True,
+    )
     if not args.checkpoints.is_dir():
         raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
     subsets = args.subset.split(",")
@@ -230,7 +234,10 @@ def main() -> None:
         raise ValueError(f"--subset {args.subset}: give {', '.join(SPLITS)}, or both, joined by a comma")
     text = text_settings(args.data, args.corpus)
     if "post_process" not in text:
-        raise ValueError(f"DATA {args.data} has no text.json, which amlp-fairseq prepare writes")
+        raise ValueError(
+            f"DATA {args.data} is of fairseq-preprocess, without references as they were written: amlp-fairseq prepare "
+            "text makes a folder that has them; or decode with amlp-fairseq generate, and score with amlp-fairseq score"
+        )
     if bool(args.row) != bool(args.scale):
         raise ValueError("--row and --scale go together")
     if args.row:

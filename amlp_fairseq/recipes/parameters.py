@@ -2,7 +2,8 @@
 
     amlp-fairseq parameters [ROW …]
 
-Without arguments: all rows, on the corpora for which the papers publish a number. Models are built without allocating
+Without arguments: all rows, on the corpora for which the papers publish a number; a row that is named has one without
+such a number, too. Models are built without allocating
 their weights, with a dictionary of the size that the configuration's ``dictionary`` says; tied parameters count once.
 """
 
@@ -22,14 +23,17 @@ from amlp_fairseq.usage import command_parser
 
 
 class Comparison(NamedTuple):
-    """A published number of parameters and ours, in millions, or the differences of both to those of another row."""
+    """A published number of parameters, if there is one, and ours, in millions, or the differences of both to those of
+    another row."""
 
     recipe: Recipe
     entry: dict[str, Any]
     ours: float
-    published: float
+    published: float | None
 
 
+#: The corpus for rows that are in no paper.
+ELSEWHERE = "wmt14_en_de"
 COLUMNS = ("configuration", "table", "row", "ours", "published", "difference", "")
 
 
@@ -61,14 +65,15 @@ def count(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def comparisons(recipes: list[Recipe]) -> list[Comparison]:
-    """One for each published number. Where a paper's dictionary is unknown (``over``), both numbers are differences to
-    another row of the table."""
+def comparisons(recipes: list[Recipe], unpublished: bool = False) -> list[Comparison]:
+    """One for each published number, and one for a recipe without any if ``unpublished``. Where a
+    paper's dictionary is unknown (``over``), both numbers are differences to another row of the table."""
     rows = []
     for recipe in recipes:
-        for entry in recipe.published:
-            if "parameters" not in entry:
-                continue
+        entries = [entry for entry in recipe.published if "parameters" in entry]
+        if not entries and unpublished:
+            rows.append(Comparison(recipe, {"table": "", "row": ""}, count(recipe) / 1e6, None))
+        for entry in entries:
             ours, published = count(recipe) / 1e6, float(entry["parameters"])
             if other := entry.get("over"):
                 base = load(other, recipe.data, recipe.scale)
@@ -89,8 +94,8 @@ def table(rows: list[Comparison]) -> str:
                 entry["table"],
                 entry["row"],
                 f"{ours:{sign}.2f}M",
-                f"{published:{sign}.2f}M",
-                f"{ours - published:+.2f}M",
+                "" if published is None else f"{published:{sign}.2f}M",
+                "" if published is None else f"{ours - published:+.2f}M",
                 "; ".join(filter(None, [over, entry.get("note")])),
             )
         )
@@ -101,8 +106,8 @@ def main() -> None:
     parser = command_parser("parameters", __doc__)
     parser.add_argument("row", nargs="*", metavar="ROW", help="names of configs/rows")
     args = parser.parse_args()
-    recipes = [load(row, data, PAPER) for row in args.row or names("rows") for data in row_corpora(row)]
-    print(table(comparisons(recipes)))
+    recipes = [load(row, data, PAPER) for row in args.row or names("rows") for data in row_corpora(row) or [ELSEWHERE]]
+    print(table(comparisons(recipes, unpublished=bool(args.row))))
 
 
 if __name__ == "__main__":

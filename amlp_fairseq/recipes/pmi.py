@@ -17,12 +17,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.recipes.config import PLUGIN
+from amlp_fairseq.compat.command_line import fairseqs_flags
+from amlp_fairseq.recipes.corpus import data_folder
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.results import append_results
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.usage import PLUGIN, command_parser, parse_with_fairseqs
+
+TASK = "translation_interleaved"
 
 
 def log10_perplexity(log: str) -> float:
@@ -51,7 +53,7 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
         "--user-dir",
         str(PLUGIN),
         "--task",
-        "translation_interleaved",
+        TASK,
     ]
     words += ["--path", str(checkpoint), "--valid-subset", "test", "--max-tokens", "4000", *rest]
     words += ["--required-batch-size-multiple", "1"]
@@ -63,7 +65,7 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
 
 def main() -> None:
     parser = command_parser("pmi", __doc__)
-    parser.add_argument("data", type=Path, help="a folder of fairseq-preprocess")
+    parser.add_argument("data", type=data_folder, help="a folder of fairseq-preprocess")
     parser.add_argument(
         "checkpoints",
         type=Path,
@@ -72,7 +74,9 @@ def main() -> None:
         help="of a model that writes a word per step, and of one that writes several",
     )
     parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each pair to this file")
-    args, rest = parse_with_fairseqs(parser)
+    args, rest = parse_with_fairseqs(
+        parser, accepted=lambda args: fairseqs_flags("validation", "--task", TASK), forward_device=True
+    )
     if len(args.checkpoints) % 2:
         parser.error(f"{len(args.checkpoints)} checkpoints cannot be paired: an even number is needed")
     for autoregressive, other in zip(args.checkpoints[::2], args.checkpoints[1::2], strict=True):

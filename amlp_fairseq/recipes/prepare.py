@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
-from amlp_fairseq.recipes.config import names, prepare_settings, quoted
+from amlp_fairseq.recipes.config import names, prepare_settings, quoted, refuse_unknown
 from amlp_fairseq.recipes.distill import locked
 from amlp_fairseq.recipes.download import Download, download, read_checksums, sha256
 from amlp_fairseq.recipes.failures import failed
@@ -150,6 +150,7 @@ def configuration(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: for unknown names, and options that do not fit.
     """
+    refuse_unknown([args.corpus], [OWN, *names("data")], "CORPUS")
     given = prepare_settings(args.corpus, args.variant)
     refuse_options(args, given)
     return given

@@ -24,7 +24,7 @@ from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
@@ -38,7 +38,7 @@ from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
 from amlp_fairseq.recipes.train import changes, has_ended
 from amlp_fairseq.recipes.train import command as train_command
-from amlp_fairseq.usage import among, command_parser, positive, without
+from amlp_fairseq.usage import add_device, among, command_parser, parse_with_fairseqs, positive, without
 
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
     parser.add_argument("--work", type=Path, help="for data and checkpoints (default: work/SCALE)")
     parser.add_argument("--results", type=Path, help="by default WORK/results.jsonl")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    add_device(parser, "cpu", "default: cpu", choices=("cpu", "cuda"))
     parser.add_argument(
         "--from-teacher",
         action="store_true",
@@ -237,7 +237,7 @@ def main() -> None:
         help="evaluate distilled rows that write several words at once a second time: the first teacher chooses among "
         "their hypotheses (--rescore-path)",
     )
-    args, training = parse_with_fairseqs(parser)
+    args, training = parse_with_fairseqs(parser, accepted=lambda args: fairseqs_flags("training"))
     work = args.work or Path("work", args.scale)
     results = args.results or work / "results.jsonl"
     reproduction = Reproduction(

@@ -25,16 +25,25 @@ import torch
 import yaml
 from fairseq import checkpoint_utils
 
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.compat.training_folder import BUSY, LAST, hold
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
-from amlp_fairseq.recipes.config import PLUGIN, Recipe, flags, quoted, read, save
-from amlp_fairseq.recipes.corpus import chosen_recipe, is_distilled, recipe_arguments, text_settings
+from amlp_fairseq.recipes.config import Recipe, flags, quoted, read, save
+from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.results import data_sha256
-from amlp_fairseq.usage import Parser, command_parser, flags_of, folder, without
+from amlp_fairseq.usage import (
+    PLUGIN,
+    Parser,
+    as_fairseq_has_it,
+    command_parser,
+    flags_of,
+    folder,
+    parse_with_fairseqs,
+    without,
+)
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
@@ -126,16 +135,22 @@ def changes(rest: list[str]) -> str:
     return quoted(without(rest, ["--seed"], ["--cpu"]))
 
 
+def accepted(args: argparse.Namespace) -> set[str]:
+    """The flags that the training of a row takes."""
+    recipe = chosen_recipe(args.row, args.scale, text_settings(args.data, args.corpus))
+    return fairseqs_flags("training", *flags(recipe.task, recipe.row), *flags(recipe.train, recipe.row))
+
+
 def main() -> None:
     if "--row" not in flags_of(sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
-        run(["--user-dir", str(PLUGIN), *sys.argv[1:]])
+        run(["--user-dir", str(PLUGIN), *as_fairseq_has_it(sys.argv[1:])])
         return
     parser = command_parser("train", __doc__)
-    parser.add_argument("data", metavar="DATA", type=folder, help="a folder of amlp-fairseq prepare")
+    parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser)
     parser.add_argument("--save-dir", type=folder, help="default: checkpoints/CORPUS[-distilled]/SCALE/ROW")
     parser.add_argument("--print", action="store_true", help="only show the configuration and the command")
-    args, rest = parse_with_fairseqs(parser)
+    args, rest = parse_with_fairseqs(parser, accepted=accepted, forward_device=True)
     if not args.data.is_dir():
         parser.error(f"DATA {args.data}: there is no such folder")
     text = text_settings(args.data, args.corpus)

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from fairseq import options
 
-from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, GenerationConfig
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig
 
 #: Options of tasks that are about decoding.
@@ -60,6 +60,13 @@ def known(task: str) -> set[str]:
     """The names of all decoding options of a task."""
     of_task = TASK_OPTIONS & TASK_DATACLASS_REGISTRY[task].__dataclass_fields__.keys()
     return (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT - {"_name"}
+
+
+def flags(*tasks: str) -> set[str]:
+    """The flags of the decoding options that each of these tasks honours."""
+    honoured = (getattr(TASK_REGISTRY[task], "HONOURED_GENERATION_OPTIONS", known(task)) for task in tasks)
+    names = (known(task) & (each | TASK_OPTIONS) for task, each in zip(tasks, honoured, strict=True))
+    return {f"--{name.replace('_', '-')}" for name in set.intersection(*names)}
 
 
 def parse(words: list[str], task: str) -> dict[str, Any]:

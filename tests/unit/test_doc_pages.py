@@ -81,7 +81,7 @@ def helped(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """The options that a command's own help has."""
     if name in main.FAIRSEQ:
         return set()
-    module = importlib.import_module(f"amlp_fairseq.{'cli' if name in main.TOOLS else 'recipes'}.{name}")
+    module = importlib.import_module(f"amlp_fairseq.{main.MODULES[name]}.{name}")
     monkeypatch.setattr(sys, "argv", [f"amlp-fairseq {name}", "--help"])
     with pytest.raises(SystemExit):
         module.main()
@@ -102,7 +102,7 @@ def test_commands_and_their_options_exist(
                 if not name and program not in known:
                     known[program] = flags | {"--user-dir"}
                 elif name and name != "path" and command not in known:
-                    assert name in {**main.RECIPES, **main.TOOLS} or name in main.FAIRSEQ, f"{page}: {line}"
+                    assert name in {*main.MODULES, *main.FAIRSEQ}, f"{page}: {line}"
                     known[command] = flags | helped(name, monkeypatch, capsys) | {"--help", "--verbose"}
                 unknown = set(re.findall(r"(?<=\s)--[a-z][\w-]*", f" {rest}")) - known.get(command, flags)
                 new = {flag for flag in unknown if f"{flag[2:].replace('-', '_')}: " in text}  # the page adds them

@@ -1,13 +1,22 @@
-"""Names of folders that fairseq would take apart, and repeated options, are refused before anything is made."""
+"""Names of folders that fairseq would take apart, and repeated options, are refused before anything is made; mistakes
+lead to what the command takes."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import commands
 import pytest
 
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.cli import main
+from amlp_fairseq.recipes.corpus import data_folder
+from amlp_fairseq.usage import (
+    add_device,
+    as_fairseq_has_it,
+    command_parser,
+    parse_with_fairseqs,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +66,89 @@ def test_other_options_may_be_given_twice() -> None:
     for _ in range(2):  # a parser may be used again
         args = parser.parse_args(words)
         assert vars(args) == {"model": ["a", "c"], "more": ["b", "d", "e"], "beam": 2, "seeds": [1]}
+
+
+MODEL = commands.ROOT / "examples/models"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (f"translate --model {MODEL}/ar --int8", "--decode-dtype int8"),
+        (f"translate --model {MODEL}/ar --threads 2", "OMP_NUM_THREADS=N"),
+        (f"translate --model {MODEL}/ar --beem 2", "--beam"),
+        (f"translate --model {MODEL}/cmlmc --beem 2", None),  # it takes no --beam
+        (f"translate --model {MODEL}/cmlmc --iter-decode-max-itr 2", "--iter-decode-max-iter"),
+        (f"translate --model {MODEL}/ar --iter-decode-max-itr 2", None),
+        (f"serve --model {MODEL}/ar --workers 2", None),
+        (f"serve --model {MODEL}/ar --prot 1", "--port"),
+        (f"compare --model {MODEL}/ar --model {MODEL}/cmlmc --source x --reference y --beem 2", None),
+        (f"watch x --model {MODEL}/ar --num-beams=2", "--beam"),
+        ("evaluate x y --workers 2", "--num-workers"),
+        ("evaluate x y --split test", "--subset"),
+        ("evaluate x y --gen-subst test", "--subset"),  # --gen-subset is refused
+        ("distill x y z --workers 2", "--num-workers"),
+        ("distill x y z --nbst 2", None),  # refused
+        ("train . --row ibdecoder --scale embedded --corpus embedded --epochs 2", "--max-epoch"),
+        ("train . --row ibdecoder --scale embedded --corpus embedded --decoder-layrs 2", "--decoder-layers"),
+        ("train . --row ibdecoder --scale embedded --corpus embedded --nat-abltion 2", None),  # of other models
+        ("generate . --epochs 2", None),
+    ],
+)
+def test_what_is_suggested_is_taken(
+    words: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing that the command would refuse; other programs' names lead to what the thing is called here."""
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " is unknown" in line
+    way = re.search(r"(?:did you mean|; give) (.*?)(?: in front .*)?\??(?: \(all options|$)", line)
+    assert (way and way.group(1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["d", "--device", "cpu", "--beam", "2"], ["d", "--beam", "2", "--cpu"]),
+        (["d", "--device=cuda"], ["d"]),
+        (["d", "--cpu"], ["d", "--cpu"]),
+    ],
+)
+def test_one_spelling_for_the_device(words: list[str], expected: list[str]) -> None:
+    assert as_fairseq_has_it(words) == expected
+    parser = command_parser("x", None)
+    parser.add_argument("data")
+    parser.add_argument("--beam")
+    rest = parse_with_fairseqs(parser, words, forward_device=True)[1]
+    assert rest == (["--cpu"] if "--cpu" in expected else [])
+    own = command_parser("x", None)
+    add_device(own, "cuda", "")
+    assert own.parse_known_args(words)[0].device == ("cpu" if "--cpu" in expected else "cuda")
+
+
+def test_fairseq_has_no_choice_among_gpus() -> None:
+    with pytest.raises(ValueError, match=r"--device cuda:1: .*CUDA_VISIBLE_DEVICES"):
+        as_fairseq_has_it(["--device", "cuda:1"])
+
+
+def test_missing_arguments_come_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = command_parser("x", None)
+    parser.add_argument("teacher", metavar="TEACHER")
+    parser.add_argument("data", metavar="DATA")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--beam")
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["model"])
+    assert "DATA, --out; usage: amlp-fairseq x --out DIR TEACHER DATA (" in capsys.readouterr().err
+
+
+def test_the_folder_of_prepare_stands_for_the_data_in_it(tmp_path: Path) -> None:
+    (tmp_path / "data/data-bin").mkdir(parents=True)
+    (tmp_path / "data/data-bin/dict.en.txt").touch()
+    assert data_folder(str(tmp_path / "data")) == tmp_path / "data/data-bin"
+    assert data_folder(str(tmp_path / "data/data-bin")) == tmp_path / "data/data-bin"
+    (tmp_path / "data/dict.en.txt").touch()
+    assert data_folder(str(tmp_path / "data")) == tmp_path / "data"
+    assert data_folder(str(tmp_path / "none")) == tmp_path / "none"

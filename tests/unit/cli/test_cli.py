@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 
 from amlp_fairseq.cli import main as cli
 
-RECIPES = "prepare train distill evaluate reproduce tables report average score parameters pmi".split()
 FAIRSEQ = "generate interactive validate eval-lm preprocess".split()
 
 
@@ -34,17 +34,71 @@ def printed(
 def test_help_lists_every_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One for each module that is a command."""
+    """One for each module that is a command, in groups."""
     text = printed(monkeypatch, capsys, *words)
-    listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
-    assert listed[:-1] == [*RECIPES, *cli.TOOLS, "path"]
-    assert text.splitlines()[-1].split(":")[0].split() == ", ".join(FAIRSEQ).split()
-    for folder, names in (("recipes", RECIPES), ("cli", [*cli.TOOLS, "main"])):
-        files = (commands.PLUGIN / folder).glob("*.py")
-        assert {path.stem for path in files if "\ndef main()" in path.read_text(encoding="utf-8")} == set(names)
+    groups = [block.splitlines() for block in text.split("\n\n")[3:]]
+    assert all(heading.endswith(":") and not heading.startswith(" ") for heading, *_ in groups)
+    *own, fairseqs = [[line.removeprefix("  ") for line in lines] for _, *lines in groups]
+    assert max(map(len, own)) <= 6
+    listed = [line.split()[0] for lines in own for line in lines]
+    assert listed == [*cli.MODULES, "path"]
+    assert fairseqs == [", ".join(FAIRSEQ)]
+    found = {
+        path.stem: folder
+        for folder in ("recipes", "cli")
+        for path in (commands.PLUGIN / folder).glob("*.py")
+        if "\ndef main()" in path.read_text(encoding="utf-8")
+    }
+    assert found == {**cli.MODULES, "main": "cli"}
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *cli.TOOLS])
+HELP = """
+import contextlib, io, json, sys, amlp_fairseq_command
+printed, imported = {}, set()
+for words in json.loads(sys.argv[1]):
+    output = io.StringIO()
+    sys.argv = ["amlp-fairseq", *words]
+    with contextlib.redirect_stdout(output), amlp_fairseq_command.without_fairseq():
+        from amlp_fairseq.cli.main import quick_answer
+        try:
+            quick_answer(words)
+        except SystemExit as end:
+            assert not end.code, (words, end.code)
+        imported |= {name.split(".")[0] for name, module in sys.modules.items() if hasattr(module, "__file__")}
+    printed[" ".join(words)] = output.getvalue()
+print(json.dumps([printed, sorted(imported)]))
+"""
+
+
+def test_help_and_version_do_without_torch_and_fairseq(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are what the command prints when everything is imported."""
+    asked = [[], ["--help"], ["--version"], ["path"], *([name, "--help"] for name in [*cli.MODULES, *FAIRSEQ])]
+    asked = [words or ["--help"] for words in asked]
+    monkeypatch.setenv("COLUMNS", "100")
+    quick, modules = json.loads(commands.fresh(sys.executable, "-c", HELP, json.dumps(asked)).stdout)
+    assert "omegaconf" in modules
+    assert not {"torch", "fairseq", "numpy", "sacrebleu"} & {*modules}
+    for words in asked:
+        if words[0] in FAIRSEQ:
+            assert f"amlp-fairseq {words[0]} --help --verbose" in quick.pop(f"{words[0]} --help")
+        else:
+            text = printed(monkeypatch, capsys, *words, status=None if len(words) == 1 else 0)
+            assert quick.pop(" ".join(words), text) == text
+    assert not quick
+
+
+def test_the_program_answers_quickly_where_torch_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('torch is imported')", encoding="utf-8")
+    program, path = Path(sys.executable).with_name("amlp-fairseq"), {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
+    for words in (["--version"], ["evaluate", "--help"], ["generate", "--help"]):
+        done = commands.fresh(program, *words, env=path)
+        assert done.stdout.startswith(("amlp-fairseq 0.", f"usage: amlp-fairseq {words[0]} ")), done
+    assert "torch is imported" in commands.fresh(program, "score", "a", "b", check=False, env=path).stdout
+
+
+@pytest.mark.parametrize("name", cli.MODULES)
 def test_help_of_a_command_has_an_example(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,7 +114,7 @@ def test_help_of_a_command_has_an_example(
         ("trian", "amlp-fairseq: 'trian' is unknown; did you mean 'train'?"),
         ("evalute", "amlp-fairseq: 'evalute' is unknown; did you mean 'evaluate'?"),
         ("generat", "amlp-fairseq: 'generat' is unknown; did you mean 'generate'?"),
-        ("xyz", f"amlp-fairseq: 'xyz' is unknown; known: {', '.join([*RECIPES, *cli.TOOLS, *FAIRSEQ])}, path"),
+        ("xyz", f"amlp-fairseq: 'xyz' is unknown; known: {', '.join([*cli.MODULES, 'path', *FAIRSEQ])}"),
     ],
 )
 def test_unknown_commands_name_the_nearest(
@@ -72,7 +126,7 @@ def test_unknown_commands_name_the_nearest(
     assert capsys.readouterr().err == f"{message}\n"
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *cli.TOOLS])
+@pytest.mark.parametrize("name", cli.MODULES)
 def test_wrong_usage_is_one_line_and_status_2(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

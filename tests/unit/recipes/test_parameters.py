@@ -51,3 +51,11 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert [line.split(" |")[0] for line in lines[3:]] == ["| cmlmc_abc, wmt14_de_en"]
     with pytest.raises(ValueError, match=r"configs/rows: 'cmlmc_acb' is unknown; did you mean 'cmlmc_abc'\?"):
         commands.call(parameters, monkeypatch, "cmlmc_acb")
+
+
+def test_rows_without_a_published_number_have_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.call(parameters, monkeypatch, "transformer_student")  # in no paper
+    *_, line = capsys.readouterr().out.splitlines()
+    assert re.match(r"\| transformer_student, wmt14_en_de \|  \|  \| \d\d\.\d\dM \|  \|  \|  \|$", line)
