@@ -7,6 +7,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -215,7 +216,10 @@ def parse_with_fairseqs(
 
         for flag in flags:
             if flag.removeprefix("--") not in known_flags():
-                parser.error(parser.unknown(flag, accepted(args)))
+                others: Iterable[str] = ()
+                with suppress(ValueError):  # of another mistake
+                    others = accepted(args)
+                parser.error(parser.unknown(flag, others))
     return args, rest
 
 

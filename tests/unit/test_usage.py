@@ -86,7 +86,7 @@ MODEL = commands.ROOT / "examples/models"
         (f"watch x --model {MODEL}/ar --num-beams=2", "--beam"),
         ("evaluate x y --workers 2", "--num-workers"),
         ("evaluate x y --split test", "--subset"),
-        ("evaluate x y --gen-subst test", "--subset"),  # --gen-subset is refused
+        ("evaluate x y --results-pth r", "--results"),  # --results-path is refused
         ("distill x y z --workers 2", "--num-workers"),
         ("distill x y z --nbst 2", None),  # refused
         ("train . --row ibdecoder --scale embedded --corpus embedded --epochs 2", "--max-epoch"),
