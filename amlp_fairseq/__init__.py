@@ -5,6 +5,7 @@ fairseq on current numpy. It prints nothing and touches no device.
 """
 
 import warnings
+from typing import TYPE_CHECKING
 
 from amlp_fairseq.quick_imports import quick_imports
 
@@ -20,10 +21,19 @@ with quick_imports(), warnings.catch_warnings():
     from amlp_fairseq import criterions, models, tasks  # noqa: F401
 
 
-def __getattr__(name: str) -> object:
-    """``amlp_fairseq.Translator``, imported when it is first asked for: commands that train do not need it."""
-    if name == "Translator":
-        from amlp_fairseq.translator import Translator
+__all__ = ["Translation", "Translator"]
 
-        return Translator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
+    from amlp_fairseq.translator import Translation, Translator
+else:
+
+    def __getattr__(name: str) -> object:
+        """What is imported when it is first asked for: commands that train do not need it."""
+        if name in __all__:
+            from amlp_fairseq import translator
+
+            return getattr(translator, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

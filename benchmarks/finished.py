@@ -64,7 +64,7 @@ def main() -> None:
     sources, references = read_references(args.source), read_references(args.reference)
     for model in args.models:
         for scoring, options in SCORINGS.items():
-            found = {}
+            found: dict[str, list[Translation]] = {}
             for finished in FINISHED:
                 translator = Translator(model, beam=args.beam, finished=finished, **options)
                 found[finished] = translator.translations(sources)

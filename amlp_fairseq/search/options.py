@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 LENGTH_PENALTIES = ("fairseq", "gnmt")
 WORDS_BEHIND_END = ("ignore", "count")
-FINISHED = ("best", "all")
+FINISHED: tuple[Literal["best", "all"], ...] = ("best", "all")
 
 #: Options that fairseq's generation arguments set, and the names of these arguments.
 GENERATION_ARGUMENTS = {

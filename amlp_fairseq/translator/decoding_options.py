@@ -50,7 +50,8 @@ def check(options: Mapping[str, Any], task: str) -> None:
             unusable = not isinstance(value, kind) or math.isnan(value) or (math.isinf(value) and name != "unkpen")
             if isinstance(value, bool) != (kind is bool) or unusable:
                 raise ValueError(f"{name}={value!r}: {needed} is needed")
-        enumerated = [each for each in get_args(types.get(name)) if isinstance(each, type) and issubclass(each, Enum)]
+        kinds = (types.get(name), *get_args(types.get(name)))
+        enumerated = [each for each in kinds if isinstance(each, type) and issubclass(each, Enum)]
         choices = [choice.value for each in enumerated for choice in each]
         if choices and value is not None and value not in choices:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")

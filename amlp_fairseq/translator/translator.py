@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 import os
 import threading
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -21,7 +22,18 @@ from amlp_fairseq.languages import writes_spaces
 from amlp_fairseq.recipes.config import refuse_unknown
 from amlp_fairseq.translator import decoding_options, sentences
 from amlp_fairseq.translator.model_folder import read_config, splits_sentences
+from amlp_fairseq.translator.options import CallOptions
 from amlp_fairseq.translator.text_pipeline import TextPipeline
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from amlp_fairseq.translator.options import Options
+
+#: Ways of decoding that are kept, of those that calls have asked for.
+MOST_SEARCHES = 16
+#: What generators share: models that are ready to decode, and those that help them.
+SHARED = frozenset({"ready_models", "rescorer", "chooser", "drafter"})
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,13 @@ class Translation:
     parts: tuple[Part, ...] = ()
 
 
+class _Search(NamedTuple):
+    """A generator of fairseq's interface, and how many of its hypotheses are wanted."""
+
+    generator: Any
+    nbest: int
+
+
 @dataclass(frozen=True)
 class _Source:
     """A part of a text, with the white space after it; it has no pieces where there is nothing to translate."""
@@ -85,7 +104,7 @@ class _Source:
 
 
 class Translator:
-    """A model folder, loaded. Threads may share it; they decode one after the other.
+    """A model folder, loaded. Threads may share it; they decode one after the other. ``with`` closes it at the end.
 
     Args:
         folder: made by ``amlp-fairseq package``.
@@ -100,6 +119,7 @@ class Translator:
             ``amlp-fairseq package`` has from the training.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
             flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
+            (``options.Options`` has all of them).
 
     Raises:
         ValueError: for a folder that is not a model or is damaged, and for an argument outside its range.
@@ -114,7 +134,7 @@ class Translator:
         split_sentences: bool | None = None,
         long: str = "split",
         max_length: int | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         if long not in sentences.LONG:
             raise ValueError(f"long={long!r}: choose one of {', '.join(sentences.LONG)}")
@@ -131,14 +151,12 @@ class Translator:
             [str(self.folder)], arg_overrides=options
         )
         refuse_unknown(options, sorted(decoding_options.known(config["task"]["_name"])), "Translator")
-        self.nbest: int = self.cfg.generation.nbest
-        _check_counts(beam=(beam := self.cfg.generation.beam), nbest=self.nbest)
-        if self.nbest > beam:
-            raise ValueError(f"nbest={self.nbest} is more than beam={beam} finds: raise beam, or lower nbest")
+        self.nbest = _nbest(self.cfg.generation)
         self.device = _device(device)
         self.model.prepare_for_inference_(self.cfg)
         self.model.to(self.device)
-        self.generator = self.task.build_generator([self.model], self.cfg.generation)
+        generator = self.task.build_generator([self.model], self.cfg.generation)
+        self._searches: dict[Any, _Search] = {(): _Search(generator, self.nbest)}
         limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
         limit -= 2  # two symbols may be added
         if max_length is not None and max_length > limit:
@@ -147,29 +165,52 @@ class Translator:
         self._lock = threading.Lock()
         self._process = os.getpid()
 
+    def __repr__(self) -> str:
+        state = self.device if self._searches else "closed"
+        return f"<Translator {self.folder}: {' to '.join(self.languages)}, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the model and its memory; what is translated meanwhile is finished."""
+        with self._lock:
+            self._searches.clear()
+            self.model = None
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Translator cannot be copied or pickled: make another one, Translator(folder)")
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """The translations of texts, in their order."""
-        return [translation.text for translation in self.translations(lines)]
+    def translate(self, lines: Sequence[str], **options: Unpack[CallOptions]) -> list[str]:
+        """The translations of texts, in their order. ``options`` are decoding options for this call alone."""
+        return [translation.text for translation in self.translations(lines, **options)]
 
-    def translations(self, lines: Sequence[str]) -> list[Translation]:
+    def translations(self, lines: Sequence[str], **options: Unpack[CallOptions]) -> list[Translation]:
         """The same with scores, decoder calls and what the decoding options ask for.
 
         Raises:
             TypeError: for a single string, and for what is not one.
-            ValueError: for half a surrogate pair, which is not text.
+            ValueError: for half a surrogate pair, which is not text; for an option outside its range, or which must be
+                given when the model is loaded.
+            RuntimeError: after :meth:`close`.
             sentences.TooLong: for the first input that is too long, with ``long="refuse"``, or has a character that
                 is too long itself.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
-        if self.cfg.generation.print_alignment not in (None, "hard"):
-            raise ValueError(f"print_alignment={self.cfg.generation.print_alignment!r}: {decoding_options.PAIRS}")
+        alignment = options.get("print_alignment", self.cfg.generation.print_alignment)
+        if alignment not in (None, "hard"):
+            raise ValueError(f"print_alignment={alignment!r}: {decoding_options.PAIRS}")
+        search = self._search(dict(options))
         sources = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
-        decoded = iter(self._decode([part for line in sources for part in line if part.pieces]))
-        return [self._joined([(part, next(decoded) if part.pieces else None) for part in line]) for line in sources]
+        decoded = iter(self._decode([part for line in sources for part in line if part.pieces], search))
+        return [
+            self._joined([(part, next(decoded) if part.pieces else None) for part in line], search.nbest)
+            for line in sources
+        ]
 
     def check(self, line: str) -> None:
         """Read a text without translating it.
@@ -211,7 +252,7 @@ class Translator:
         except ValueError as error:
             raise sentences.TooLong(number, str(error)) from None
 
-    def _joined(self, line: list[tuple[_Source, Part | None]]) -> Translation:
+    def _joined(self, line: list[tuple[_Source, Part | None]], nbest: int) -> Translation:
         """The translation of a text from those of its parts."""
         parts = [part for _, part in line if part is not None]
         spaces = [source.space for source, _ in line]
@@ -222,7 +263,7 @@ class Translator:
         result = Translation(text(iter([part.text for part in parts])))
         if not parts:
             return result
-        found = _best_combinations([[(part.text, part.score), *part.alternatives] for part in parts], self.nbest)
+        found = _best_combinations([[(part.text, part.score), *part.alternatives] for part in parts], nbest)
         sources = [sum(len(part.source_pieces) for part in parts[:number]) for number in range(len(parts))]
         targets = [sum(len(part.pieces) for part in parts[:number]) for number in range(len(parts))]
         return replace(
@@ -255,13 +296,45 @@ class Translator:
                 between = "" if in_word or not writes_spaces(self.languages[1]) else " "
         return result
 
-    def _decode(self, parts: list[_Source]) -> list[Part]:
-        found = self.hypotheses([part.pieces for part in parts])
-        return [self._part(part, each) for part, each in zip(parts, found, strict=True)]
+    def _decode(self, parts: list[_Source], search: _Search) -> list[Part]:
+        found = self.hypotheses([part.pieces for part in parts], search)
+        return [self._part(part, each[: search.nbest]) for part, each in zip(parts, found, strict=True)]
 
-    def hypotheses(self, sources: list[str]) -> list[list[dict[str, Any]]]:
+    def _search(self, options: dict[str, Any]) -> _Search:
+        """The way of decoding with options of a call."""
+        with self._lock:
+            if not self._searches:
+                raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
+            key = tuple(sorted(options.items()))
+            if key not in self._searches:
+                if len(self._searches) > MOST_SEARCHES:
+                    del self._searches[next(each for each in self._searches if each)]
+                self._searches[key] = self._new_search(options)
+            return self._searches[key]
+
+    def _new_search(self, options: dict[str, Any]) -> _Search:
+        name = self.task.cfg._name
+        known = decoding_options.known(name)
+        refuse_unknown(options, sorted(known), "translate")
+        if of_all := sorted(options.keys() - CallOptions.__annotations__.keys()):
+            raise ValueError(
+                f"{of_all[0]} cannot be given for one call: Translator({str(self.folder)!r}, {of_all[0]}=…)"
+            )
+        decoding_options.check(options, name)
+        cfg, task = copy.deepcopy(self.cfg.generation), copy.copy(self.task)
+        task.cfg = copy.deepcopy(task.cfg)
+        for option, value in options.items():
+            setattr(cfg if option in cfg else task.cfg, option, value)
+        nbest = _nbest(cfg)
+        generator = task.build_generator([self.model], cfg)
+        for shared in SHARED & vars(generator).keys():
+            setattr(generator, shared, getattr(self._searches[()].generator, shared))
+        return _Search(generator, nbest)
+
+    def hypotheses(self, sources: list[str], search: _Search | None = None) -> list[list[dict[str, Any]]]:
         """What fairseq's generators find for sentences, given as pieces: the best hypothesis of each first. Batches are
         made of sentences of similar length."""
+        generator = (search or self._search({})).generator
         if not sources:
             return []
         if self._process != os.getpid():  # it would wait for threads that a fork does not copy
@@ -276,12 +349,12 @@ class Translator:
             batch = dataset.collater([dataset[row] for row in rows])
             with self._lock:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
-                hypotheses = with_steps(self.task.inference_step(self.generator, [self.model], moved))
+                hypotheses = with_steps(self.task.inference_step(generator, [self.model], moved))
             found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
         return [found[row] for row in range(len(sources))]
 
     def _part(self, source: _Source, hypotheses: list[dict[str, Any]]) -> Part:
-        best, *others = hypotheses[: self.nbest]
+        best, *others = hypotheses
         pieces = self._pieces(best)
         alignment = best["alignment"] if best["alignment"] is not None else ()
         return Part(
@@ -298,6 +371,19 @@ class Translator:
 
     def _pieces(self, hypothesis: dict[str, Any]) -> str:
         return str(self.task.target_dictionary.string(hypothesis["tokens"].tolist()))
+
+
+def _nbest(generation: Any) -> int:
+    """How many hypotheses are asked for.
+
+    Raises:
+        ValueError: for more than the beam finds.
+    """
+    beam, nbest = generation.beam, generation.nbest
+    _check_counts(beam=beam, nbest=nbest)
+    if nbest > beam:
+        raise ValueError(f"nbest={nbest} is more than beam={beam} finds: raise beam, or lower nbest")
+    return int(nbest)
 
 
 def _check_counts(**counts: int) -> None:

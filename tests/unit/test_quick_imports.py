@@ -12,7 +12,7 @@ PROGRAM = """
 import gc, json, sys
 {before}
 import amlp_fairseq
-imported = {{"sklearn", "scipy.stats", "sacremoses"}} & {{*sys.modules}}
+imported = {{"sklearn", "scipy.stats", "sacremoses", "amlp_fairseq.translator"}} & {{*sys.modules}}
 facts = {{"collects": gc.isenabled(), "imported": sorted(imported)}}
 from fairseq.criterions import sentence_prediction
 from fairseq.tasks.audio_classification import sklearn_metrics

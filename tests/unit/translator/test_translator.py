@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amlp_fairseq import Translator
+from amlp_fairseq.compat.internals import TASK_REGISTRY
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.translator import Part
+from amlp_fairseq.translator.options import CallOptions, Options
+from amlp_fairseq.translator.translator import MOST_SEARCHES, Part, _Search
 
 MODEL = commands.ROOT / "examples/models/ar"
 
@@ -51,6 +53,7 @@ def translator() -> Translator:
         ({"lenpen": "1"}, "lenpen='1': a number is needed"),
         ({"unnormalized": "no"}, "unnormalized='no': True or False is needed"),
         ({"draft_words": None}, "draft_words=None: a whole number is needed"),
+        ({"length_penalty": "x"}, "length_penalty='x' is not one of fairseq, gnmt"),
         ({"draft": "sources"}, "draft='sources' is not one of source, none"),
         ({"decode_dtype": "int4"}, "decode_dtype='int4' is not one of float32, bfloat16, float16, int8"),
         ({"max_tokens": "a"}, "max_tokens='a': a whole number from 1 is needed"),
@@ -91,6 +94,78 @@ def test_another_task_behind_a_command() -> None:
 
 def test_whole_numbers_are_numbers() -> None:
     assert Translator(MODEL, lenpen=1).cfg.generation.lenpen == 1
+
+
+TEXT = ["He says that the student can find the big cars."]
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("ar", {"beam": 1, "max_len_b": 3}),
+        ("ar", {"nbest": 3, "print_alignment": "hard", "lenpen": 0.0, "length_penalty": "gnmt"}),
+        ("ibdecoder", {"nbest": 2, "words_behind_end": "count"}),
+        ("cmlmc", {"iter_decode_max_iter": 1}),
+    ],
+)
+def test_options_of_a_call(model: str, options: CallOptions) -> None:
+    """As if the model had been loaded with them; the next call is as before."""
+    folder = MODEL.parent / model
+    translator = Translator(folder)
+    before = translator.translations(TEXT)
+    assert translator.translations(TEXT, **options) == Translator(folder, **options).translations(TEXT) != before
+    assert translator.translate(TEXT, **options) == [translator.translations(TEXT, **options)[0].text]
+    assert translator.translations(TEXT) == before
+
+
+def test_options_of_a_call_use_the_same_weights(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made ready once, and not all ways of decoding are kept."""
+    translator.translate(TEXT)
+    ready = translator._search({}).generator.ready_models
+    (made,) = ready([translator.model])
+    monkeypatch.setattr(ready, "make_ready", None)
+    for length in range(1, MOST_SEARCHES + 5):
+        translator.translate(TEXT, max_len_b=length)
+    assert translator._search({"max_len_b": 1}).generator.ready_models([translator.model]) == [made]
+    assert len(translator._searches) <= MOST_SEARCHES + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decode_dtype": "int8"}, f"decode_dtype cannot be given for one call: Translator({str(MODEL)!r}, decode_dty"),
+        ({"draft_words": 3}, "draft_words cannot be given for one call: "),
+        ({"bean": 2}, "translate: 'bean' is unknown; did you mean 'beam'?"),
+        ({"beam": 0}, "beam=0: a whole number from 1 is needed"),
+        ({"nbest": 5}, "nbest=5 is more than beam=4 finds"),
+        ({"lenpen": "1"}, "lenpen='1': a number is needed"),
+        ({"print_alignment": "soft"}, "print_alignment='soft': a translation comes with pairs"),
+        ({"iter_decode_max_iter": 3}, "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
+    ],
+)
+def test_mistakes_in_options_of_a_call(options: Any, message: str, translator: Translator) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        translator.translate(TEXT, **options)
+
+
+def test_with() -> None:
+    with Translator(MODEL) as translator:
+        assert repr(translator) == f"<Translator {MODEL}: en to de, cpu>"
+        assert translator.translate(TEXT)
+    assert translator.model is None
+    assert repr(translator) == f"<Translator {MODEL}: en to de, closed>"
+    with pytest.raises(RuntimeError, match="closed"):
+        translator.translate(TEXT)
+
+
+def test_typed_options() -> None:
+    """Every option that a task of the plugin honours has a type, and every one that has is an option."""
+    tasks = [TASK_REGISTRY[name] for name in ("translation_interleaved", "translation_cmlmc")]
+    honoured = {name for task in tasks for name in task.HONOURED_GENERATION_OPTIONS}
+    typed = Options.__annotations__.keys()
+    of_tasks = (decoding_options.TASK_OPTIONS | honoured) - decoding_options.OUTPUT - {"_name", "post_process", "path"}
+    assert of_tasks - typed == set()
+    assert typed - set().union(*map(decoding_options.known, ("translation_interleaved", "translation_cmlmc"))) == set()
 
 
 def test_texts(translator: Translator) -> None:
@@ -227,7 +302,8 @@ def copying(**options: Any) -> Translator:
     translator.languages, translator.max_length, translator.nbest, translator.long = ("en", "de"), 12, 1, "split"
     translator.split_sentences = options["split_sentences"]
     translator.cfg, translator.text = Config(), Letters()  # type: ignore[assignment]
-    translator._decode = lambda parts: [Part(part.text, part.text.strip(), cut=part.cut) for part in parts]  # type: ignore[method-assign]
+    translator._search = lambda options: _Search(None, 1)  # type: ignore[method-assign]
+    translator._decode = lambda parts, _: [Part(each.text, each.text.strip(), cut=each.cut) for each in parts]  # type: ignore[method-assign]
     return translator
 
 
