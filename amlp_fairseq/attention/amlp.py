@@ -7,7 +7,9 @@ Per head, with Q (n, d_h) and K, V (m, d_h):
 with the adaptive weights L (d_h, c) and W (c, d_h); ``AMLPCov`` and ``AMLPPQuery`` are two ways to compute them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Optional
 
 import torch
@@ -17,11 +19,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
 from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptions
 from amlp_fairseq.attention.softmax import attend, padding_bias, with_bias
-from amlp_fairseq.attention.state import State
+from amlp_fairseq.attention.state import State, overwrite
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
 from amlp_fairseq.ops.ema import exponential_moving_average
@@ -151,10 +153,12 @@ class AMLPCov(RunningSums, AMLP):
 
     In the causal form every position has its own covariances and channel norms, of the positions that it sees (Eq. 13
     and 14): d_h² numbers for every position, head and covariance, which training computes twice instead of keeping.
+    In causal cross-attention K and V are the whole source, so that only S^Q_t runs.
     """
 
-    patterns = ("noncausal self", "causal self", "noncausal cross")
+    patterns = PATTERNS
     scales = ("sqrt", "none")
+    _sums_of_queries = ("qq",)
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -167,6 +171,32 @@ class AMLPCov(RunningSums, AMLP):
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         """``k``: softmax(KᵀK), ``v``: softmax(KᵀV), both (B, H, d_h, d_h)."""
         return {"k": self._covariance(1, k, k, padding_mask), "v": self._covariance(2, k, v, padding_mask)}
+
+    def read(
+        self,
+        q: Tensor,
+        memory: Memory,
+        padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """See ``MultiHeadAttention.read``. Causal queries are added to the ``row_state`` in the memory, if any."""
+        if not self.spec.causal:
+            return super().read(q, memory, padding_mask, positions, need_weights)
+        count = q.size(2) if positions is None else len(positions)
+        sentences, rows = len(q), q.size(2) // count
+        of_k, of_v = (memory[name].repeat_interleave(rows, dim=0).unsqueeze(2) for name in ("k", "v"))
+        q = q.unflatten(2, (rows, count)).transpose(1, 2).flatten(0, 1)
+        if padding_mask is not None:
+            q = q.masked_fill(padding_mask[:, None, :, None], 0)
+        state = {name: memory[name] for name in self._sums_of_queries if name in memory}
+        out, sums = self._in_blocks(partial(self._cross_block, of_k, of_v), (q,), state or self.row_state(len(q), q))
+        overwrite(state, sums if state else {})
+        return out.unflatten(0, (sentences, rows)).transpose(1, 2).flatten(2, 3), None
+
+    def row_state(self, rows: int, like: Tensor) -> State:
+        """S^Q of Eq. 13 before the first position, for causal cross-attention."""
+        return self._zeros(rows, like, *self._sums_of_queries)
 
     def adaptive_weights(self, q: Tensor, memory: Memory, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         of_q = self._covariance(0, q, q, padding_mask)
@@ -190,49 +220,77 @@ class AMLPCov(RunningSums, AMLP):
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
         """S^Q, S^K and z of Eq. 13 and 14 before the first position, and the squared norms of the values' channels."""
+        return self._zeros(rows, like, "qq", "kk", "kv", "vv")
+
+    def _zeros(self, rows: int, like: Tensor, *names: str) -> State:
+        """Sums of no position: (R, H, d_h, d_h), the squared norms ``vv`` (R, H, d_h)."""
         square, dtype = (self.head_dim, self.head_dim), torch.promote_types(like.dtype, torch.float32)
-        shapes = {"qq": square, "kk": square, "kv": square, "vv": square[:1]}
+        shapes = {name: square[:1] if name == "vv" else square for name in names}
         return {name: like.new_zeros(rows, self.num_heads, *shape, dtype=dtype) for name, shape in shapes.items()}
 
     def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        step, length = self.spec.words_per_step, q.size(2)
         if padding_mask is not None:
             q, k, v = (x.masked_fill(padding_mask[:, None, :, None], 0) for x in (q, k, v))
-        # Whole steps, (B, H, steps, z, d_h).
-        q, k, v = (F.pad(x, (0, 0, 0, -length % step)).unflatten(2, (-1, step)) for x in (q, k, v))
+        return self._in_blocks(self._self_block, (q, k, v), sums)
+
+    def _in_blocks(
+        self, function: Callable[..., tuple[Tensor, State]], inputs: tuple[Tensor, ...], sums: State
+    ) -> tuple[Tensor, State]:
+        """Outputs (B, H, T, d_h) for inputs of this shape, and the sums after them, by a function of some steps (B, H,
+        steps, z, d_h) at a time."""
+        step, length = self.spec.words_per_step, inputs[0].size(2)
+        inputs = tuple(F.pad(x, (0, 0, 0, -length % step)).unflatten(2, (-1, step)) for x in inputs)
         outputs = []
-        for start in range(0, q.size(2), BLOCK):
-            here = slice(start, start + BLOCK)
-            block = q[:, :, here], k[:, :, here], v[:, :, here], sums
-            with torch.autocast(q.device.type, enabled=False):
+        for start in range(0, inputs[0].size(2), BLOCK):
+            block = [x[:, :, start : start + BLOCK] for x in inputs]
+            with torch.autocast(inputs[0].device.type, enabled=False):
                 if torch.is_grad_enabled():
-                    out, sums = checkpoint(self._block, *block, use_reentrant=False)
+                    out, sums = checkpoint(function, *block, sums, use_reentrant=False)
                 else:
-                    out, sums = self._block(*block)
+                    out, sums = function(*block, sums)
             outputs.append(out)
         return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], sums
 
-    def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: State) -> tuple[Tensor, State]:
+    def _self_block(self, q: Tensor, k: Tensor, v: Tensor, sums: State) -> tuple[Tensor, State]:
         """Outputs (B, H, steps, z, d_h) of some steps, and the sums after them."""
         wide_q, wide_k, wide_v = (x.to(sums["qq"]) for x in (q, k, v))
         new = {"qq": wide_q.mT @ wide_q, "kk": wide_k.mT @ wide_k, "kv": wide_k.mT @ wide_v}
         new["vv"] = wide_v.square().sum(dim=3)
         running = {name: sums[name].unsqueeze(2) + x.cumsum(dim=2) for name, x in new.items()}
         squares = {"v": running["vv"]} | {x: running[x + x].diagonal(dim1=-2, dim2=-1) for x in "qk"}
-        norms = {x: square.clamp(min=EPS**2).sqrt() for x, square in squares.items()}
-        covariances = []
-        for number, (x, y) in enumerate((("q", "q"), ("k", "k"), ("k", "v"))):
-            scores = running[x + y]
-            if self.normalize:
-                scores = scores / (norms[x].unsqueeze(-1) * norms[y].unsqueeze(-2))
-            if self.temperature is not None:
-                scores = self.temperature[number].to(scores)[:, None, None, None] * scores
-            covariances.append(scores.softmax(dim=-1))
+        covariances = [
+            self._of_sums(number, running[x + y], squares[x], squares[y])
+            for number, (x, y) in enumerate((("q", "q"), ("k", "k"), ("k", "v")))
+        ]
+        return self._perceptron_of(q, *covariances), _last(running)
+
+    def _cross_block(self, of_k: Tensor, of_v: Tensor, q: Tensor, sums: State) -> tuple[Tensor, State]:
+        """The same of queries, with what ``make_memory`` has of the source, (B, H, 1, d_h, d_h)."""
+        wide_q = q.to(sums["qq"])
+        running = sums["qq"].unsqueeze(2) + (wide_q.mT @ wide_q).cumsum(dim=2)
+        square = running.diagonal(dim1=-2, dim2=-1)
+        return self._perceptron_of(q, self._of_sums(0, running, square, square), of_k, of_v), _last({"qq": running})
+
+    def _of_sums(self, number: int, scores: Tensor, square_x: Tensor, square_y: Tensor) -> Tensor:
+        """``_covariance`` from XᵀY (…, d_h, d_h) and the squared norms of the channels (…, d_h)."""
+        if self.normalize:
+            norm_x, norm_y = (square.clamp(min=EPS**2).sqrt() for square in (square_x, square_y))
+            scores = scores / (norm_x.unsqueeze(-1) * norm_y.unsqueeze(-2))
+        if self.temperature is not None:
+            scores = self.temperature[number].to(scores)[:, None, None, None] * scores
+        return scores.softmax(dim=-1)
+
+    def _perceptron_of(self, q: Tensor, *covariances: Tensor) -> Tensor:
+        """Equation 8 with the weights that each step's covariances (B, H, steps, d_h, d_h) give."""
         weights = self._from_covariances(self.c_q.unsqueeze(1), self.c_k.unsqueeze(1), *covariances)
-        out = self.perceptron(q, *self.ready_weights(*weights, q))
-        return out, {name: value[:, :, -1].clone() for name, value in running.items()}
+        return self.perceptron(q, *self.ready_weights(*weights, q))
+
+
+def _last(running: State) -> State:
+    """The sums after the last step, of those after each."""
+    return {name: value[:, :, -1].clone() for name, value in running.items()}
 
 
 @register_attention("amlp_pquery", options=AMLPOptions)

@@ -25,7 +25,7 @@ class Attention(FairseqIncrementalState, nn.Module):
 
     A causal decoder, fairseq's or one made ready (``decoding/``), has a state for each of its attentions and calls
     ``step`` with the words of one or more whole steps, which updates the state in place. The state of "causal self"
-    attention is made by ``init_state``, that of "causal cross" attention by ``remember``.
+    attention is made by ``init_state``, that of "causal cross" attention by ``remember`` and ``row_state``.
     """
 
     #: The patterns of ``registry.PATTERNS`` that it supports.
@@ -51,6 +51,16 @@ class Attention(FairseqIncrementalState, nn.Module):
             like: a tensor of the type and on the device of the inputs.
         """
         raise NotImplementedError
+
+    def row_state(self, rows: int, like: Tensor) -> State:
+        """What "causal cross" attention keeps of each row's queries beside the memory of the source: zeros before the
+        first word, by other names than the memory's.
+
+        Args:
+            rows: R.
+            like: see ``init_state``.
+        """
+        return {}
 
     def step(
         self, x: Tensor, state: State, context: StepContext, need_weights: bool = False

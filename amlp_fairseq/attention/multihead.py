@@ -93,7 +93,11 @@ class MultiHeadAttention(Attention):
         if self.cross:
             if incremental_state is not None and self.spec.causal:
                 return self.continue_decoding(
-                    query, incremental_state, None, need_weights, lambda: self.remember(key, key_padding_mask)
+                    query,
+                    incremental_state,
+                    None,
+                    need_weights,
+                    lambda: {**self.remember(key, key_padding_mask), **self.row_state(query.size(1), query)},
                 )
             (q,), (k, v) = self.project(query, "q"), self.project(key, "kv")
         else:

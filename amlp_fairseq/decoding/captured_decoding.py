@@ -120,7 +120,7 @@ class _Graph:
     def _captured_step(self) -> tuple[Tensor, Tensor | None]:
         bias = self.tables[1].index_select(0, self.slots)[:, : self.shape.slots]
         context = _CapturedContext(self.slots, self.slots[-1] + 1, self.shape.beam, bias)
-        return self.decoder.decode(self.words, context, self.states.layers, self.memories, self.shape.need_attention)
+        return self.decoder.decode(self.words, context, self.states.each, self.memories, self.shape.need_attention)
 
     def step(self, words: Tensor) -> tuple[Tensor, Tensor | None]:
         """Replay the graph for ``words`` (R', z): logits and attention of the first R' rows."""

@@ -64,4 +64,4 @@ class TreeDecoding(Decoding):
         self.make_room(count, tree.nodes.size(1))
         slots = torch.arange(count, device=tree.words.device)
         context = StepContext(slots, count, bias=mask_bias(tree.hidden, decoder.table).unsqueeze(1))
-        return decoder.decode(tree.words, context, self.states.layers, self.memories, False, tree.lengths)[0]
+        return decoder.decode(tree.words, context, self.states.each, self.memories, False, tree.lengths)[0]

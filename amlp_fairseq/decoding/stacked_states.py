@@ -14,21 +14,22 @@ from amlp_fairseq.attention.state import State, with_slots
 
 
 class StateLayout:
-    """Which tensors in the states of a decoder's self-attentions have the same shape, and so share a stack.
+    """Which tensors in the states of a decoder's attentions have the same shape, and so share a stack.
 
     Args:
-        attentions: of all layers.
+        attentions: self-attentions with their ``init_state`` and cross-attentions with their ``row_state``.
         like: a tensor of the type and on the device of their inputs.
     """
 
     def __init__(self, attentions: Sequence[Attention], like: Tensor) -> None:
         groups: dict[Any, list[tuple[int, str]]] = defaultdict(list)
-        for layer, attention in enumerate(attentions):
-            for name, tensor in attention.init_state(1, 1, like).items():
-                groups[tensor.shape[1:], tensor.dtype, name in attention.growing].append((layer, name))
-        self.layers = len(attentions)
-        #: For each stack: the layers and names of its members; their shape without the rows; their type; whether they
-        #: are growing.
+        for index, attention in enumerate(attentions):
+            state = attention.row_state(1, like) if attention.spec.cross else attention.init_state(1, 1, like)
+            for name, tensor in state.items():
+                groups[tensor.shape[1:], tensor.dtype, name in attention.growing].append((index, name))
+        self.attentions = len(attentions)
+        #: For each stack: the attentions and names of its members; their shape without the rows; their type; whether
+        #: they are growing.
         self.members = list(groups.values())
         self.shapes, self.dtypes, self.growing = zip(*groups, strict=True)
 
@@ -44,7 +45,7 @@ class StackedStates:
     """The states of a batch: zeros at first, except that slots which are not written yet may hold anything.
 
     Attributes:
-        layers: the state of each layer, views of the stacks.
+        each: the state of each attention, views of the stacks.
         stacks: (members, R, …).
         slots: how many the growing stacks have room for, (members, R, …, slots, width).
     """
@@ -61,10 +62,10 @@ class StackedStates:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        self.layers: list[State] = [{} for _ in range(self.layout.layers)]
+        self.each: list[State] = [{} for _ in range(self.layout.attentions)]
         for stack, members in zip(self.stacks, self.layout.members, strict=True):
-            for (layer, name), tensor in zip(members, stack.unbind(), strict=True):
-                self.layers[layer][name] = tensor
+            for (index, name), tensor in zip(members, stack.unbind(), strict=True):
+                self.each[index][name] = tensor
 
     def written(self, slots: int) -> list[Tensor]:
         """Views of the stacks, of the growing ones only the first ``slots`` slots."""

@@ -51,7 +51,8 @@ class StepDecoder:
         self.table = self.decoder.embed_tokens.weight.detach()
         self.embedding_at_once = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
         self.compiled = self._compiled()
-        self.state_layout = StateLayout([layer.self_attention for layer in self.layers], self.table)
+        own, cross = ([getattr(layer, name) for layer in self.layers] for name in ("self_attention", "cross_attention"))
+        self.state_layout = StateLayout([*own, *cross], self.table)
         self.make_tables(SLOTS)
 
     @staticmethod
@@ -120,7 +121,7 @@ class StepDecoder:
         Args:
             words: the z words of the previous step, at first start symbols, (R, z).
             context: their slots, and what they may attend to.
-            states: of each layer's self-attention; updated in place.
+            states: of each layer's self-attention, then of each layer's cross-attention; updated in place.
             memories: of each layer's cross-attention.
             need_attention: whether to return attention.
             positions: of the words, (R, z), where they are not those of their slots.
@@ -138,8 +139,10 @@ class StepDecoder:
                 *_tensors(states, memories),
             )
             return self.output(x), None
-        for layer, state, memory in zip(self.layers, states, memories, strict=True):
-            x, attention = layer(x, state, memory, context, need_attention and layer is self.layers[-1])
+        own, cross = states[: len(self.layers)], states[len(self.layers) :]
+        for layer, state, more, memory in zip(self.layers, own, cross, memories, strict=True):
+            seen = memory | more if more else memory
+            x, attention = layer(x, state, seen, context, need_attention and layer is self.layers[-1])
         return self.output(x), attention
 
     def embed(self, words: Tensor, slots: Tensor) -> Tensor:
@@ -170,8 +173,8 @@ class Decoding:
 
     Attributes:
         length: slots decoded so far.
-        states: of the self-attentions.
-        memories: of the cross-attentions.
+        states: of the attentions' rows.
+        memories: of the cross-attentions' sources.
     """
 
     def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
@@ -192,7 +195,7 @@ class Decoding:
         else:
             bias = decoder.bias[start : self.length, : self.length]
         context = StepContext(slots, self.length, self.beam, bias)
-        return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
+        return decoder.decode(words, context, self.states.each, self.memories, need_attention)
 
     def search(
         self,
@@ -216,7 +219,7 @@ class Decoding:
         tokens, word_scores, scores, made, remaining, ended = decoder.compiled.search(
             *(tokens, word_scores, scores, found, z, min(most, room // z), k, eos, pad, ignore, least, keep_all),
             *(self.length, decoder.encodings, decoder.bias if decoder.masked else None),
-            *_tensors(self.states.layers, self.memories),
+            *_tensors(self.states.each, self.memories),
         )
         self.length += made * z
         return tokens, word_scores, scores, remaining, ended

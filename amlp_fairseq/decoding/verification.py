@@ -53,7 +53,7 @@ class Verification(Decoding):
             bias = decoder.bias[slots].narrow(2, 0, self.length).unsqueeze(1)
             context = RowContext(slots, self.length, bias=bias)
         self.lengths = [length + count for length in self.lengths]
-        return decoder.decode(words, context, self.states.layers, self.memories, need_attention)
+        return decoder.decode(words, context, self.states.each, self.memories, need_attention)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Take words back: keep so many of each row. Their slots are overwritten later."""

@@ -255,9 +255,12 @@ def amlp_formula(weights: Callable[..., tuple[ndarray, ndarray]], scale: str) ->
     """Eq. 8, ``scale`` by default."""
 
     def formula(q: ndarray, k: ndarray, v: ndarray, spec: AttentionSpec, p: dict[str, ndarray], h: int) -> ndarray:
-        if spec.pattern == "causal self":  # Eq. 13 and 14: with what each position sees, and nothing else
-            whole, counts = replace(spec, pattern="noncausal self"), [up_to(i, len(k), spec) for i in range(len(q))]
-            return np.stack([formula(q[:m], k[:m], v[:m], whole, p, h)[i] for i, m in enumerate(counts)])
+        if spec.causal:  # Eq. 13 and 14: with what each position sees, and nothing else; in cross-attention all keys
+            whole = replace(spec, pattern=f"non{spec.pattern}")
+            counts = [up_to(i, len(q), replace(spec, pattern="causal self")) for i in range(len(q))]
+            keys = [len(k) if spec.cross else m for m in counts]
+            rows = [formula(q[:m], k[:n], v[:n], whole, p, h) for m, n in zip(counts, keys, strict=True)]
+            return np.stack([row[i] for i, row in enumerate(rows)])
         l_t, w = weights(q, k, v, spec, p, h)
         x = q @ l_t.T / (1 if (spec.options.amlp_scale or scale) == "none" else math.sqrt(q.shape[1]))
         hidden = {
