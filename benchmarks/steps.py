@@ -5,7 +5,7 @@
 Random weights. First, in float32, every system's decoding must agree with its full forward, and the Transformer's beam
 search with and without cache word for word; else there are no numbers and the status is 1. Systems:
 
-- aan_transformer: average attention in the decoder; + FFN: with --average-ffn, as in the paper
+- aan_transformer: average attention in the decoder; + FFN: as in the paper, the other one with --no-average-ffn
 - Transformer: fairseq's, whose decoder keeps the keys and values of all positions
 - Transformer without cache: the same weights; each step runs the decoder over all words so far, as the poster's
   baseline did, and projects only the last position onto the vocabulary
@@ -92,8 +92,8 @@ def build(args: Namespace) -> dict[str, Any]:
     longest = max(1024, args.length + 2, args.source_length + 2)
     options |= dict.fromkeys(("max_source_positions", "max_target_positions"), longest)
     models = {
-        AAN: build_model(Namespace(arch="aan_transformer", **options), task),
-        FFN: build_model(Namespace(arch="aan_transformer", average_ffn=True, **options), task),
+        AAN: build_model(Namespace(arch="aan_transformer", no_average_ffn=True, **options), task),
+        FFN: build_model(Namespace(arch="aan_transformer", **options), task),
         CACHED: TransformerModelBase.build_model(TransformerConfig.from_namespace(Namespace(**options)), task),
         CONV: build_model(Namespace(arch="triton_dynamicconv", **options), task),
     }

@@ -432,6 +432,7 @@ SYSTEMS = {
     "cmlmc-amlp": System(Ours, "cmlmc_amlp_wmt_en_de"),
     "ar-drafts": System(Drafts, "ibdecoder_wmt_en_de", "--num-directions 1", like="transformer"),
     "aan": System(Ours, "aan_transformer_wmt_en_de"),
+    "aan-no-ffn": System(Ours, "aan_transformer_wmt_en_de", "--no-average-ffn"),
     "dynamicconv": System(
         Ours, "triton_dynamicconv", "--encoder-kernel-size-list {kernels} --decoder-kernel-size-list {kernels}"
     ),

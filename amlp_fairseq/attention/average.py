@@ -16,7 +16,7 @@ from amlp_fairseq.ops.cumulative_mean import continue_mean, cumulative_mean
 class AverageOptions:
     """Options of 'average'."""
 
-    average_ffn: bool = field(default=False, metadata={"help": "a feed-forward layer after the mean of 'average'"})
+    no_average_ffn: bool = field(default=False, metadata={"help": "no feed-forward layer after the mean of 'average'"})
     no_average_gate: bool = field(default=False, metadata={"help": "leave out the gates of 'average'"})
 
 
@@ -24,7 +24,7 @@ class AverageOptions:
 class AverageAttention(SelfAttention):
     """For inputs y_j, the sublayer inside the residual connection and layer norm:
 
-        g_j = FFN(1/j Σ_{k≤j} y_k)              average layer; without the FFN unless --average-ffn
+        g_j = FFN(1/j Σ_{k≤j} y_k)              average layer; no FFN with --no-average-ffn
         i_j, f_j = σ(W [y_j; g_j] + b)          gates, W: 2d → 2d; none with --no-average-gate
         h̃_j = i_j ⊙ y_j + f_j ⊙ g_j            without gates h̃_j = g_j
 
@@ -37,7 +37,7 @@ class AverageAttention(SelfAttention):
         options, dim = spec.options, spec.option("embed_dim")
         self.num_heads, self.head_dim = 1, dim
         self.ffn = None
-        if options.average_ffn:
+        if not options.no_average_ffn:
             inner = spec.option("ffn_embed_dim")
             dropout = FairseqDropout(options.activation_dropout, module_name=type(self).__name__)
             self.ffn = nn.Sequential(nn.Linear(dim, inner), nn.ReLU(), dropout, nn.Linear(inner, dim))

@@ -131,17 +131,21 @@ def supporting(*patterns: str) -> list[str]:
     return sorted(name for name, cls in ATTENTIONS.items() if not set(patterns).isdisjoint(cls.patterns))
 
 
-def build_attention(spec: AttentionSpec) -> nn.Module:
-    """The attention that ``--<side>-self-attention-type`` or ``--<side>-cross-attention-type`` asks for.
+def build_attention(spec: AttentionSpec, option: str | None = None) -> nn.Module:
+    """The attention that an option asks for.
+
+    Args:
+        spec: where it stands.
+        option: the option's name; None: ``<side>_self_attention_type`` or ``<side>_cross_attention_type``.
 
     Raises:
         ValueError: if it does not support what the spec asks for.
     """
-    option = "cross_attention_type" if spec.cross else "self_attention_type"
-    name = spec.option(option)
+    option = option or f"{spec.side}_{'cross' if spec.cross else 'self'}_attention_type"
+    name = getattr(spec.options, option)
     able = supporting(spec.pattern)
     if name not in able:
-        flag = f"--{spec.side}-{option.replace('_', '-')}"
+        flag = f"--{option.replace('_', '-')}"
         raise ValueError(f"{flag} {name}: it cannot be {spec.pattern} attention; choose one of {', '.join(able)}")
     return ATTENTIONS[name](spec)
 

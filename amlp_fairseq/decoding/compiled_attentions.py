@@ -35,14 +35,14 @@ def compiled_self_attention(attention: Any) -> Any:
 
 
 def compiled_linear_attention(attention: Any) -> Any:
-    """One of ``LINEAR``, not causal, for ``compiled_layers``; None where it has another activation than softmax, or
-    parameters that are not float32 or whose linear map has not been compiled."""
+    """One of ``LINEAR`` for ``compiled_layers``; None for a causal one but ABC, or where it has another activation than
+    softmax, or parameters that are not float32 or whose linear map has not been compiled."""
     if any(parameter.dtype != torch.float32 for parameter in attention.parameters()):
         return None
     if isinstance(attention, ABCAttention):
         of_k, of_v = (each.weight.detach() for each in (attention.k_control, attention.v_control))
-        return compiled_bounded_memory(of_k, of_v, attention.scaling)
-    if attention.activation is not ACTIVATIONS["softmax"]:
+        return compiled_bounded_memory(of_k, of_v, attention.scaling, attention.spec.pattern == "causal self")
+    if attention.spec.causal or attention.activation is not ACTIVATIONS["softmax"]:
         return None
     shared = attention.c_q.detach(), attention.c_k.detach(), attention.scaling, attention.norm
     if isinstance(attention, AMLPCov):

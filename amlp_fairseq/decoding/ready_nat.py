@@ -62,7 +62,8 @@ def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
     every = parallel_layers(decoder, blocks, decode_dtype)
     if every is None:
         return False
-    decoder.layers = nn.ModuleList([_NATLayers(every, [layer.encoder_attn for layer in layers], layers[0].repos)])
+    masked = layers[0].repos and layers[0].causal_attn.takes_mask
+    decoder.layers = nn.ModuleList([_NATLayers(every, [layer.encoder_attn for layer in layers], masked)])
     return True
 
 
@@ -98,12 +99,12 @@ class _NATLayers(nn.Module):
     Args:
         layers: ``ParallelLayers.forward``.
         attentions: the cross-attentions.
-        repos: whether a causal self-attention follows the other one.
+        masked: whether a self-attention follows the other one that needs a mask to be causal.
     """
 
-    def __init__(self, layers: Any, attentions: Sequence[MultiHeadAttention], repos: bool) -> None:
+    def __init__(self, layers: Any, attentions: Sequence[MultiHeadAttention], masked: bool) -> None:
         super().__init__()
-        self.layers, self.repos = layers, repos
+        self.layers, self.masked = layers, masked
         readers = (CompiledMemory(each) if isinstance(each, LINEAR) else each for each in attentions)
         self.attentions = [*map(_OneSource, readers)]
 
@@ -118,7 +119,7 @@ class _NATLayers(nn.Module):
         memories = [each.remember(encoder_out, encoder_padding_mask) for each in self.attentions]
         ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
         bias, future = padding_bias(self_attn_padding_mask, x), None
-        if self.repos:
+        if self.masked:
             future = bias + torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1)
         x = self.layers(x.transpose(0, 1), bias, future, ks, vs, memories[0].get("bias"))
         return x.transpose(0, 1), None, None

@@ -268,7 +268,7 @@ class ParallelLayers(SoftmaxLayers):
 
         Args:
             bias: 0 or, for padding, -inf, (b, 1, 1, n).
-            future: the same, and -inf for positions ahead, (b, 1, n, n), if layers have a causal self-attention, too.
+            future: the same, and -inf for positions ahead, (b, 1, n, n), where layers have a causal softmax attention.
             ks, vs: of each layer keys and values of the source, (b, H, S, d_h), if they have cross-attention.
             source_bias: as ``bias``, (b, 1, 1, S).
         """

@@ -4,7 +4,7 @@ Sources: Huang, Perez and Volkovs, "Improving Non-Autoregressive Translation Mod
 top of CMLM (Ghazvininejad et al. 2019), for which fairseq has ``cmlm_transformer``; Jiang et al. (2023) for AMLP in its
 decoder. CMLMC changes three things, each of which can be left out; without all three it is CMLM:
 
-1. RePos: a causally masked self-attention after the unmasked one in every decoder layer;
+1. RePos: a causal self-attention after the unmasked one in every decoder layer, in the paper softmax attention;
 2. word and position embeddings are concatenated and mapped to the width of the model, not scaled and added;
 3. correction loss: in a further pass some revealed words are replaced by the model's own guesses, and the model has to
    correct them.
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model_architecture
 from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder, NATransformerDecoder
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import replace_attentions
+from amlp_fairseq.attention.registry import replace_attentions, supporting
 from amlp_fairseq.compat.internals import DecoderOut, init_bert_params
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
@@ -42,6 +43,9 @@ class CMLMCConfig(PluginTransformerConfig):
     UNSUPPORTED = frozenset({"no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings"})
 
     no_repos: bool = field(default=False, metadata={"help": "no causal self-attention in the decoder's layers"})
+    repos_attention_type: ChoiceEnum(supporting("causal self")) = field(  # type: ignore[valid-type]
+        default="softmax", metadata={"help": "how the words of the target see those before them (RePos)"}
+    )
     no_concatenated_positions: bool = field(
         default=False, metadata={"help": "add position embeddings to scaled word embeddings"}
     )
@@ -88,7 +92,7 @@ class CMLMCEncoder(FairseqNATEncoder):
 
 class CMLMCDecoder(NATransformerDecoder):
     """fairseq's NAT decoder with the attentions of ``--decoder-self-attention-type`` and
-    ``--decoder-cross-attention-type``, and RePos."""
+    ``--decoder-cross-attention-type``, and RePos with that of ``--repos-attention-type``."""
 
     def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
@@ -294,18 +298,21 @@ def _initialised(module: Any, cfg: TransformerConfig) -> Any:
 register_sizes("cmlmc_transformer")
 
 
-def _row(attention: str, **defaults: Any) -> None:
-    """A row of the AMLP paper's Table 3: CMLMC at the sizes of WMT14 with efficient attentions in the decoder. The
-    encoder's, and those of RePos, stay softmax."""
+def _row(name: str, attention: str, **defaults: Any) -> None:
+    """CMLMC at the sizes of WMT14 with another attention in the decoder; the encoder's, and that of RePos, stay softmax
+    as in the AMLP paper's Table 3 unless the defaults say otherwise."""
 
     def architecture(args: Namespace) -> None:
         set_defaults(args, decoder_self_attention_type=attention, decoder_cross_attention_type=attention, **defaults)
         wmt_en_de(args)
 
-    name = "amlp" if attention == "amlp_pquery" else attention
     register_model_architecture("cmlmc_transformer", f"cmlmc_{name}_wmt_en_de")(architecture)
 
 
-_row("amlp_pquery")
-_row("abc")
-_row("local", attention_window=5)
+_row("amlp", "amlp_pquery")
+_row("abc", "abc")
+_row("local", "local", attention_window=5)
+# Linear in the lengths as a whole (Section 2.5.2). AMLP-PQuery has no causal form, and AMLP-Cov's takes d_h² operations
+# and numbers a position: RePos is ABC there, too.
+_row("amlp_linear", "amlp_pquery", encoder_self_attention_type="amlp_pquery", repos_attention_type="abc")
+_row("abc_linear", "abc", encoder_self_attention_type="abc", repos_attention_type="abc")

@@ -11,7 +11,6 @@ from fairseq.modules import LayerNorm
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import AttentionSpec, build_attention
-from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
 
 
@@ -21,7 +20,7 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
     Args:
         cfg: the Transformer's configuration; ``cfg.options`` are the model's.
         index: the layer, from 0.
-        repos: whether a causally masked softmax self-attention follows the unmasked one (CMLMC).
+        repos: whether a causal self-attention follows the unmasked one (CMLMC), of ``--repos-attention-type``.
     """
 
     def __init__(self, cfg: TransformerConfig, index: int, repos: bool) -> None:
@@ -30,7 +29,9 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
         self.encoder_attn = build_attention(AttentionSpec(cfg.options, "decoder", index, "noncausal cross"))
         self.repos = repos
         if repos:
-            self.causal_attn = SoftmaxAttention(AttentionSpec(cfg.options, "decoder", index, "causal self"))
+            self.causal_attn = build_attention(
+                AttentionSpec(cfg.options, "decoder", index, "causal self"), "repos_attention_type"
+            )
             self.causal_attn_layer_norm = LayerNorm(self.embed_dim)
 
     def forward(  # type: ignore[override]
@@ -47,7 +48,9 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
             x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, key_padding_mask=padding_mask)[0]
         )
         if self.repos:
-            future = torch.full((len(x), len(x)), float("-inf"), dtype=x.dtype, device=x.device).triu(1)
+            future = None
+            if self.causal_attn.takes_mask:
+                future = torch.full((len(x), len(x)), float("-inf"), dtype=x.dtype, device=x.device).triu(1)
             x = self._sublayer(
                 x,
                 self.causal_attn_layer_norm,

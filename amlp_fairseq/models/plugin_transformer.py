@@ -95,8 +95,9 @@ class DecoderConfig(attention_options(encoder=False), FairseqDataclass):  # type
 
     @classmethod
     def from_namespace(cls, args: Any) -> Any:
-        """Also accept what fairseq's checkpoints have under other names."""
+        """Also accept what checkpoints of fairseq, or of the plugin's first versions, have under other names."""
         config = super().from_namespace(args)
+        config.no_average_ffn = not getattr(args, "average_ffn", not config.no_average_ffn)
         if not getattr(args, "weight_softmax", True):
             config.weight_normalization = "none"
         config.activation_dropout = config.activation_dropout or getattr(args, "relu_dropout", None) or 0.0

@@ -189,7 +189,7 @@ ABLATIONS = {  # those of one row are independent of each other
         *("--encoder-self-attention-type", "local", "--decoder-self-attention-type", "local"),
     ],
     "AAN with FFN, in the encoder too, pre-norm": [
-        *("--arch", "aan_transformer", "--average-ffn", "--encoder-self-attention-type", "average"),
+        *("--arch", "aan_transformer", "--encoder-self-attention-type", "average"),
         *("--encoder-normalize-before", "--decoder-normalize-before"),
     ],
     "AAN without gate": ["--arch", "aan_transformer", "--no-average-gate"],

@@ -63,6 +63,7 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     const int64_t sentences = inputs.size(0), words = inputs.size(1), width = inputs.size(2);
     Tensor out = inputs.clone(at::MemoryFormat::Contiguous);
     Rows rows{out.mutable_data_ptr<float>(), sentences * words, width, {}, {}, {}, {}};
+    const bool repos = !ks.empty() && norm_weights_.size() == 4 * ks.size();  // a causal self-attention after the other one
     for (size_t block = 0, layer = 0; block < norm_weights_.size(); layer++) {
       if (others_.empty()) {
         over_all(rows, block, sentences, bias);
@@ -71,7 +72,10 @@ class SoftmaxLayers : public torch::CustomClassHolder {
         add_second(rows, block);
       }
       block++;
-      if (future.has_value()) over_all(rows, block++, sentences, future);
+      if (repos) {
+        over_all(rows, block, sentences, linear_[block] ? bias : future);
+        block++;
+      }
       if (!ks.empty()) over_source(rows, block++, ks[layer], vs[layer], source_bias, bias, true);
       feed_forward(rows, block++);
     }

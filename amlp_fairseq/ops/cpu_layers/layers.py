@@ -94,14 +94,15 @@ def compiled_convolution(first: Any, last: Any, kernels: Any, *sizes: int, glu: 
     return convolution(first, last, dynamic, static, *sizes, glu, softmax)
 
 
-def compiled_bounded_memory(of_k: Tensor, of_v: Tensor, scaling: float) -> Any:
+def compiled_bounded_memory(of_k: Tensor, of_v: Tensor, scaling: float, causal: bool) -> Any:
     """``ABCAttention`` for ``compiled_layers``.
 
     Args:
         of_k, of_v: W_φ of keys and of values, (c, d_h).
         scaling: 1/√d_h.
+        causal: whether it is "causal self" attention of one word a step.
     """
-    return torch.classes.amlp_fairseq.LinearAttention.bounded_memory(of_k, of_v, scaling)
+    return torch.classes.amlp_fairseq.LinearAttention.bounded_memory(of_k, of_v, scaling, causal)
 
 
 def compiled_amlp_cov(

@@ -114,7 +114,7 @@ class LinearAttention : public torch::CustomClassHolder {
   }
 
   // Self-attention of queries, keys and values, with the bias of padding, to (b n, C).
-  void over_all(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
+  virtual void over_all(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
                 const Bias& bias, std::vector<float>& out) const {
     over_heads(q, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
       return make_memory(h, {words_of(k, s, h, width, bias), words_of(v, s, h, width, bias)});
@@ -163,9 +163,79 @@ class BoundedMemory : public LinearAttention {
     return {scaled(std::move(memory.k), scaling_), std::move(memory.v)};
   }
 
- private:
+ protected:
   const Matrix of_k_, of_v_;
   const float scaling_;
+};
+
+// Its causal form, of one word a step: it has the sums of _block up to each position.
+class CausalBoundedMemory : public BoundedMemory {
+ public:
+  using BoundedMemory::BoundedMemory;
+
+  void over_all(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
+                const Bias& bias, std::vector<float>& out) const override {
+    const int64_t n = q.positions, channels = heads * width;
+    out.resize(sentences * n * channels);
+    at::parallel_for(0, sentences * heads, rows_for_a_thread(6 * n * of_k_.rows * width), [&](int64_t begin, int64_t end) {
+      for (int64_t each = begin; each < end; each++) {
+        const int64_t s = each / heads, h = each % heads;
+        Sums keys(of_k_, k, s, h, width), values(of_v_, v, s, h, width);
+        const float *hidden = bias.of(s, 0), *query = q.at(s, h);
+        float* to = out.data() + s * n * channels + h * width;
+        for (int64_t i = 0; i < n; i++, query += q.position, to += channels) {
+          if (hidden == nullptr || hidden[i] == 0)
+            for (Sums* sums : {&keys, &values}) sums->add(i);
+          read(keys, values, query, width, to);
+        }
+      }
+    });
+  }
+
+ private:
+  // The control of a head's words, φ (n, c), and Σ φ_i ⊗ x_i (c, d_h) and Σ φ_i (c) of those that have been added.
+  struct Sums {
+    const float* words;
+    int64_t step;
+    Matrix control, of_words;
+    std::vector<float> norms;
+
+    Sums(const Matrix& map, const Table& table, int64_t s, int64_t h, int64_t width)
+        : words(table.at(s, h)), step(table.position),
+          control(product(words_of(table, s, h, width, Bias(std::nullopt, 1)), transposed(map))), of_words{map.rows, width},
+          norms(map.rows, 0) {
+      for (float& each : control.numbers) each = std::exp(std::clamp(each, -20.0f, 20.0f));
+    }
+
+    void add(int64_t i) {
+      const float* word = words + i * step;
+      for (int64_t c = 0; c < of_words.rows; c++) {
+        const float factor = control.row(i)[c];
+        float* sum = of_words.row(c);
+        norms[c] += factor;
+#pragma omp simd
+        for (int64_t d = 0; d < of_words.width; d++) sum[d] += factor * word[d];
+      }
+    }
+  };
+
+  void read(const Sums& keys, const Sums& values, const float* query, int64_t width, float* to) const {
+    Matrix weights{1, keys.of_words.rows};
+    for (int64_t c = 0; c < weights.width; c++) {
+      float score = 0;
+      const float* key = keys.of_words.row(c);
+#pragma omp simd reduction(+ : score)
+      for (int64_t d = 0; d < width; d++) score += query[d] * key[d];
+      weights.row(0)[c] = scaling_ * score / std::max(keys.norms[c], 1e-12f);
+    }
+    softmax(weights.row(0), nullptr, weights.width);
+    std::fill_n(to, width, 0.0f);
+    for (int64_t c = 0; c < weights.width; c++) {
+      const float weight = weights.row(0)[c] / std::max(values.norms[c], 1e-12f), *value = values.of_words.row(c);
+#pragma omp simd
+      for (int64_t d = 0; d < width; d++) to[d] += weight * value[d];
+    }
+  }
 };
 
 // See AMLP of attention/amlp.py, with softmax as σ₁.
@@ -310,7 +380,8 @@ class AMLPPQuery : public AMLP {
   }
 };
 
-c10::intrusive_ptr<LinearAttention> bounded_memory(const Tensor& of_k, const Tensor& of_v, double scaling) {
+c10::intrusive_ptr<LinearAttention> bounded_memory(const Tensor& of_k, const Tensor& of_v, double scaling, bool causal) {
+  if (causal) return c10::make_intrusive<CausalBoundedMemory>(of_k, of_v, scaling);
   return c10::make_intrusive<BoundedMemory>(of_k, of_v, scaling);
 }
 

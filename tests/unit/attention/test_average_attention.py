@@ -110,7 +110,7 @@ def numbers(layer: Any) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("ffn", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_layer_by_its_equations(side: str, ffn: bool, gate: bool, step: int) -> None:
-    layer = build("average", side, step, average_ffn=ffn, no_average_gate=not gate)
+    layer = build("average", side, step, no_average_ffn=not ffn, no_average_gate=not gate)
     x = random(8)
     y = x.double().numpy()
     g = means(y, step if side == "decoder" else 8)
@@ -146,7 +146,8 @@ def decoder_inputs(length: int = 9) -> tuple[dict[str, Tensor], Tensor]:
 @pytest.mark.parametrize("normalize_before", [False, True])
 @pytest.mark.parametrize("ffn", [False, True])
 def test_word_by_word_and_in_chunks_as_the_whole(ffn: bool, normalize_before: bool) -> None:
-    aan = model(average_ffn=ffn, encoder_normalize_before=normalize_before, decoder_normalize_before=normalize_before)
+    norms = {"encoder_normalize_before": normalize_before, "decoder_normalize_before": normalize_before}
+    aan = model(no_average_ffn=not ffn, **norms)
     source, tokens = decoder_inputs()
     encoder_out = aan.encoder.forward_torchscript(source)
     whole, _ = aan.decoder(tokens, encoder_out=encoder_out)
@@ -169,8 +170,8 @@ def test_batch_and_padding_leave_no_trace(encoder: str) -> None:
 
 # Wu et al. 2019, Table 3, for 32,768 joint pieces. Without the FFN each layer has 8d² = 8.4M fewer.
 PUBLISHED = {
-    "AAN decoder, self-attention encoder": ({"average_ffn": True}, 260),
-    "AAN decoder, AAN encoder": ({"average_ffn": True, "encoder_self_attention_type": "average"}, 310),
+    "AAN decoder, self-attention encoder": ({}, 260),
+    "AAN decoder, AAN encoder": ({"encoder_self_attention_type": "average"}, 310),
     "AAN decoder without FFN": ({}, 260 - 6 * 8.4),
 }
 

@@ -55,7 +55,7 @@ MODELS: dict[str, tuple[tuple[int, int], Model]] = {
         (1, 1),
         left_to_right(PluginTransformerModel, PluginTransformerConfig, decoder_self_attention_type="cnn", **KERNELS),
     ),
-    "aan_transformer": ((1, 1), left_to_right(AANTransformerModel, AANTransformerConfig, average_ffn=True)),
+    "aan_transformer": ((1, 1), left_to_right(AANTransformerModel, AANTransformerConfig)),
     "triton_lightconv": ((1, 1), left_to_right(LightConvModel, LightConvConfig, **KERNELS)),
     "triton_dynamicconv": ((1, 1), left_to_right(DynamicConvModel, DynamicConvConfig, **KERNELS)),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from fairseq.models.nat import CMLMNATransformerModel
 from fairseq.models.nat.cmlm_transformer import cmlm_base_architecture
 from torch import Tensor
 
+from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel, _lowest
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
@@ -258,9 +259,10 @@ def test_positions_are_concatenated_and_not_added() -> None:
     assert torch.equal(padding, tokens.eq(1))
 
 
-def test_repos_is_a_causal_sublayer_behind_the_unmasked_one() -> None:
+@pytest.mark.parametrize("attention", supporting("causal self"))
+def test_repos_is_a_causal_sublayer_after_the_unmasked_one(attention: str) -> None:
     """With the unmasked attention and the source silenced, a position sees itself and what is before it."""
-    network = model()
+    network = model(repos_attention_type=attention, decoder_kernel_size_list=[6], attention_window=6)
     layer = network.decoder.layers[0]
     for silent in (layer.self_attn, layer.encoder_attn):
         torch.nn.init.zeros_(silent.out_proj.weight)
