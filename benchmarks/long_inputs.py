@@ -9,6 +9,7 @@ generator finds; otherwise nothing is measured and the status is 1. Systems:
 - cmlmc: softmax attention
 - cmlmc_amlp_cov, cmlmc_amlp, cmlmc_abc: attentions of linear cost in the decoder, except in RePos, which is causal
 - the same + encoder: in the encoder, too
+- cmlmc_amlp_linear, cmlmc_abc_linear: the rows of that name, with no softmax attention anywhere
 
 - Time: wall clock between synchronisations; medians. The systems take turns, in random order; a system is not called
   again once it has taken --seconds.
@@ -40,7 +41,8 @@ BASE = "cmlmc"
 #: The attentions of linear cost.
 LINEAR = {"cmlmc_amlp_cov": "amlp_cov", "cmlmc_amlp": "amlp_pquery", "cmlmc_abc": "abc"}
 ENCODER = " + encoder"
-SYSTEMS = (BASE, *(name + more for name in LINEAR for more in ("", ENCODER)))
+WHOLE = ("cmlmc_amlp_linear", "cmlmc_abc_linear")
+SYSTEMS = (BASE, *(name + more for name in LINEAR for more in ("", ENCODER)), *WHOLE)
 #: What is timed, with the names of the results.
 KINDS = {"once_ms": "one iteration", "ms": "all iterations"}
 #: Words of the sentence on which the generators are compared.
@@ -50,12 +52,12 @@ Row = dict[str, Any]
 
 def system(name: str, longest: int) -> System:
     """A system for sentences of up to ``longest`` words."""
-    words = []
-    if name != BASE:
+    arch, words = f"{name if name in WHOLE else 'cmlmc_transformer'}_wmt_en_de", []
+    if name not in (BASE, *WHOLE):
         places = ("decoder-self", "decoder-cross", *(["encoder-self"] if name.endswith(ENCODER) else []))
         words = [f"--{place}-attention-type {LINEAR[name.removesuffix(ENCODER)]}" for place in places]
     words += [f"--max-{side}-positions {max(1024, longest + 2)}" for side in ("source", "target")]
-    return System(Ours, "cmlmc_transformer_wmt_en_de", " ".join(words))
+    return System(Ours, arch, " ".join(words))
 
 
 def build(args: Namespace) -> tuple[Workshop, dict[str, Engine]]:
