@@ -172,7 +172,7 @@ def test_batch_and_padding_leave_no_trace(encoder: str) -> None:
 PUBLISHED = {
     "AAN decoder, self-attention encoder": ({}, 260),
     "AAN decoder, AAN encoder": ({"encoder_self_attention_type": "average"}, 310),
-    "AAN decoder without FFN": ({}, 260 - 6 * 8.4),
+    "AAN decoder without FFN": ({"no_average_ffn": True}, 260 - 6 * 8.4),
 }
 
 
