@@ -90,13 +90,20 @@ def instead(flag: str, known: Collection[str]) -> str | None:
 
 
 class StoreOnce(argparse._StoreAction):
-    """argparse's own action, which refuses an option of several values that is given twice: the last would win."""
+    """argparse's own action, which refuses an option that is given twice if it has several values or is a file or
+    folder: the last would win. Others may be given again, after those of a script."""
+
+    #: The way out where a second file or folder is given.
+    give_one = "give one"
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        if option and self.nargs not in (None, "?") and getattr(namespace, self.dest) is not self.default:
-            parser.error(f"{option} is given twice: name all its values behind one")
+        several = self.nargs not in (None, "?")
+        before = getattr(namespace, self.dest)
+        if option and (several or isinstance(values, Path)) and before is not self.default:
+            way = "name all its values behind one" if several else f"{before} and {values}; {self.give_one}"
+            parser.error(f"{option} is given twice: {way}")
         super().__call__(parser, namespace, values, option)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.translator import decoding_options, sentences
-from amlp_fairseq.translator.model_folder import read_config
-from amlp_fairseq.usage import add_device, positive
+from amlp_fairseq.translator.model_folder import ONE_MODEL, read_config
+from amlp_fairseq.usage import StoreOnce, add_device, positive
 
 #: The help text of ``--device``.
 DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"
@@ -17,9 +18,17 @@ DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"
 TEXT = ("split_sentences", "long", "max_length")
 
 
+class OneModel(StoreOnce):
+    """Names what there is for several models."""
+
+    give_one = ONE_MODEL
+
+
 def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
     """The options that load a ``Translator``; ``inputs`` is what the command calls its inputs: lines, texts."""
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package")
+    parser.add_argument(
+        "--model", action=OneModel, type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package"
+    )
     add_text_arguments(parser, inputs)
     parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
     add_device(parser, "cpu", DEVICES)
@@ -58,3 +67,15 @@ def translator_settings(args: argparse.Namespace, words: list[str]) -> dict[str,
     options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
     names = (*TEXT, "device", "max_tokens")
     return {**{name: getattr(args, name) for name in names}, **options}
+
+
+#: What :func:`refuse_details` says where only the best translation is shown.
+BEST_ALONE = "has no effect: the best translation alone is shown"
+
+
+def refuse_details(options: Mapping[str, Any], says: str) -> None:
+    """Raise ValueError for decoding options that ask for what a command does not print, and say what is to be done."""
+    if (nbest := options.get("nbest", 1)) > 1:
+        raise ValueError(f"--nbest {nbest} {says}")
+    if options.get("print_alignment") is not None:
+        raise ValueError(f"--print-alignment {says}")

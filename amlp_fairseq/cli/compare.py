@@ -21,7 +21,14 @@ from rich.text import Text
 from sacrebleu.metrics import CHRF
 from tqdm import tqdm
 
-from amlp_fairseq.cli.arguments import DEVICES, TEXT, add_text_arguments, decoding_flags
+from amlp_fairseq.cli.arguments import (
+    BEST_ALONE,
+    DEVICES,
+    TEXT,
+    add_text_arguments,
+    decoding_flags,
+    refuse_details,
+)
 from amlp_fairseq.recipes.score import bleu_of, read_references
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import read_config
@@ -62,6 +69,8 @@ def main() -> None:
     sources, references = sources[: args.sentences], references[: args.sentences]
     configs = [read_config(model) for model in args.model]
     options = [decoding_options.parse(words, config["task"]["_name"]) for config in configs]
+    for given in options:
+        refuse_details(given, BEST_ALONE)
     bleu, chrf = bleu_of(configs[0]["languages"][-1]), CHRF()
     settings: dict[str, Any] = {name: getattr(args, name) for name in ("device", *TEXT)}
     translators = [Translator(model, **settings, **each) for model, each in zip(args.model, options, strict=True)]

@@ -26,7 +26,7 @@ from typing import Any
 from tqdm import tqdm
 
 from amlp_fairseq.cli import serve
-from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
+from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, refuse_details, translator_settings
 from amlp_fairseq.cli.endings import whole_lines
 from amlp_fairseq.compat.whole_lines import buffered_read, refuse_closed_input
 from amlp_fairseq.translator import sentences
@@ -81,7 +81,7 @@ def main() -> None:
     args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
     settings = translator_settings(args, words)
     if not args.jsonl:
-        refuse_details(settings)
+        refuse_details(settings, "needs --jsonl: a line of text is the best translation alone")
     if args.shards is not None:
         translate_shards(args, settings)
         return
@@ -107,15 +107,6 @@ def say(text: str) -> None:
     """Print a line to standard error, above a bar of progress."""
     with tqdm.external_write_mode(file=sys.stderr):
         print(f"amlp-fairseq translate: {text}", file=sys.stderr, flush=True)
-
-
-def refuse_details(settings: dict[str, Any]) -> None:
-    """Raise ValueError for decoding options that ask for what a line of text has no place for."""
-    nbest, alignment = settings.get("nbest", 1), settings.get("print_alignment")
-    if nbest > 1:
-        raise ValueError(f"--nbest {nbest} needs --jsonl: a line of text is the best translation alone")
-    if alignment is not None:
-        raise ValueError("--print-alignment needs --jsonl: a line of text is the translation alone")
 
 
 def refuse_compressed(source: Path | None) -> None:

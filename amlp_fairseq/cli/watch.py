@@ -29,7 +29,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from amlp_fairseq.cli.arguments import DEVICES, decoding_flags
+from amlp_fairseq.cli.arguments import BEST_ALONE, DEVICES, decoding_flags, refuse_details
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.steps import Decoding, Step
@@ -96,6 +96,7 @@ def main() -> None:
 def decoded(folder: Path, args: argparse.Namespace, words: list[str]) -> Decoding:
     """A model's translation, decoded with options of the command line."""
     options = decoding_options.parse(words, read_config(folder)["task"]["_name"])
+    refuse_details(options, BEST_ALONE)
     model = steps.load(folder, device=args.device, split_sentences=args.split_sentences, **options)
     return steps.decode(model, args.sentence)
 

@@ -43,6 +43,11 @@ _OTHER_GROUPS = (
     *("common", "common_eval", "distributed_training", "dataset", "optimization", "checkpoint", "bmuf", "generation"),
     *("eval_lm", "interactive", "optimizer", "lr_scheduler", "scoring", "ema"),
 )
+#: What to do with several models.
+ONE_MODEL = (
+    "give one model: amlp-fairseq generate --path A:B decodes with an ensemble, and amlp-fairseq package makes one of "
+    "the checkpoints of a training"
+)
 #: The suffix of the name under which the scales (rows,) of an int8 matrix (rows, columns) are stored.
 _SCALES = ":scales"
 
@@ -60,6 +65,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
     """
     path = folder / CONFIG
+    if ":" in str(folder) and not folder.exists():
+        raise ValueError(f"{folder}: there is no such folder; {ONE_MODEL}")
     if ":" in str(folder):
         raise ValueError(f"{folder}: rename it without ':', at which fairseq splits paths")
     if not path.is_file():

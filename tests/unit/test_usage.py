@@ -56,6 +56,29 @@ def test_options_of_several_values_are_given_once(words: str, option: str, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "translate --model a --model b",
+            "--model is given twice: a and b; give one model: amlp-fairseq generate --path ",
+        ),
+        ("serve --model=a --model=a", "--model is given twice: a and a; give one model: amlp-fairseq generate --path "),
+        ("export --model a --out b --model c", "--model is given twice: a and c; give one (all options"),
+        ("package a.pt --out b --data c --out d", "--out is given twice: b and d; give one (all options"),
+        ("report --out a.html --out b.html", "--out is given twice: a.html and b.html; give one (all options"),
+    ],
+)
+def test_files_and_folders_are_given_once(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"amlp-fairseq {words.split()[0]}: {message}")
+
+
 def test_other_options_may_be_given_twice() -> None:
     parser = command_parser("x", None)
     parser.add_argument("--model", action="append")

@@ -93,7 +93,16 @@ def test_compare_shows_what_translate_writes(
     assert "Sie schläft ein. Er schläft." not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--nbest", "3"], ["--print-alignment"]])
-def test_what_a_line_has_no_place_for(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=f"^{' '.join(words)} needs --jsonl: "):
+@pytest.mark.parametrize("words", [["--nbest=3"], ["--print-alignment"]])
+def test_what_is_not_printed_is_not_asked_for(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = words[0].replace("=", " ")
+    with pytest.raises(ValueError, match=f"^{asked} needs --jsonl: "):
         commands.call(translate, monkeypatch, *words, model=MODEL)
+    with pytest.raises(ValueError, match=f"^{asked} has no effect: "):
+        commands.call(watch, monkeypatch, "A sentence.", *words, model=MODEL)
+    (tmp_path / "text").write_text("He sleeps.\n", encoding="utf-8")
+    files = {"source": tmp_path / "text", "reference": tmp_path / "text"}
+    with pytest.raises(ValueError, match=f"^{asked} has no effect: "):
+        commands.call(compare, monkeypatch, *words, model=MODEL, **files)

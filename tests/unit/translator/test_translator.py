@@ -74,6 +74,15 @@ def test_options_that_are_not_of_decoding(name: str, value: Any) -> None:
         Translator(MODEL, **{name: value})
 
 
+def test_several_models(tmp_path: Path) -> None:
+    """No ensembles; a name with a colon is another mistake."""
+    several = f"{MODEL}:{MODEL}"
+    with pytest.raises(ValueError, match=f"^{several}: there is no such folder; give one model: amlp-fairseq generate"):
+        Translator(several)
+    with pytest.raises(ValueError, match="rename it without ':'"):
+        Translator(shutil.copytree(MODEL, tmp_path / "a:b"))
+
+
 def test_options_of_the_folder(tmp_path: Path) -> None:
     folder = shutil.copytree(MODEL, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
