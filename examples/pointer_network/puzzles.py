@@ -51,6 +51,28 @@ def tours(points: Points) -> Answers:
     return [[0, *way] for way in ways_round.tolist()]
 
 
+def area(points: Points, polygon: list[int]) -> float:
+    """Of a polygon with corners among points (n, 2)."""
+    (x, y), (next_x, next_y) = points[polygon].T, np.roll(points[polygon], -1, axis=0).T
+    return float(abs((x * next_y - next_x * y).sum()) / 2)
+
+
+def is_simple(points: Points, polygon: list[int]) -> bool:
+    """Whether no two sides of a polygon with corners among points (n, 2), all different, cross."""
+    begin = points[polygon]
+    end = np.roll(begin, -1, axis=0)
+
+    def left(of: Points) -> NDArray[np.bool_]:
+        """Whether points (k, 2) are to the left of each side, (k sides, k)."""
+        side, way = (end - begin)[:, None], of[None] - begin[:, None]
+        return np.asarray(side[..., 0] * way[..., 1] > side[..., 1] * way[..., 0])
+
+    apart = left(begin) != left(end)  # the ends of side j are on both sides of side i
+    i, j = np.indices(apart.shape)
+    neighbours = np.isin((i - j) % len(polygon), (0, 1, len(polygon) - 1))
+    return not (apart & apart.T & ~neighbours).any()
+
+
 def tour_length(points: Points, tour: list[int]) -> float:
     """Of a closed tour through points (n, 2)."""
     way = points[tour]
@@ -64,15 +86,17 @@ class Puzzle:
     Attributes:
         solve: points (B, n, 2) to the right answers.
         shortest: points (n) to the least length of an answer.
-        most: the most points that have been tried, or for which right answers can be made.
+        most: the most points that have been tried.
+        most_solved: the most points for which right answers are made.
     """
 
     solve: Callable[[Points], Answers]
     shortest: Callable[[int], int]
     most: int
+    most_solved: int
 
 
 PUZZLES = {
-    "hull": Puzzle(hulls, lambda n: 3, 200),
-    "tour": Puzzle(tours, lambda n: n, 12),
+    "hull": Puzzle(hulls, lambda n: 3, 500, 500),
+    "tour": Puzzle(tours, lambda n: n, 50, 12),
 }

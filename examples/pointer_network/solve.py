@@ -1,10 +1,11 @@
 """Train a pointer network on random points, and print how well it answers for points that it has not seen.
 
     python examples/pointer_network/solve.py hull [--points 5] [--updates 2000]
+    python examples/pointer_network/solve.py hull --points 5-50 --test-points 5 10 50 100 200 500
     python examples/pointer_network/solve.py tour [--points 5] [--updates 2000]
 
 ``hull`` asks for the corners of the convex hull, ``tour`` for the shortest tour through all points. The data make
-themselves; minutes on one thread.
+themselves; minutes on one thread. Of each batch the number of points is drawn from a range.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import numpy as np
 import torch
 from pointer_network import PointerNetwork
-from puzzles import PUZZLES, Points, Puzzle, tour_length
+from puzzles import PUZZLES, Points, Puzzle, area, is_simple, tour_length
 
 from amlp_fairseq.cli.endings import clear_endings
 from amlp_fairseq.compat.command_line import one_line_errors
@@ -24,18 +25,19 @@ from amlp_fairseq.recipes.config import refuse_unknown
 from amlp_fairseq.usage import Parser, positive
 
 #: Points of another seed than those of the training.
-TEST, TEST_SEED = 1000, 1 << 32
+TEST_SEED = 1 << 32
 
 
-def train(puzzle: Puzzle, points: int, updates: int, width: int, batch: int, lr: float, seed: int) -> PointerNetwork:
-    """A network that has seen ``updates`` batches of random points; says its loss from time to time."""
+def train(puzzle: Puzzle, points: range, updates: int, width: int, batch: int, lr: float, seed: int) -> PointerNetwork:
+    """A network that has seen ``updates`` batches of random points, as many as one of ``points`` says; says its loss from
+    time to time."""
     torch.manual_seed(seed)
     model, rng = PointerNetwork(width), np.random.default_rng(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, updates)
     for update in range(1, updates + 1):
-        given = rng.random((batch, points, 2))
-        loss = model.loss(torch.from_numpy(given).float(), puzzle.solve(given), puzzle.shortest(points))
+        given = rng.random((batch, int(rng.choice(points)) if len(points) > 1 else points[0], 2))
+        loss = model.loss(torch.from_numpy(given).float(), puzzle.solve(given), puzzle.shortest(given.shape[1]))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
@@ -47,17 +49,38 @@ def train(puzzle: Puzzle, points: int, updates: int, width: int, batch: int, lr:
 
 
 def report(name: str, given: Points, answers: list[list[int]]) -> str:
-    """How the answers for points (B, n, 2) compare with the right ones."""
+    """How the answers for points (B, n, 2) compare with the right ones, where these are known.
+
+    Of hulls also the mean of the area of the right one that those answers cover which are polygons, and how many are.
+    """
+    n = given.shape[1]
+    measure = tour_length if name == "tour" else area
+    sizes = [measure(points, answer) for points, answer in zip(given, answers, strict=True)]
+    if n > PUZZLES[name].most_solved:
+        return f"{name} of {n} points: mean length of {len(given)} answers {np.mean(sizes):.3f}"
     right = PUZZLES[name].solve(given)
+    best = [measure(points, answer) for points, answer in zip(given, right, strict=True)]
     exact = np.mean([found == expected for found, expected in zip(answers, right, strict=True)])
-    text = f"{name} of {given.shape[1]} points: {100 * exact:.1f} % of {len(given)} answers are right"
+    text = f"{name} of {n} points: {100 * exact:.1f} % of {len(given)} answers are right"
     if name == "tour":
-        found, best = (
-            np.mean([tour_length(each, tour) for each, tour in zip(given, tours, strict=True)])
-            for tours in (answers, right)
-        )
-        text += f"; mean length {found:.3f}, of the shortest tours {best:.3f}"
-    return text
+        return text + f"; mean length {np.mean(sizes):.3f}, of the shortest tours {np.mean(best):.3f}"
+    simple = [is_simple(points, answer) for points, answer in zip(given, answers, strict=True)]
+    covered = np.mean([size / most for size, most, fine in zip(sizes, best, simple, strict=True) if fine] or [0.0])
+    return text + f"; area {100 * covered:.1f} % of the {sum(simple)} that are simple polygons"
+
+
+def number_range(text: str) -> range:
+    """``5``, or ``5-50`` with both ends."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or text == first)) or int(first) > int(last or first):
+        raise argparse.ArgumentTypeError(f"must be a number or a range like 5-50, not {text!r}")
+    return range(int(first), int(last or first) + 1)
+
+
+def check_points(flag: str, name: str, least: int, most: int, limit: int) -> None:
+    """Raise ValueError for numbers of points that a puzzle does not have."""
+    if not 3 <= least <= most <= limit:
+        raise ValueError(f"{flag} {least if least < 3 else most}: {name} is for 3 to {limit} points")
 
 
 def main() -> None:
@@ -69,7 +92,13 @@ def main() -> None:
             allow_abbrev=False,
         )
         parser.add_argument("puzzle", metavar="PUZZLE", help=f"one of {', '.join(PUZZLES)}")
-        parser.add_argument("--points", type=positive, default=5, metavar="N", help="points of each (default: 5)")
+        parser.add_argument(
+            "--points", type=number_range, default="5", metavar="N[-M]", help="points of the training (default: 5)"
+        )
+        parser.add_argument(
+            "--test-points", type=positive, nargs="+", metavar="N", help="points of the tests (default: the training's)"
+        )
+        parser.add_argument("--test-sets", type=positive, default=1000, help="sets of points of a test (default: 1000)")
         parser.add_argument("--updates", type=positive, default=2000, help="of the training (default: 2000)")
         parser.add_argument("--width", type=positive, default=64, help="of the LSTMs (default: 64)")
         parser.add_argument("--batch-size", type=positive, default=128, help="answers of an update (default: 128)")
@@ -80,14 +109,16 @@ def main() -> None:
         args = parser.parse_args()
         refuse_unknown([args.puzzle], PUZZLES, "PUZZLE")
         puzzle = PUZZLES[args.puzzle]
-        if not 3 <= args.points <= puzzle.most:
-            raise ValueError(f"--points {args.points}: {args.puzzle} is for 3 to {puzzle.most} points")
+        tests = args.test_points or sorted({args.points[0], args.points[-1]})
+        check_points("--points", args.puzzle, args.points[0], args.points[-1], puzzle.most_solved)
+        check_points("--test-points", args.puzzle, min(tests), max(tests), puzzle.most)
         if not args.lr > 0:
             raise ValueError(f"--lr {args.lr} must be above 0")
         model = train(puzzle, args.points, args.updates, args.width, args.batch_size, args.lr, args.seed)
-        given = np.random.default_rng(TEST_SEED).random((TEST, args.points, 2))
-        answers = model.answer(torch.from_numpy(given).float(), puzzle.shortest(args.points))
-        print(report(args.puzzle, given, answers))
+        for points in tests:
+            given = np.random.default_rng(TEST_SEED).random((args.test_sets, points, 2))
+            answers = model.answer(torch.from_numpy(given).float(), puzzle.shortest(points))
+            print(report(args.puzzle, given, answers), flush=True)
 
 
 if __name__ == "__main__":

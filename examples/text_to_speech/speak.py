@@ -2,6 +2,7 @@
 Table 2 of the AMLP paper.
 
     python examples/text_to_speech/speak.py [DATA] [--results FILE.jsonl] [-- options of fairseq-train]
+    python examples/text_to_speech/speak.py [DATA] --row fastspeech2_amlp --inner-dim 4 8 16 32   # Figure 3
 
 DATA is a folder of prepare.py. Without it the utterances are synthetic ones, and the models are of a size that takes
 minutes on one thread. For the paper's table: --scale paper. Options of fairseq-train win over the scale's. A row that
@@ -15,8 +16,10 @@ import hashlib
 import itertools
 import logging
 import re
+import statistics
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ import prepare
 import soundfile
 import torch
 import torch.nn.functional as F
-from distortion_table import TABLE, comparison
+from distortion_table import INNER_DIM, TABLE, by_inner_dim, comparison
 from fairseq import checkpoint_utils, utils
 from tones import write_tones
 from torch import Tensor
@@ -42,6 +45,8 @@ from amlp_fairseq.usage import Parser, positive
 
 #: Iterations of Griffin and Lim's algorithm.
 ITERATIONS = 32
+#: How often the writing of an utterance's spectrogram is timed; the median counts.
+TIMED = 5
 #: Griffin and Lim's algorithm needs more frames than the half of a window has.
 LEAST_FRAMES = prepare.WINDOW // prepare.HOP
 
@@ -85,7 +90,8 @@ def score(checkpoint: Path, data: Path, subset: str, wavs: Path) -> dict[str, An
     Returns:
         ``mcd`` and ``msd`` per pair of frames that time warping aligns, over all utterances; the same for
         ``mean_frame_…``, the mean frame repeated as often as the recording has frames; ``length``, the number of frames
-        as a share of the recordings'; ``parameters``.
+        as a share of the recordings'; ``frames_per_second`` of one utterance at a time, without the vocoder;
+        ``parameters``.
     """
     overrides = {"data": str(data), "spec_bwd_max_iter": ITERATIONS, "vocoder": "griffin_lim"}
     (model,), config, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=overrides)
@@ -103,6 +109,14 @@ def score(checkpoint: Path, data: Path, subset: str, wavs: Path) -> dict[str, An
         return waveform
 
     generator.vocoder = spoken
+    seconds = 0.0
+
+    def timed(sample: Any) -> float:
+        """Seconds for an utterance's spectrogram."""
+        start = now()
+        generator.generate(model, sample)
+        return now() - start
+
     sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2))
     wavs.mkdir(parents=True, exist_ok=True)
     for index, item in enumerate(dataset):
@@ -120,8 +134,20 @@ def score(checkpoint: Path, data: Path, subset: str, wavs: Path) -> dict[str, An
         sums["length"] += len(feature), len(recorded)
         for name, waveform in (("recorded", reference), ("spoken", result["waveform"].cpu().numpy())):
             soundfile.write(wavs / f"{dataset.ids[index]}.{name}.wav", waveform, task.sr)
+        generator.vocoder = lambda features: features
+        seconds += statistics.median(timed(sample) for _ in range(TIMED))
+        generator.vocoder = spoken
     means = {name: float(total / count) for name, (total, count) in sums.items()}
-    return {**means, "parameters": sum(parameter.numel() for parameter in model.parameters())}
+    speed = float(sums["length"][0]) / seconds
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return {**means, "frames_per_second": speed, "parameters": size}
+
+
+def now() -> float:
+    """The clock, when the device has done all that it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -139,6 +165,13 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--row", choices=rows, nargs="+", default=rows, metavar="ROW", help=f"rows (default: all: {' '.join(rows)})"
     )
+    parser.add_argument(
+        "--inner-dim",
+        type=positive,
+        nargs="+",
+        metavar="C",
+        help="train the rows with each of these c of AMLP and ABC, and print MCD and speed for each (Figure 3)",
+    )
     parser.add_argument("--seed", type=positive, nargs="+", default=[1], help="a training for each (default: 1)")
     parser.add_argument("--subset", default="test", help="what the models speak (default: test)")
     parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each row to this file")
@@ -151,6 +184,11 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     return parser.parse_args(words[:end]), words[end + 1 :]
+
+
+def uses_inner_dim(row: str) -> bool:
+    """Whether one of the row's attentions has c."""
+    return any(name in ("abc", "amlp_cov") for name in TABLE["rows"][row].values())
 
 
 def check(data: Path, rows: list[str], subset: str) -> None:
@@ -188,22 +226,25 @@ def main() -> None:
             append_results(args.results, [])  # can it be written?
             before = read_results(args.results)
         learned, spoken = checksum(data, "train", "dev"), checksum(data, "train", "dev", args.subset)
-        for row, seed in itertools.product(args.row, args.seed):
+        dims = [[]] if args.inner_dim is None else [[INNER_DIM, str(c)] for c in args.inner_dim]
+        for row, seed, dim in itertools.product(args.row, args.seed, dims):
+            options = [*rest, *dim] if uses_inner_dim(row) else rest
             identity = {
-                **{"row": row, "scale": args.scale, "seed": seed, "options": rest},
+                **{"row": row, "scale": args.scale, "seed": seed, "options": options},
                 **{"data": data.name, "data_sha256": spoken, "subset": args.subset},
             }
             same = [line for line in before if all(line.get(name) == value for name, value in identity.items())]
             if not same:
-                words = [data.name, learned, args.scale, row, str(seed), *rest]
+                words = [data.name, learned, args.scale, row, str(seed), *options]
                 save_dir = args.work / re.sub(r"\W+", "-", "-".join(words))
-                train(command(data, row, args.scale, seed, save_dir, rest))
+                train(command(data, row, args.scale, seed, save_dir, options))
                 scores = score(save_dir / "checkpoint_best.pt", data, args.subset, save_dir / args.subset)
                 same = [{**identity, **scores, **environment()}]
                 if args.results is not None:
                     append_results(args.results, same)
+                before += same
             lines.append(same[-1])
-        print(comparison(lines))
+        print(comparison(lines) if args.inner_dim is None else by_inner_dim(lines))
 
 
 if __name__ == "__main__":

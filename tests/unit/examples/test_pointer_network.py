@@ -49,6 +49,24 @@ def test_tours_are_the_shortest_of_all() -> None:
         assert puzzles.tour_length(points, tour) == pytest.approx(length(best))
 
 
+def test_areas_and_crossings_by_hand() -> None:
+    square = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1], [0.5, 0.25]])
+    assert puzzles.area(square, [0, 1, 2, 3]) == puzzles.area(square, [3, 2, 1, 0]) == 1
+    assert puzzles.area(square, [0, 1, 2]) == 0.5
+    assert puzzles.area(square, [0, 4, 1, 2, 3]) == 1 - 0.125
+    for simple in ([0, 1, 2], [0, 1, 2, 3], [0, 4, 1, 2, 3]):
+        assert puzzles.is_simple(square, simple)
+    for crossing in ([0, 2, 1, 3], [4, 2, 0, 1, 3]):
+        assert not puzzles.is_simple(square, crossing)
+
+
+def test_hulls_are_simple_and_mostly_nothing_else() -> None:
+    """Of all orders of a hull's corners only the two ways around are polygons without crossings."""
+    for points, hull in zip(POINTS, puzzles.hulls(POINTS), strict=True):
+        simple = [order for order in itertools.permutations(hull) if puzzles.is_simple(points, list(order))]
+        assert len(simple) == 2 * len(hull)
+
+
 def network(seed: int = 1, width: int = 8) -> pointer_network.PointerNetwork:
     torch.manual_seed(seed)
     return pointer_network.PointerNetwork(width)
@@ -114,10 +132,12 @@ def test_it_learns_a_few_answers(name: str) -> None:
 def test_the_command_says_how_many_are_right(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(solve, "TEST", 50)
-    commands.call(solve, monkeypatch, "hull", points=3, updates=1, width=4)
+    commands.call(solve, monkeypatch, "hull", points=3, test_sets=50, updates=1, width=4)
     printed = capsys.readouterr()
-    (right,) = re.findall(r"^hull of 3 points: (\S+) % of 50 answers are right$", printed.out, flags=re.MULTILINE)
+    right, covered, simple = re.findall(
+        r"^hull of 3 points: (\S+) % of 50 answers are right; area (\S+) % of the (\d+) that", printed.out
+    )[0]
+    assert (covered, simple) == ("100.0", "50")  # a triangle is one in any order
     assert 0 < float(right) < 100  # a guess is right in half of the cases
     assert printed.err.startswith("update 1 of 1, loss ")
 
@@ -125,9 +145,28 @@ def test_the_command_says_how_many_are_right(
 def test_tours_are_compared_with_the_shortest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands.call(solve, monkeypatch, "tour", points=4, updates=1, width=4)
+    commands.call(solve, monkeypatch, "tour", points=4, test_sets=50, updates=1, width=4)
     found, best = map(float, re.findall(r"mean length (\S+), of the shortest tours (\S+)$", capsys.readouterr().out)[0])
     assert found > best
+
+
+def test_other_numbers_of_points_than_in_the_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Batches of each number of a range; of tours that are not solved the length alone."""
+    seen, learn = set(), pointer_network.PointerNetwork.loss
+
+    def recorded(self: pointer_network.PointerNetwork, points: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.add(points.size(1))
+        return learn(self, points, *rest)
+
+    monkeypatch.setattr(pointer_network.PointerNetwork, "loss", recorded)
+    commands.call(solve, monkeypatch, "tour", points="4-6", test_points=[5, 14], updates=20, width=4, test_sets=3)
+    assert seen == {4, 5, 6}
+    five, fourteen = capsys.readouterr().out.splitlines()
+    assert five.startswith("tour of 5 points: ")
+    assert "of the shortest tours" in five
+    assert re.fullmatch(r"tour of 14 points: mean length of 3 answers \d\.\d{3}", fourteen)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +174,14 @@ def test_tours_are_compared_with_the_shortest(
     [
         (["hul"], "solve.py: PUZZLE: 'hul' is unknown; did you mean 'hull'?", None),
         (["tour", "--points", "13"], "solve.py: --points 13: tour is for 3 to 12 points", None),
-        (["hull", "--points", "2"], "solve.py: --points 2: hull is for 3 to 200 points", None),
+        (["hull", "--points", "2"], "solve.py: --points 2: hull is for 3 to 500 points", None),
+        (["tour", "--points", "5-13"], "solve.py: --points 13: tour is for 3 to 12 points", None),
+        (["tour", "--test-points", "5", "51"], "solve.py: --test-points 51: tour is for 3 to 50 points", None),
+        (
+            ["hull", "--points", "9-5"],
+            2,
+            "solve.py: argument --points: must be a number or a range like 5-50, not '9-5'",
+        ),
         (["hull", "--lr", "0"], "solve.py: --lr 0.0 must be above 0", None),
         (["hull", "--point", "4"], 2, "solve.py: --point is unknown; did you mean --points?"),
     ],

@@ -197,6 +197,7 @@ def test_a_model_learns_to_speak(data: Path, tmp_path: Path) -> None:
         assert after[kind] < 0.5 * before[kind]
         assert after[kind] < 0.5 * after[f"mean_frame_{kind}"]
     assert after["length"] == pytest.approx(1, abs=0.05)
+    assert after["frames_per_second"] > 0
     assert len(list((tmp_path / "after/spoken").glob("*.spoken.wav"))) == tones.TEXTS
 
 
@@ -226,6 +227,30 @@ def test_the_command(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         in table
     )
     assert "| mean frame repeated |            | 8.000 | 4.000 |" in table
+
+
+def test_a_training_for_each_inner_dimension(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Of the rows that have one; each prints its distortion and speed."""
+    calls: list[list[str]] = []
+    scores = {"mcd": 1.5, "msd": 0.5, "frames_per_second": 2000.0, "parameters": 380000}
+    monkeypatch.setattr(speak, "train", calls.append)
+    monkeypatch.setattr(speak, "score", lambda *_: {**scores, "mcd": len(calls)})
+    words = ["speak.py", str(data), "--row", "fastspeech2", "fastspeech2_amlp", "--inner-dim", "2", "8"]
+    monkeypatch.setattr(sys, "argv", [*words, "--work", str(tmp_path), "--", "--lr", "0.1"])
+    speak.main()
+    plain, two, eight = calls
+    assert plain[-2:] == ["--lr", "0.1"]
+    assert (two[-2:], eight[-2:]) == (["--attention-inner-dim", "2"], ["--attention-inner-dim", "8"])
+    assert [line.split("|")[1:7] for line in capsys.readouterr().out.splitlines()[2:]] == [
+        [f" {name:<16} ", f" {c:<1} ", " 0.38M      ", f" {mcd} ", " 0.500 ", " 2000     "]
+        for name, c, mcd in (
+            ("fastspeech2", "", "1.000"),
+            ("fastspeech2_amlp", "2", "2.000"),
+            ("fastspeech2_amlp", "8", "3.000"),
+        )
+    ]
 
 
 @pytest.mark.parametrize(
