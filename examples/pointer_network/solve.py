@@ -29,7 +29,7 @@ TEST_SEED = 1 << 32
 
 
 def train(puzzle: Puzzle, points: range, updates: int, width: int, batch: int, lr: float, seed: int) -> PointerNetwork:
-    """A network that has seen ``updates`` batches of random points, as many as one of ``points`` says; says its loss from
+    """A network that has seen ``updates`` batches of as many random points as one of ``points``; says its loss from
     time to time."""
     torch.manual_seed(seed)
     model, rng = PointerNetwork(width), np.random.default_rng(seed)

@@ -345,6 +345,17 @@ def test_targets() -> None:
     assert judged(written(2048), long)[2] == (None, None)
 
 
+def test_speeds_over_ar_stand_beside_the_papers() -> None:
+    rows = [
+        {"system": name, "n": n, "forward_speed_over_ar": speed}
+        for name, n, speed in ((WRITTEN, 8192, 100.0), (COV, 8192, 500.0), ("ABC", 8192, 9.0), (COV, 256, 2.0))
+    ]
+    assert SCRIPT.over_ar([*rows, {"system": PQUERY, "n": 8192}]) == [
+        "written-out at 8192: 100 times as fast as AR (paper, A100: 116)",
+        "AMLP-Cov at 8192: 500 times as fast as AR (paper, A100: 590)",
+    ]
+
+
 def test_where_amlp_beats_sdpa_is_said() -> None:
     lengths = (256, 512, 1024)
     sdpa = rows_of(SDPA, {n: n for n in lengths}, {n: n for n in lengths})
