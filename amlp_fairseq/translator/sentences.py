@@ -28,6 +28,9 @@ def split(text: str, code: str) -> Iterator[tuple[str, str]]:
     Args:
         text: any text.
         code: of its language, see ``languages.py``. For one that sentencex does not know, English rules hold.
+
+    Raises:
+        ValueError: where sentencex is not installed.
     """
     short = language(code).code
     for line in re.split(r"(?<=\n)", text):
@@ -90,8 +93,10 @@ _ITEM = re.compile(r"\W*(?:\d{1,3}|[^\W\d_])[.)]")
 
 def _ends(line: str, code: str) -> Iterator[int]:
     """Where the sentences of a line end, the last one at its end."""
-    import sentencex  # here, because machines without a network may lack it: no checkpoint needs it
-
+    try:
+        import sentencex  # here, because machines without a network may lack it: no checkpoint needs it
+    except ModuleNotFoundError:
+        raise ValueError("sentencex, which finds sentences, is not installed: give --no-split-sentences") from None
     hidden = {match.start() for match in _PAIRED.finditer(line) if not match[1]}
     shown = [place for place in range(len(line)) if place not in hidden]
     stops = {match.end() for match in _FURTHER.finditer(line)}

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from numbers import Integral
 from operator import itemgetter
 from pathlib import Path
@@ -87,8 +88,9 @@ class Translation:
 
 
 class _Search(NamedTuple):
-    """A generator of fairseq's interface, and how many of its hypotheses are wanted."""
+    """A model, a generator of fairseq's interface for it, and how many of its hypotheses are wanted."""
 
+    model: Any
     generator: Any
     nbest: int
 
@@ -153,10 +155,12 @@ class Translator:
         refuse_unknown(options, sorted(decoding_options.known(config["task"]["_name"])), "Translator")
         self.nbest = _nbest(self.cfg.generation)
         self.device = _device(device)
+        self.cfg.generation.no_beamable_mm = True  # fconv would take the beam of all calls for granted
         self.model.prepare_for_inference_(self.cfg)
         self.model.to(self.device)
         generator = self.task.build_generator([self.model], self.cfg.generation)
-        self._searches: dict[Any, _Search] = {(): _Search(generator, self.nbest)}
+        self._own: _Search | None = _Search(self.model, generator, self.nbest)
+        self._others: dict[str, _Search] = {}
         limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
         limit -= 2  # two symbols may be added
         if max_length is not None and max_length > limit:
@@ -166,7 +170,7 @@ class Translator:
         self._process = os.getpid()
 
     def __repr__(self) -> str:
-        state = self.device if self._searches else "closed"
+        state = self.device if self._own else "closed"
         return f"<Translator {self.folder}: {' to '.join(self.languages)}, {state}>"
 
     def __enter__(self) -> Self:
@@ -176,10 +180,10 @@ class Translator:
         self.close()
 
     def close(self) -> None:
-        """Let go of the model and its memory; what is translated meanwhile is finished."""
+        """Let go of the model; what other threads are translating is finished."""
         with self._lock:
-            self._searches.clear()
-            self.model = None
+            self.model = self._own = None
+            self._others.clear()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Translator cannot be copied or pickled: make another one, Translator(folder)")
@@ -264,8 +268,8 @@ class Translator:
         if not parts:
             return result
         found = _best_combinations([[(part.text, part.score), *part.alternatives] for part in parts], nbest)
-        sources = [sum(len(part.source_pieces) for part in parts[:number]) for number in range(len(parts))]
-        targets = [sum(len(part.pieces) for part in parts[:number]) for number in range(len(parts))]
+        sources = accumulate((len(part.source_pieces) for part in parts), initial=0)
+        targets = accumulate((len(part.pieces) for part in parts), initial=0)
         return replace(
             result,
             score=sum(part.score for part in parts) / len(parts),
@@ -273,7 +277,7 @@ class Translator:
             alternatives=tuple((text(iter(texts)), score / len(parts)) for texts, score in found),
             alignment=tuple(
                 (source + first, target + second)
-                for part, first, second in zip(parts, sources, targets, strict=True)
+                for part, first, second in zip(parts, sources, targets, strict=False)
                 for source, target in part.alignment
             ),
             source_pieces=tuple(piece for part in parts for piece in part.source_pieces),
@@ -302,17 +306,22 @@ class Translator:
 
     def _search(self, options: dict[str, Any]) -> _Search:
         """The way of decoding with options of a call."""
+        if self._process != os.getpid():  # it would wait for threads that a fork does not copy
+            raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         with self._lock:
-            if not self._searches:
+            if self._own is None:
                 raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
-            key = tuple(sorted(options.items()))
-            if key not in self._searches:
-                if len(self._searches) > MOST_SEARCHES:
-                    del self._searches[next(each for each in self._searches if each)]
-                self._searches[key] = self._new_search(options)
-            return self._searches[key]
+            if not options:
+                return self._own
+            key = repr(sorted(options.items()))
+            if key not in self._others:
+                search = self._new_search(self._own, options)
+                if len(self._others) == MOST_SEARCHES:
+                    del self._others[next(iter(self._others))]
+                self._others[key] = search
+            return self._others[key]
 
-    def _new_search(self, options: dict[str, Any]) -> _Search:
+    def _new_search(self, own: _Search, options: dict[str, Any]) -> _Search:
         name = self.task.cfg._name
         known = decoding_options.known(name)
         refuse_unknown(options, sorted(known), "translate")
@@ -326,19 +335,17 @@ class Translator:
         for option, value in options.items():
             setattr(cfg if option in cfg else task.cfg, option, value)
         nbest = _nbest(cfg)
-        generator = task.build_generator([self.model], cfg)
+        generator = task.build_generator([own.model], cfg)
         for shared in SHARED & vars(generator).keys():
-            setattr(generator, shared, getattr(self._searches[()].generator, shared))
-        return _Search(generator, nbest)
+            setattr(generator, shared, getattr(own.generator, shared))
+        return _Search(own.model, generator, nbest)
 
     def hypotheses(self, sources: list[str], search: _Search | None = None) -> list[list[dict[str, Any]]]:
         """What fairseq's generators find for sentences, given as pieces: the best hypothesis of each first. Batches are
         made of sentences of similar length."""
-        generator = (search or self._search({})).generator
+        model, generator, _ = search or self._search({})
         if not sources:
             return []
-        if self._process != os.getpid():  # it would wait for threads that a fork does not copy
-            raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         index, eos = self.task.source_dictionary.index, self.task.source_dictionary.eos()
         tokens = [torch.tensor([*map(index, each.split()), eos]) for each in sources]
         lengths = [len(each) for each in tokens]
@@ -349,7 +356,7 @@ class Translator:
             batch = dataset.collater([dataset[row] for row in rows])
             with self._lock:
                 moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
-                hypotheses = with_steps(self.task.inference_step(generator, [self.model], moved))
+                hypotheses = with_steps(self.task.inference_step(generator, [model], moved))
             found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
         return [found[row] for row in range(len(sources))]
 

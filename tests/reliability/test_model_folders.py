@@ -51,8 +51,10 @@ def test_fairseqs_other_models(arch: str, data: Path, tmp_path: Path) -> None:
     folder = folder_of(System(arch, data, tmp_path / "checkpoint.pt", []), tmp_path / "model")
     (greedy,) = Translator(folder, beam=1).translations(["w1 w2 w3"])
     assert greedy.calls == len(greedy.pieces) + 1
-    (best,) = Translator(folder, beam=3).translations(["w1 w2 w3"])
+    translator, texts = Translator(folder, beam=3), ["w1 w2 w3", "w4 w5 w6", "w7 w8 w9"]
+    (best,) = translator.translations(["w1 w2 w3"])
     assert best.calls > len(best.pieces)
+    assert translator.translate(texts, beam=1) == Translator(folder, beam=1).translate(texts)
 
 
 @pytest.mark.parametrize("row", SYSTEMS)

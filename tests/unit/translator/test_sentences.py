@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -53,6 +54,12 @@ def test_line_feeds_and_spaces() -> None:
         ("", "\n"), ("", " "), ("Aa.", "\t"), ("Bb cc.", " "), ("Dd!", "  \r\n"), ("", "\n"), ("", " "), ("e", " \n")
     ]  # fmt: skip
     assert list(split("", "en")) == []
+
+
+def test_without_sentencex(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(ValueError, match=r"sentencex, .* is not installed: give --no-split-sentences"):
+        list(split("A text.", "en"))
 
 
 def at_most(words: int) -> Callable[[str], bool]:

@@ -136,7 +136,7 @@ def test_options_of_a_call_use_the_same_weights(translator: Translator, monkeypa
     for length in range(1, MOST_SEARCHES + 5):
         translator.translate(TEXT, max_len_b=length)
     assert translator._search({"max_len_b": 1}).generator.ready_models([translator.model]) == [made]
-    assert len(translator._searches) <= MOST_SEARCHES + 1
+    assert len(translator._others) == MOST_SEARCHES
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,7 @@ def test_options_of_a_call_use_the_same_weights(translator: Translator, monkeypa
         ({"draft_words": 3}, "draft_words cannot be given for one call: "),
         ({"bean": 2}, "translate: 'bean' is unknown; did you mean 'beam'?"),
         ({"beam": 0}, "beam=0: a whole number from 1 is needed"),
+        ({"beam": [2]}, "beam=[2]: a whole number is needed"),
         ({"nbest": 5}, "nbest=5 is more than beam=4 finds"),
         ({"lenpen": "1"}, "lenpen='1': a number is needed"),
         ({"print_alignment": "soft"}, "print_alignment='soft': a translation comes with pairs"),
@@ -311,7 +312,7 @@ def copying(**options: Any) -> Translator:
     translator.languages, translator.max_length, translator.nbest, translator.long = ("en", "de"), 12, 1, "split"
     translator.split_sentences = options["split_sentences"]
     translator.cfg, translator.text = Config(), Letters()  # type: ignore[assignment]
-    translator._search = lambda options: _Search(None, 1)  # type: ignore[method-assign]
+    translator._search = lambda options: _Search(None, None, 1)  # type: ignore[method-assign]
     translator._decode = lambda parts, _: [Part(each.text, each.text.strip(), cut=each.cut) for each in parts]  # type: ignore[method-assign]
     return translator
 
