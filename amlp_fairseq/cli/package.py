@@ -20,23 +20,26 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.compat.guarded_tasks import RECIPE, fingerprint
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.recipes.average import average_checkpoints
-from amlp_fairseq.recipes.config import flags, quoted, read
+from amlp_fairseq.recipes.config import corpus_metric, flags, names, read
 from amlp_fairseq.recipes.corpus import data_folder, stored_text
 from amlp_fairseq.recipes.text import MODELS
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
-from amlp_fairseq.translator import decoding_options, model_card, model_folder
+from amlp_fairseq.translator import decoding_options, model_card, model_folder, training_data
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser, folder, parse_with_fairseqs
+from amlp_fairseq.usage import command_parser, folder, parse_with_fairseqs, positive
 
 #: Settings of text.json that are about how a line is cut up.
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
+#: ``--post-process`` for lines that are not cut up.
+AS_IT_IS = "none"
 
 
 def checkpoint(paths: list[Path]) -> dict[str, Any]:
@@ -60,36 +63,82 @@ def decode_fast(state: dict[str, Any]) -> None:
             cfg.model._name = "plugin_transformer"
 
 
-def text_settings(data: Path, given: argparse.Namespace) -> tuple[dict[str, Any], Path | None]:
+def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) -> None:
+    """Give a checkpoint of fairseq's own task the fingerprints of its dictionaries that the plugin's tasks keep, by
+    which data of other dictionaries are refused."""
+    if state["cfg"].task._name in model_folder.PLAIN_TASKS:
+        loaded = (Dictionary.load(str(path)) for path in dictionaries.values())
+        prints = dict(zip(("source", "target"), map(fingerprint, loaded), strict=True))
+        state["task_state"] = {"dictionaries": prints, **(state.get("task_state") or {})}
+
+
+def text_settings(
+    data: Path, languages: list[str], dictionaries: dict[str, Path], given: argparse.Namespace
+) -> tuple[dict[str, Any], Path | None]:
     """How lines are cut up, and the subword model: from a model's folder or DATA/text.json, or else from the command
-    line."""
+    line.
+
+    Raises:
+        ValueError: where there is no answer for a dictionary of pieces, and for a subword model that is not the one
+            that has cut up the data.
+    """
     found: dict[str, Any] = {}
-    if model_folder.is_model_folder(data):
+    if is_folder := model_folder.is_model_folder(data):
         found = model_folder.read_config(data)["text"]
     elif stored := stored_text(data):
         found = {name: stored[name] for name in sorted(TEXT) if name in stored}
-    for name in ("tokenizer", "post_process"):
-        if getattr(given, name) is not None:
-            found[name] = getattr(given, name)
-    if found.get("post_process") is None:
+    if given.tokenizer is not None:
+        found["tokenizer"] = given.tokenizer
+    if given.post_process is not None:
+        found["post_process"] = None if given.post_process == AS_IT_IS else given.post_process
+    kind = found.get("post_process")
+    if kind is None:
         if given.subword_model is not None:
             kinds = " or ".join(sorted(MODELS))
             raise ValueError(f"--subword-model {given.subword_model} goes with --post-process: choose {kinds}")
+        if given.post_process is None and not is_folder:
+            for path in dictionaries.values():
+                refuse_pieces(path)
         return found, None
-    name = MODELS[found["post_process"]]
-    model = given.subword_model or data / name
+    model = given.subword_model or data / MODELS[kind]
     if not model.is_file():
         raise ValueError(f"there is no subword model {model}: name it with --subword-model")
+    if given.subword_model is not None or not is_folder:  # that of a folder has a checksum
+        training_data.check_subword_model(kind, model, dictionaries, data, languages)
     return found, model
 
 
-def longest_source(data: Path, languages: list[str]) -> int | None:
-    """Pieces of the longest source that the model was trained on; None where the training data are not at hand."""
+def refuse_pieces(dictionary: Path) -> None:
+    """Raise ValueError for a dictionary of pieces, into which lines of text would not be cut up."""
+    kind = training_data.marked(dictionary)
+    if kind is None:
+        return
+    if kind in MODELS:
+        way = f"--post-process {kind} --subword-model FILE cuts lines of text up so"
+    else:
+        way = f"amlp-fairseq cuts text up with {' or '.join(sorted(MODELS))} only"
+    raise ValueError(
+        f"{dictionary} has pieces of words ({kind}), and nothing says how lines are cut up into them: {way}; "
+        f"--post-process {AS_IT_IS} if the lines that will be translated consist of such pieces already"
+    )
+
+
+def longest_source(data: Path, languages: list[str], cfg: Any) -> int | None:
+    """Pieces from which a source is too long, see ``training_data.py``; those of a model's folder are kept."""
     if model_folder.is_model_folder(data):
         return model_folder.read_config(data)["longest_source"]  # type: ignore[no-any-return]
-    pair = "-".join(languages)
-    sources = data_utils.load_indexed_dataset(str(data / f"train.{pair}.{languages[0]}"))
-    return None if sources is None else int(sources.sizes.max()) - 1  # without the end symbol
+    return training_data.longest_source(data, languages, cfg)
+
+
+def is_of_documents(data: Path, run: Path) -> bool:
+    """Whether a line of the data is a document (of summarisation), and not a sentence."""
+    if model_folder.is_model_folder(data):
+        return not model_folder.read_config(data).get("split_sentences", True)
+    corpus = (stored_text(data) or {}).get("corpus")
+    found = corpus_metric(corpus) if corpus in names("data") else None
+    if (run / RECIPE).is_file():
+        found = read(run / RECIPE).metric
+    return found == "rouge"
 
 
 def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
@@ -120,13 +169,26 @@ def main() -> None:
     parser.add_argument("checkpoints", metavar="CHECKPOINT", nargs="+", type=Path, help="see above")
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument(
-        "--weights", choices=model_folder.WEIGHT_TYPES, default="float32", help="type of stored weights"
+        "--weights",
+        choices=model_folder.WEIGHT_TYPES,
+        help="type of stored weights (default: that of the model folder, else float32); int8 weights decode in int8 "
+        "unless --decode-dtype says otherwise",
     )
     parser.add_argument("--data", type=data_folder, help="the data folder (default: that of the training)")
     parser.add_argument("--decoding", metavar="NAME", help="the recipe's way of decoding (default: its first)")
+    parser.add_argument(
+        "--max-length",
+        type=positive,
+        metavar="N",
+        help="pieces of the longest sentence that is not cut (default: the 99.9th percentile of the training's)",
+    )
     without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
     without.add_argument("--tokenizer", choices=("moses",), help="how lines are tokenised")
-    without.add_argument("--post-process", choices=sorted(MODELS), help="how words are cut up")
+    without.add_argument(
+        "--post-process",
+        choices=[*sorted(MODELS), AS_IT_IS],
+        help=f"how words are cut up; {AS_IT_IS}: lines are translated as they are",
+    )
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
     args, words = parse_with_fairseqs(
         parser, accepted=lambda args: decoding_options.flags("translation_interleaved", "translation_cmlmc")
@@ -158,33 +220,44 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         if task.target_lang is None:
             raise ValueError(f"{data} does not say the languages: name the data folder of the training with --data")
     languages = [task.source_lang, task.target_lang]
-    dictionaries = [data / f"dict.{language}.txt" for language in languages]
-    for path in dictionaries:
+    dictionaries = {language: data / f"dict.{language}.txt" for language in languages}
+    for path in dictionaries.values():
         if not path.is_file():
             raise FileNotFoundError(f"there is no dictionary {path}: name the data folder of the training with --data")
-    text, subword_model = text_settings(data, args)
-    files = {path.name: path for path in dictionaries}
+    model_folder.check_dictionaries(state, [*dictionaries.values()])
+    remember_dictionaries(state, dictionaries)
+    text, subword_model = text_settings(data, languages, dictionaries, args)
+    files = {path.name: path for path in dictionaries.values()}
     if subword_model is not None:
         files[MODELS[text["post_process"]]] = subword_model
     decode_fast(state)
-    options = decoding(run, args.decoding, words, task._name)
     config = {
         "languages": languages,
         "text": text,
-        "decoding": options,
-        "longest_source": longest_source(data, languages),
+        "decoding": decoding(run, args.decoding, words, task._name),
+        "longest_source": args.max_length or longest_source(data, languages, state["cfg"]),
+        **({"split_sentences": False} if is_of_documents(data, run) else {}),
     }
+    weights = args.weights or (
+        model_folder.read_config(run)["weights"] if model_folder.is_model_folder(run) else "float32"
+    )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     part = args.out.with_name(f".{args.out.name}.{uuid.uuid4().hex}.part")
     try:
-        model_folder.write(part, state, args.weights, config, files)
-        card = model_card.card(Translator(part), args.out.name, run)
+        model_folder.write(part, state, weights, config, files)
+        translator = Translator(part)
+        if args.max_length is not None and args.max_length > translator.max_length:
+            raise ValueError(
+                f"--max-length {args.max_length}: the model has positions for {translator.max_length} pieces"
+            )
+        card = model_card.card(translator, args.out.name, run)
         (part / model_folder.CARD).write_text(card, encoding="utf-8")
+        how = f"decodes in {model_card.decode_dtype(translator)}: {model_card.decoding(translator)}"
         part.rename(args.out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     size = sum(path.stat().st_size for path in args.out.iterdir())
-    print(f"{args.out}: {size / 1e6:.1f} MB, decodes with {quoted(flags_of(options)) or 'the defaults of fairseq'}")
+    print(f"{args.out}: {size / 1e6:.1f} MB, {how}")
 
 
 def flags_of(options: dict[str, Any]) -> list[str]:

@@ -104,7 +104,7 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
                 )
 
     def _fingerprints(self) -> dict[str, str]:
-        return {"source": _fingerprint(self.src_dict), "target": _fingerprint(self.tgt_dict)}
+        return {"source": fingerprint(self.src_dict), "target": fingerprint(self.tgt_dict)}
 
 
 def with_steps(sentences: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -157,6 +157,7 @@ def _guarded(translates: bool, kind: Any) -> Any:
     return type(f"Guarded{kind.__name__}", (guarded, kind), {})
 
 
-def _fingerprint(dictionary: Dictionary) -> str:
+def fingerprint(dictionary: Dictionary) -> str:
+    """What tells a dictionary from others."""
     digest = hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
     return f"{len(dictionary)} entries, sha256 {digest[:16]}"

@@ -41,6 +41,11 @@ _FAST_DTYPES = {"cpu": ("float32", "bfloat16", *_INT8), "cuda": ("float32", "bfl
 _CONVERT_WHOLE = ("cuda",)
 
 
+def fast_dtypes(device: str) -> tuple[str, ...]:
+    """The types for which a kind of device (``cpu``, ``cuda``, …) has fast arithmetic."""
+    return _FAST_DTYPES.get(device, ("float32",))
+
+
 def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | None]:
     """The model, or a copy converted as a whole (see ``_CONVERT_WHOLE``), and the type that its linear maps are still
     to be converted to, if any.
@@ -51,7 +56,7 @@ def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | No
     if decode_dtype is None:
         return model, None
     device = next(model.parameters()).device.type
-    able = _FAST_DTYPES.get(device, ("float32",))
+    able = fast_dtypes(device)
     if decode_dtype not in able:
         raise ValueError(f"--decode-dtype {decode_dtype} is not for {device}: choose one of {', '.join(able)}")
     if device in _CONVERT_WHOLE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,12 @@ import torch
 from ctranslate2.converters import Converter
 from ctranslate2.specs.transformer_spec import TransformerSpec
 from fairseq.models.transformer import TransformerModelBase
+
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
+from amlp_fairseq.tasks.helpers import HELP_OFF
+from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.translator import Translator
 
 #: Its activations, by fairseq's names.
 ACTIVATIONS = fairseq_converter._SUPPORTED_ACTIVATIONS
@@ -91,3 +99,65 @@ def convert(model: Any, task: Any, out: Path, quantization: str | None = None) -
     """Write a model of CTranslate2; see :class:`InMemory`."""
     with torch.no_grad():
         InMemory(model, task).convert(str(out), quantization=quantization)
+
+
+#: Decoding options that its search obeys as the plugin's does, and those that do not change the best words.
+OBEYED = frozenset(
+    "beam lenpen unnormalized length_penalty max_len_b nbest print_alignment decode_dtype cuda_graphs draft draft_path "
+    "draft_file draft_words words_behind_end no_seed_provided no_beamable_mm".split()
+)
+#: Further ones where only the likeliest word matters: CTranslate2 divides the probability of words that may not be
+#: written among the others.
+OBEYED_GREEDILY = frozenset({"min_len", "no_repeat_ngram_size", "temperature", "finished"})
+#: With a length penalty of 0 its search ends earlier than the plugin's.
+NO_PENALTY = 1e-6
+#: Of GNMT's exponent: ((5 + n) / 6)^a grows as n^(a n / (5 + n)), with some 20 pieces as n^(0.8 a).
+GNMT_SHARE = 0.8
+
+
+def search_options(translator: Translator) -> dict[str, Any]:
+    """What ``exported_program.py`` needs to write the words that a model folder writes: among them the options of
+    ``translate_batch``.
+
+    Raises:
+        ValueError: for decoding options that CTranslate2 lacks.
+    """
+    generation, task = translator.cfg.generation, translator.task.cfg
+    of_task = TASK_DATACLASS_REGISTRY[task._name].__dataclass_fields__
+    obeyed = OBEYED | (OBEYED_GREEDILY if generation.beam == 1 else frozenset())
+    lacking = {}
+    for name in sorted(decoding_options.known(task._name) - obeyed):
+        config, fields = (task, of_task) if name in of_task else (generation, GenerationConfig.__dataclass_fields__)
+        value, default = getattr(config, name), fields[name].default
+        if value != default:
+            lacking[f"--{name.replace('_', '-')}"] = (value, HELP_OFF.get(name, default))
+    if lacking:
+        raise ValueError(
+            f"CTranslate2 would not write the same words with {_words(lacking, 0)}: make a folder without "
+            f"(amlp-fairseq package {translator.folder} --out DIR {_words(lacking, 1)})"
+        )
+    greedy, gnmt = generation.beam == 1, str(getattr(task, "length_penalty", "fairseq")) == "gnmt"
+    penalty = 0.0 if generation.unnormalized else float(generation.lenpen)
+    gnmt = gnmt and penalty != 0 and not greedy
+    return {
+        "languages": translator.languages,
+        "text": read_config(translator.folder)["text"],
+        "longest_source": translator.max_length,
+        "gnmt_penalty": penalty if gnmt else None,
+        "translate_batch": {
+            "beam_size": generation.beam,
+            "length_penalty": (GNMT_SHARE * penalty if gnmt else penalty) or NO_PENALTY,
+            "num_hypotheses": generation.beam if gnmt else 1,
+            "return_scores": gnmt,
+            "min_decoding_length": generation.min_len,
+            "max_decoding_length": min(generation.max_len_b, translator.model.max_decoder_positions() - 1) + 1,
+            "no_repeat_ngram_size": generation.no_repeat_ngram_size,
+            "max_input_length": 0,
+            "max_batch_size": translator.max_tokens,
+            "batch_type": "tokens",
+        },
+    }
+
+
+def _words(options: Mapping[str, tuple[Any, Any]], which: int) -> str:
+    return " ".join(f"{flag} {shlex.quote(str(values[which]))}" for flag, values in options.items())

@@ -12,7 +12,10 @@ from typing import Any, get_args, get_type_hints
 from fairseq import options
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, GenerationConfig
-from amlp_fairseq.tasks.plugin_translation import DecodingConfig
+from amlp_fairseq.decoding.packed_linear import fast_dtypes
+from amlp_fairseq.decoding.step_decoder import StepDecoder
+from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
+from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCTask
 
 #: Options of tasks that are about decoding.
 TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
@@ -95,3 +98,24 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     if given.get("print_alignment", "hard") != "hard":
         raise ValueError(f"--print-alignment {given['print_alignment']}: {PAIRS}")
     return {name: value for name, value in given.items() if name in own}
+
+
+def quantisable(task: Any, model: Any) -> bool:
+    """Whether a model can decode in int8."""
+    refines = isinstance(task, TranslationCMLMCTask)
+    return refines or (isinstance(task, PluginTranslationTask) and StepDecoder.supports(model.decoder))
+
+
+def set_decode_dtype(task: Any, model: Any, weights: str) -> None:
+    """Let a model whose weights are stored as int8 decode in int8 where it and its device can, unless
+    ``--decode-dtype`` says otherwise. Others decode in float32; so do weights that are stored as bfloat16, whose
+    arithmetic is slow on processors without AVX-512.
+
+    Args:
+        task: its config is changed.
+        model: on its device.
+        weights: the type in which they are stored.
+    """
+    able = "int8" in fast_dtypes(next(model.parameters()).device.type)
+    if weights == "int8" and able and quantisable(task, model) and task.cfg.decode_dtype is None:
+        task.cfg.decode_dtype = "int8"

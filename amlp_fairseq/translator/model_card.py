@@ -6,12 +6,16 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from amlp_fairseq.compat.internals import TranslationLevenshteinTask
 from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.results import markdown, read_results
+from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import CARD, is_model_folder, read_config
 from amlp_fairseq.translator.translator import Translator
 
 SCORES = "## Scores"
+#: By what a hypothesis' score is divided, by ``--length-penalty``; the end symbol counts.
+FORMULAS = {"fairseq": "length^lenpen", "gnmt": "((5 + length) / 6)^lenpen"}
 OTHERS = "Those of the model folder that it was made of:"
 
 
@@ -38,18 +42,58 @@ def card(translator: Translator, name: str, run: Path) -> str:
         "updates": config["updates"],
         "text": ", ".join(filter(None, (config["text"].get("tokenizer"), config["text"].get("post_process"))))
         or "words",
-        "decoding": ", ".join(f"{option} {value}" for option, value in config["decoding"].items())
-        or "fairseq's defaults",
+        "decodes in": decode_dtype(translator),
+        "decoding": decoding(translator),
+        "longest sentence": f"{translator.max_length} pieces, longer ones are cut",
     }
     lines = [f"# {name}", "", f"Translates {source} to {target}. Made by `amlp-fairseq package`.", ""]
     lines += ["```", f"amlp-fairseq translate --model {shlex.quote(name)} < text.{source} > text.{target}", "```", ""]
     lines += ["| | |", "|---|---|", *(f"| {fact} | {value} |" for fact, value in facts.items()), ""]
-    lines += scores(run)
+    lines += scores(run, config["weights"])
     return "\n".join(lines)
 
 
-def scores(run: Path) -> list[str]:
-    """A table of the results of a training, or the scores in the card of a model folder."""
+def decode_dtype(translator: Translator) -> str:
+    """The type of the weights when a model decodes, whatever machine the card is made on."""
+    config = read_config(translator.folder)
+    if (given := config["decoding"].get("decode_dtype")) is not None:
+        return str(given)
+    int8 = config["weights"] == "int8" and decoding_options.quantisable(translator.task, translator.model)
+    return "int8 on x86 processors, float32 on others and on GPUs" if int8 else "float32"
+
+
+def decoding(translator: Translator) -> str:
+    """How hypotheses are found and ranked, and what else the folder asks for."""
+    task, generation = translator.task, translator.cfg.generation
+    parts = []
+    if isinstance(task, TranslationLevenshteinTask):
+        said = {"iter_decode_max_iter", "iter_decode_with_beam"}
+        parts.append(f"at most {generation.iter_decode_max_iter + 1} decoder calls")
+        parts.append(f"tries {generation.iter_decode_with_beam} lengths")
+    else:
+        said = {"beam", "lenpen", "length_penalty", "unnormalized", "max_len_a", "max_len_b"}
+        source = f"{generation.max_len_a:g} times the source's + " if generation.max_len_a else ""
+        penalty = _length_penalty(generation, str(getattr(task.cfg, "length_penalty", "fairseq")))
+        parts += [f"beam {generation.beam}", penalty, f"at most {source}{generation.max_len_b} pieces"]
+    others = read_config(translator.folder)["decoding"].items()
+    parts += [f"{option} {value}" for option, value in others if option not in said | {"decode_dtype"}]
+    return ", ".join(parts)
+
+
+def _length_penalty(generation: Any, kind: str) -> str:
+    """The length penalty with the formula by which it divides."""
+    if generation.unnormalized:
+        return "no length penalty"
+    return f"lenpen {generation.lenpen:g} (length penalty {kind}: score / {FORMULAS[kind]})"
+
+
+def scores(run: Path, weights: str) -> list[str]:
+    """A table of the results of a training, or the scores in the card of a model folder.
+
+    Args:
+        run: the folder of either.
+        weights: the type in which they are stored now.
+    """
     results, other = run / "results.jsonl", run / CARD
     found = read_results(results) if results.is_file() else []
     if not found:
@@ -64,4 +108,6 @@ def scores(run: Path) -> list[str]:
     columns = {"test set": "subset", "decoding": "decoding", **metric.columns, "calls": "steps_per_sentence"}
     rows = [[row.get(field, "") for field in columns.values()] for row in last]
     signatures = sorted({row[f"{name}_signature"] for row in last if f"{name}_signature" in row})
-    return [SCORES, "", markdown([*columns], rows), "", f"{metric.title}: `{'`, `'.join(signatures)}`", ""]
+    rounded = [] if weights == "float32" else [f"Measured before the weights were rounded to {weights}.", ""]
+    signature = f"{metric.title}: `{'`, `'.join(signatures)}`"
+    return [SCORES, "", markdown([*columns], rows), "", signature, "", *rounded]

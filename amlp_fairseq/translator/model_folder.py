@@ -15,19 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
+from amlp_fairseq.recipes.download import sha256
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -48,6 +50,8 @@ ONE_MODEL = (
     "give one model: amlp-fairseq generate --path A:B decodes with an ensemble, and amlp-fairseq package makes one of "
     "the checkpoints of a training"
 )
+#: Tasks that add nothing to their dictionaries.
+PLAIN_TASKS = ("translation", "translation_interleaved", "translation_cmlmc", "translation_lev")
 #: The suffix of the name under which the scales (rows,) of an int8 matrix (rows, columns) are stored.
 _SCALES = ":scales"
 
@@ -58,8 +62,10 @@ def is_model_folder(path: str | Path) -> bool:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """``config.json``: ``languages`` (source, target), ``text`` (see ``text_pipeline.py``), ``decoding`` (options of
-    fairseq-generate and of the task by name), ``longest_source`` (pieces, in training; None if unknown), ``task``,
-    ``model``, ``criterion``, ``task_state``, ``updates``; ``split_sentences`` may be there, too.
+    fairseq-generate and of the task by name), ``longest_source`` (pieces of a source that is not too long; None: the
+    model's positions), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``; folders of older versions may
+    lack ``checksums`` (SHA-256 of the other files by name), and ``split_sentences`` is only there where it is False: a
+    line is a document.
 
     Raises:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
@@ -124,11 +130,12 @@ def write(
         "model_options": "namespace" if legacy else "config",
         "criterion": _plain(cfg.get("criterion")),
     }
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     folder.mkdir()
     for name, file in files.items():
         shutil.copy(file, folder / name)
     (folder / WEIGHTS).write_bytes(save(_stored(state["model"], weights, shared)))
+    content["checksums"] = {name: sha256(folder / name) for name in (*files, WEIGHTS)}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")  # last: without it the folder is not a model
 
 
@@ -137,13 +144,14 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     float32 if they were stored as int8.
 
     Raises:
-        ValueError: if the folder is damaged; names the file.
+        ValueError: if the folder is damaged, or one of its files is not the one that it was made with; names the file.
     """
     config = read_config(folder)
     try:
         weights = _restored(load_file(folder / WEIGHTS), config["shared_weights"])
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from None
+    _check_files(folder, config)
     defaults = {name: field.default for name, field in FairseqConfig.__dataclass_fields__.items()}
     cfg: dict[str, Any] = {name: asdict(each()) if isinstance(each, type) else None for name, each in defaults.items()}
     cfg["task"] = {**config["task"], "data": str(folder)}
@@ -154,7 +162,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     kind = TASK_DATACLASS_REGISTRY.get(cfg["task"]["_name"])  # checkpoints of older versions lack its newer options
     known = cfg["task"].keys() | (kind.__dataclass_fields__.keys() if kind else set())
     cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in known}
-    return {
+    state = {
         "args": None,
         "cfg": OmegaConf.create(cfg, flags={"allow_objects": True}),
         "model": weights,
@@ -170,6 +178,37 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         ],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
+    check_dictionaries(state, [folder / f"dict.{language}.txt" for language in config["languages"]])
+    return state
+
+
+def _check_files(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise ValueError for a file that is not the one with which ``write`` has made the folder."""
+    for name, expected in config.get("checksums", {}).items():
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"{folder} has no {name}, with which it was made")
+        if sha256(path) != expected:
+            raise ValueError(
+                f"{path} is not the file that the model was made with (config.json has another SHA-256): put that one "
+                "back, or make the folder anew with amlp-fairseq package"
+            )
+
+
+def check_dictionaries(state: Mapping[str, Any], dictionaries: Sequence[Path]) -> None:
+    """Raise ValueError for a dictionary that has not as many entries as its embedding.
+
+    Args:
+        state: a checkpoint.
+        dictionaries: of the source and of the target; one that is missing is left to others.
+    """
+    if state["cfg"]["task"]["_name"] not in PLAIN_TASKS:
+        return
+    for side, path in zip(("encoder", "decoder"), dictionaries, strict=True):
+        table = state["model"].get(f"{side}.embed_tokens.weight") if path.is_file() else None
+        if table is not None and len(table) != (entries := len(Dictionary.load(str(path)))):
+            sizes = f"it has {entries} entries, the {side}'s embedding {len(table)}"
+            raise ValueError(f"{path} is not the dictionary of the model: {sizes}")
 
 
 def _shared(weights: Mapping[str, Tensor]) -> dict[str, str]:

@@ -121,7 +121,8 @@ class Translator:
             ``amlp-fairseq package`` has from the training.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
             flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
-            (``options.Options`` has all of them).
+            (``options.Options`` has all of them). Weights that are stored as int8 decode in int8 where the device can,
+            unless ``decode_dtype`` is given.
 
     Raises:
         ValueError: for a folder that is not a model or is damaged, and for an argument outside its range.
@@ -158,6 +159,7 @@ class Translator:
         self.cfg.generation.no_beamable_mm = True  # fconv would take the beam of all calls for granted
         self.model.prepare_for_inference_(self.cfg)
         self.model.to(self.device)
+        decoding_options.set_decode_dtype(self.task, self.model, config["weights"])
         generator = self.task.build_generator([self.model], self.cfg.generation)
         self._own: _Search | None = _Search(self.model, generator, self.nbest)
         self._others: dict[str, _Search] = {}

@@ -27,7 +27,7 @@ from amlp_fairseq.translator import decoding_options
 def folder_of(trained: System, out: Path, weights: str = "float32", other: list[Path] | None = None) -> Path:
     """The model folder of a system, or of the mean of it and other checkpoints."""
     paths = [trained.checkpoint, *(other or [])]
-    args = {"checkpoints": paths, "out": out, "weights": weights, "data": None, "decoding": None}
+    args = {"checkpoints": paths, "out": out, "weights": weights, "data": None, "decoding": None, "max_length": None}
     text = {"tokenizer": None, "post_process": None, "subword_model": None}
     package(argparse.Namespace(**args, **text), trained.short)
     return out

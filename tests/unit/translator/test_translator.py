@@ -367,7 +367,7 @@ def test_a_document_is_cut_between_sentences() -> None:
 
 def test_limits(tmp_path: Path) -> None:
     """Of the folder, of the command line, of the model's positions."""
-    assert Translator(MODEL).max_length == 41
+    assert Translator(MODEL).max_length == 34
     assert Translator(folder_with(tmp_path / "long", longest_source=5000)).max_length == 1022
     assert Translator(folder_with(tmp_path / "unknown", longest_source=None)).max_length == 1022
     assert Translator(MODEL, max_length=60).max_length == 60
