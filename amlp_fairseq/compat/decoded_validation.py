@@ -4,11 +4,14 @@ not say of the hypotheses."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import sacrebleu
 import torch
 from fairseq import utils
 from fairseq.data import encoders
@@ -17,16 +20,18 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationTask
 from sacrebleu.metrics import BLEU
 
 from amlp_fairseq.compat.internals import GenerationConfig, TranslationLevenshteinTask, data_utils
+from amlp_fairseq.recipes.bleu import bleu_of
 
 #: JSON values of the types of fairseq's generation options.
 VALUES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 class DecodedValidationTask(TranslationTask):
-    """fairseq's translation task, with four differences in ``--eval-bleu``.
+    """fairseq's translation task, with five differences in ``--eval-bleu``.
 
     - Its options are checked by :meth:`check_eval_bleu`, not by a failure in the first validation, or never.
     - Moses detokenises as for ``--target-lang``; fairseq does as for English.
+    - BLEU is of what sacreBLEU's tokeniser for ``--target-lang`` finds; fairseq's is of words between spaces.
     - Beside ``bleu`` are logged, so that TensorBoard has them, too: ``decoder_calls`` a sentence, ``length_error``
       (mean of |words of the hypothesis - words of the reference|) and ``repetition`` (share of the hypotheses' words
       that equal the word before). Words are what ``--eval-bleu-remove-bpe`` leaves.
@@ -44,7 +49,7 @@ class DecodedValidationTask(TranslationTask):
         """Check the options of ``--eval-bleu``, if it is given, and complete those of the detokeniser.
 
         Raises:
-            ValueError: naming the option, its value, and what it could be.
+            ValueError: naming the option, its value, and what it could be; if the tokeniser is not installed.
         """
         cfg = self.cfg
         if not cfg.eval_bleu:
@@ -67,6 +72,8 @@ class DecodedValidationTask(TranslationTask):
         languages = {"source_lang": cfg.source_lang, "target_lang": cfg.target_lang}
         given = _json_object("--eval-bleu-detok-args", cfg.eval_bleu_detok_args)
         cfg.eval_bleu_detok_args = json.dumps({**languages, **given})
+        if not cfg.eval_tokenized_bleu:
+            bleu_of(cfg.target_lang)
         try:
             data_utils.post_process("", cfg.eval_bleu_remove_bpe)
         except NotImplementedError:
@@ -90,7 +97,8 @@ class DecodedValidationTask(TranslationTask):
             decoded.extend(generator.generate(*args, **kwargs))
             return decoded
 
-        bleu = super()._inference_with_bleu(SimpleNamespace(generate=generate), sample, model)
+        with tokenised_for(self.cfg.target_lang):
+            bleu = super()._inference_with_bleu(SimpleNamespace(generate=generate), sample, model)
         written = [self._words(hypotheses[0]["tokens"]) for hypotheses in decoded]
         expected = [self._words(utils.strip_pad(target, self.tgt_dict.pad())) for target in sample["target"]]
         pairs = zip(written, expected, strict=True)
@@ -129,6 +137,23 @@ class DecodedValidationTask(TranslationTask):
             for name in ("_bleu_sys_len", "_bleu_ref_len"):
                 metrics.log_scalar(name, int(total(name)))
             metrics.log_derived("bleu", _bleu)
+
+
+@contextmanager
+def tokenised_for(language: str) -> Iterator[None]:
+    """Let ``sacrebleu.corpus_bleu`` split text as a language needs it, where no tokeniser is named."""
+    corpus_bleu = sacrebleu.corpus_bleu
+
+    def corpus_bleu_of(hypotheses: Any, references: Any, tokenize: str | None = None) -> Any:
+        if tokenize is not None:
+            return corpus_bleu(hypotheses, references, tokenize=tokenize)
+        return bleu_of(language).corpus_score(hypotheses, references)
+
+    sacrebleu.corpus_bleu = corpus_bleu_of
+    try:
+        yield
+    finally:
+        sacrebleu.corpus_bleu = corpus_bleu
 
 
 def _bleu(meters: Any) -> float:

@@ -17,6 +17,7 @@ import torch
 from fairseq.checkpoint_utils import checkpoint_paths
 
 from amlp_fairseq.compat.safe_checkpoints import refusals_name
+from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.usage import command_parser
 
 
@@ -91,6 +92,12 @@ CHOICES = {
     "last_updates": (lambda folder: newest(folder, r"checkpoint_\d+_(\d+)\.pt"), "--keep-interval-updates"),
     "best": (best, "--keep-best-checkpoints"),
 }
+
+
+def chosen(folder: Path, kind: str, count: int) -> list[Path]:
+    """The last ``count`` checkpoints of a kind of ``CHOICES``, all if there are fewer; of a training that was shorter
+    than an interval the last one, which is all that it leaves."""
+    return (CHOICES[kind.replace("-", "_")][0](folder) or [folder / LAST])[-count:]
 
 
 def save(state: dict[str, Any], path: Path) -> None:

@@ -3,14 +3,16 @@
     amlp-fairseq distill TEACHER DATA OUT [--shards N] [--jobs J] [--max-ratio R] [options of fairseq-generate]
                          [--reverse REVERSE [--samples N]]
 
-TEACHER is a checkpoint or the folder of a model, or several joined by ':' (an ensemble); DATA a folder made by
-fairseq-preprocess; OUT a new one with the same dictionaries, validation and test data and other files, byte by byte.
-All other options are for decoding with the teacher: its --task if that is not 'translation', --cpu, --fp16, --lenpen,
-…; the defaults are --beam 5 and --max-tokens 8000.
+TEACHER is a checkpoint, the folder of a training that amlp-fairseq evaluate has averaged, the folder of a model, or
+several joined by ':' (an ensemble); DATA a folder made by fairseq-preprocess; OUT a new one with the same dictionaries,
+validation and test data and other files, byte by byte. All other options are for decoding with the teacher: --cpu,
+--fp16, --decode-dtype int8, --lenpen, …; the defaults are --beam 5 and --max-tokens 8000. The plugin's search decodes;
+with --engine fairseq, fairseq's own decodes autoregressive teachers: the same words, more slowly.
 
-With REVERSE, a checkpoint that translates DATA's targets into the language of its sources (amlp-fairseq train DATA
---source-lang TARGET --target-lang SOURCE …), OUT has more training sets, train1, train2, …: their sources are drawn
-from REVERSE (--sampling --sampling-topp 0.9 --beam 1 --seed 1, 2, …), their targets TEACHER's translations of those.
+With REVERSE, of the same kinds, which translates DATA's targets into the language of its sources (amlp-fairseq train
+DATA --source-lang TARGET --target-lang SOURCE …), OUT has more training sets, train1, train2, …: their sources are
+drawn from REVERSE by fairseq's search (--sampling --sampling-topp 0.9 --beam 1 --seed 1, 2, …), their targets TEACHER's
+translations of those.
 
 Pairs are left out if one side is empty, or has more than R times the tokens of the other plus 5; R is 3 where it is not
 given, and summaries are not left out for being shorter than what they are of. So are pairs of DATA with a side that is
@@ -41,14 +43,27 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq.compat.command_line import fairseqs_flags
+from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import indexed_dataset
-from amlp_fairseq.recipes.config import corpus_metric, names
+from amlp_fairseq.compat.training_folder import LAST
+from amlp_fairseq.recipes.average import average_checkpoints, chosen, save
+from amlp_fairseq.recipes.config import corpus_metric, flags, names, quoted, read
 from amlp_fairseq.recipes.corpus import data_folder, stored_text
 from amlp_fairseq.recipes.download import sha256
+from amlp_fairseq.recipes.engine import (
+    FAIRSEQS_TASK,
+    OURS,
+    check_options,
+    engine_argument,
+    engine_of_task,
+    given_task,
+    saved_task,
+    task_flags,
+)
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.shards import ELSEWHERE, OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.translator.model_folder import WEIGHTS, is_model_folder
-from amlp_fairseq.usage import among, command_parser, folder, parse_with_fairseqs, positive
+from amlp_fairseq.usage import among, command_parser, folder, parse_with_fairseqs, positive, without
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
@@ -61,6 +76,8 @@ REFUSED = ELSEWHERE | frozenset(
 NOT_KEPT = ("train", "preprocess.log", "manifest.json")
 #: A side may have this many tokens more than the ratio allows: "yes" can be "ja , natürlich ." in pieces of words.
 SLACK = 5
+#: Sentences of a shard, unless there would be more than 16: a process takes seconds to start.
+SHARD = 10_000
 #: ``--max-ratio`` of translations.
 RATIO = 3.0
 
@@ -146,18 +163,29 @@ def files_of(folder: Path) -> list[str]:
 
 
 def existing(name: str, paths: str) -> list[Path]:
-    """Checkpoints and folders of models that the user gives, joined by ':'.
+    """Checkpoints and folders of models that the user gives, joined by ':'. The folder of a training stands for its
+    average, which is made if amlp-fairseq evaluate has not made it; where there is no recipe for the best or last
+    checkpoint.
 
     Raises:
-        DistillError: if one is neither.
+        DistillError: if one is none of these.
     """
-    checkpoints = [Path(path) for path in utils.split_paths(paths)]
-    for path in checkpoints:
-        if not path.exists():
-            raise DistillError(f"{name} {path} does not exist")
-        if path.is_dir() and not is_model_folder(path):
-            raise DistillError(f"{name} {path} is neither a checkpoint nor the folder of a model")
-    return checkpoints
+    return [_checkpoint(name, Path(path)) for path in utils.split_paths(paths)]
+
+
+def _checkpoint(name: str, path: Path) -> Path:
+    if not path.exists():
+        raise DistillError(f"{name} {path} does not exist")
+    if path.is_file() or is_model_folder(path):
+        return path
+    for file in (average := path / "average.pt", path / "checkpoint_best.pt", last := path / LAST):
+        if file == average and not file.is_file() and last.is_file() and (path / RECIPE).is_file():
+            kind, count = read(path / RECIPE).averages[0]
+            save(average_checkpoints(chosen(path, kind, count)), average)
+        if file.is_file():
+            print(f"distill: {name} {path} is {file.name}", file=sys.stderr)
+            return file
+    raise DistillError(f"{name} {path} is neither a checkpoint nor the folder of a training or of a model")
 
 
 def weights_sha256(path: Path) -> str:
@@ -181,6 +209,19 @@ def check_direction(paths: list[Path], source: str, target: str) -> None:
             )
 
 
+def decoding_task(paths: list[Path], engine: str) -> list[str]:
+    """The options of the task that decodes models together.
+
+    Raises:
+        DistillError: if each needs another one.
+    """
+    found = [flags(task_flags(*saved_task(path), engine), str(path)) for path in paths]
+    for path, words in zip(paths, found, strict=True):
+        if words != found[0]:
+            raise DistillError(f"{paths[0]} decodes with {quoted(found[0])}, {path} with {quoted(words)}")
+    return found[0]
+
+
 class Distillation:
     """Training data that a teacher writes.
 
@@ -188,12 +229,13 @@ class Distillation:
         teacher: a checkpoint or the folder of a model, or several joined by ':'.
         data: the folder whose training set is translated.
         out: the folder to make.
-        shards: None for one for 2000 sentences, at most 16.
+        shards: None for one for 10,000 sentences, at most 16.
         jobs: shards at a time.
         max_ratio: see the module's docstring.
         given: options of fairseq-generate.
         reverse: likewise, of the other direction, or None.
         samples: how many more sets of sources are drawn from it.
+        engine: of ``engine.ENGINES``.
 
     Raises:
         DistillError: saying what is wrong.
@@ -210,22 +252,29 @@ class Distillation:
         given: list[str],
         reverse: str | None = None,
         samples: int = 0,
+        engine: str = OURS,
     ) -> None:
         if refused := among(given, REFUSED):
             raise DistillError(f"{', '.join(refused)} cannot be given: the script sets it, or needs fairseq's default")
-        self.teacher, self.reverse, self.data, self.out = teacher, reverse, data, out
+        self.data, self.out = data, out
         self.models = {"teacher": existing("TEACHER", teacher)}
         if reverse is not None:
             self.models["reverse"] = existing("--reverse", reverse)
+        self.teacher, self.reverse = (":".join(map(str, self.models.get(name, []))) for name in ("teacher", "reverse"))
         if out.exists():
             raise DistillError(f"OUT {out} exists")
         if data.resolve() in out.resolve().parents:
             raise DistillError(f"OUT {out} is in DATA {data}, all files of which are copied: name a folder elsewhere")
-        self.options = [*OPTIONS, *given]
-        self.corpus = Corpus.load(data, self.options, teacher)
+        task = [] if given_task(given) else decoding_task(self.models["teacher"], engine)
+        self.options = [*OPTIONS, *task, *given]
+        self.reverse_options = [*OPTIONS, *without(given, ["--decode-dtype"], ["--cuda-graphs"])]
+        self.engine = engine_of_task(given_task(self.options) or FAIRSEQS_TASK)
+        check_options(given, given_task(self.options) or FAIRSEQS_TASK)
+        self.corpus = Corpus.load(data, self.options, self.teacher)
         check_direction(self.models.get("reverse", []), *reversed(self.corpus.languages))
         if shards is None:
-            shards = max(1, min(16, len(self.corpus.sources) // 2000, len(self.corpus.batches)))
+            wanted = max(jobs, min(16, len(self.corpus.sources) // SHARD))
+            shards = max(1, min(wanted, len(self.corpus.batches)))
         if shards > len(self.corpus.batches):
             raise DistillError(f"--shards {shards}: choose at most {len(self.corpus.batches)}, the number of batches")
         self.shards, self.jobs, self.max_ratio, self.samples = shards, jobs, max_ratio, samples
@@ -240,6 +289,7 @@ class Distillation:
         settings: dict[str, Any] = {
             **{name: [weights_sha256(path) for path in paths] for name, paths in self.models.items()},
             "data": sha256_of_files(self.data, [*kept_as_is, *training]),
+            "engine": self.engine,
             "options": self.options,
             "shards": self.shards,
             "samples": self.samples,
@@ -258,6 +308,7 @@ class Distillation:
             manifest = {
                 **{name: self.checkpoints(name, settings[name]) for name in self.models},
                 "data": {"path": str(self.data), "sha256": settings["data"]},
+                "engine": self.engine,
                 "options": self.options,
                 **({"sampling": SAMPLING, "samples": sampled} if sampled else {}),
                 "max_ratio": self.max_ratio,
@@ -285,9 +336,8 @@ class Distillation:
     def translate_sample(self, number: int, lock: IO[str], result: Path) -> dict[str, int]:
         """Write the pairs of sources that the reverse model draws for DATA's targets and the teacher's translations of
         them; returns the counts."""
-        assert self.reverse is not None
         sources, targets = (self.unfinished / f"{side}{number}" for side in ("sources", "targets"))
-        backwards = Corpus.load(self.data, [*self.options, *SAMPLING, str(number)], self.reverse, reverse=True)
+        backwards = Corpus.load(self.data, [*self.reverse_options, *SAMPLING, str(number)], self.reverse, reverse=True)
         self.translate(backwards, self.reverse, sources, lock, sources / "train")
         for path in self.data.glob("dict.*.txt"):
             shutil.copyfile(path, sources / path.name)
@@ -318,11 +368,12 @@ def main() -> None:
     parser.add_argument("teacher", metavar="TEACHER", help="checkpoint or folder of a model, or several joined by ':'")
     parser.add_argument("data", metavar="DATA", type=data_folder, help="folder made by fairseq-preprocess")
     parser.add_argument("out", metavar="OUT", type=folder, help="folder to make")
-    parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 2000 sentences, at most 16")
+    parser.add_argument("--shards", type=positive, metavar="N", help="default: one for 10,000 sentences, at most 16")
     parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="shards at a time (default: 1)")
     parser.add_argument("--max-ratio", type=ratio, metavar="R", help=f"default: {RATIO:g}, none for summaries")
     parser.add_argument("--reverse", metavar="REVERSE", help="checkpoint of the other direction, or several")
     parser.add_argument("--samples", type=positive, metavar="N", help="sets of sources from REVERSE (default: 2)")
+    engine_argument(parser)
     args, given = parse_with_fairseqs(
         parser,
         accepted=lambda args: fairseqs_flags("generation") - REFUSED,
@@ -333,7 +384,7 @@ def main() -> None:
     samples = (args.samples or 2) if args.reverse else 0
     max_ratio = default_ratio(args.data) if args.max_ratio is None else args.max_ratio
     Distillation(
-        args.teacher, args.data, args.out, args.shards, args.jobs, max_ratio, given, args.reverse, samples
+        args.teacher, args.data, args.out, args.shards, args.jobs, max_ratio, given, args.reverse, samples, args.engine
     ).run()
 
 

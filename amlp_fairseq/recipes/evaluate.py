@@ -11,8 +11,9 @@ If the configuration has several length penalties for its beam searches (``tune-
 summaries the highest ROUGE-L: the ``metric`` of the corpus. The recipe in CHECKPOINTS then has them, for ``amlp-fairseq
 package``; an option that is given is not tuned. With --rescore-path AR, the ways of decoding are those of the
 configuration's section ``rescored``, in which that model chooses. Sentences are decoded one at a time, so that times
-are latencies; with options like ``--batch-size 32`` no times are stored. Of language models the perplexity per word is
-taken, by fairseq-eval-lm, whose options are the ones that may be given.
+are latencies; with options like ``--batch-size 32`` no times are stored. The plugin's search decodes all systems; with
+--engine fairseq, fairseq's own decodes autoregressive ones: the same words, more slowly. Of language models the
+perplexity per word is taken, by fairseq-eval-lm, whose options are the ones that may be given.
 """
 
 from __future__ import annotations
@@ -28,10 +29,21 @@ from typing import Any
 from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.training_folder import LAST, hold
-from amlp_fairseq.recipes.average import CHOICES, average_checkpoints, save
+from amlp_fairseq.recipes.average import average_checkpoints, chosen, save
+from amlp_fairseq.recipes.bleu import bleu_of
 from amlp_fairseq.recipes.config import Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
 from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, is_distilled, recipe_arguments, text_settings
+from amlp_fairseq.recipes.engine import (
+    FAIRSEQS,
+    OURS,
+    check_options,
+    engine_argument,
+    engine_of_task,
+    given_task,
+    saved_task,
+    task_flags,
+)
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.kytea import segmenter
@@ -39,7 +51,7 @@ from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.perplexity import perplexity
 from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
 from amlp_fairseq.recipes.rouge import scorer
-from amlp_fairseq.recipes.score import bleu_of, describe, hypotheses_of, read_references, score
+from amlp_fairseq.recipes.score import costs, describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.shards import ELSEWHERE
 from amlp_fairseq.recipes.text import SPLITS
 from amlp_fairseq.recipes.watching import watching
@@ -55,9 +67,15 @@ class Evaluation:
         data: the data folder.
         text: its text.json.
         rest: options of fairseq-generate that win over the configuration's.
+        engine: of ``engine.ENGINES``.
+
+    Raises:
+        ValueError: if the engine cannot decode the model or does not have an option, or a library is missing.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str]) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str], engine: str = OURS
+    ) -> None:
         self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
         self.given = {*flags_of(rest)}
         self.averaged: tuple[str, int] | None = None
@@ -69,6 +87,17 @@ class Evaluation:
             segmenter()
         elif recipe.metric == "bleu":
             bleu_of(self.target)
+        self.choose_engine(engine)
+
+    def choose_engine(self, engine: str) -> None:
+        """Set ``task``, the flags of the task that decodes, and ``engine``, the one whose task that is; a --task that
+        is given wins."""
+        given = given_task(self.rest)
+        self.task = self.recipe.task
+        if given is None and engine_of_task(self.task["task"]) != engine:
+            self.task = task_flags(self.task, saved_task(self.folder / LAST)[1], engine)
+        self.engine = engine_of_task(given or self.task["task"])
+        check_options(self.rest, given or self.task["task"])
 
     @property
     def decodings(self) -> dict[str, dict[str, Any]]:
@@ -83,23 +112,23 @@ class Evaluation:
         return self.recipe.rescored
 
     def named(self, way: str) -> str:
-        """A way of decoding, with the given options that change what is found, not how fast or where; --rescore-path
-        has ways of its own."""
+        """A way of decoding, with fairseq's engine if that decodes, and the given options that change what is found,
+        not how fast or where; --rescore-path has ways of its own."""
+        if self.engine == FAIRSEQS:
+            way = f"{way}, fairseq's search"
         sizes = ["--batch-size", "--max-sentences", "--max-tokens", "--num-workers"]
         changes = without(self.rest, [*sizes, "--rescore-path"], ["--cpu", "--fp16"])
         return f"{way}, {quoted(changes)}" if changes else way
 
     def average(self, kind: str, count: int) -> tuple[str, int]:
         """Write ``average.pt``, the average of these checkpoints, or of all if there are fewer; returns which."""
-        # The last one is all that a training shorter than an interval leaves.
-        found = CHOICES[kind.replace("-", "_")][0](self.folder) or [self.folder / LAST]
-        chosen = kind, min(count, len(found))
-        if chosen[1] < count:
-            print(f"evaluate: {self.folder} has {chosen[1]} checkpoints to average, not {count}", file=sys.stderr)
-        if self.averaged != chosen:
-            save(average_checkpoints(found[-chosen[1] :]), self.folder / "average.pt")
-            self.averaged = chosen
-        return chosen
+        found = chosen(self.folder, kind, count)
+        if len(found) < count:
+            print(f"evaluate: {self.folder} has {len(found)} checkpoints to average, not {count}", file=sys.stderr)
+        if self.averaged != (kind, len(found)):
+            save(average_checkpoints(found), self.folder / "average.pt")
+            self.averaged = kind, len(found)
+        return self.averaged
 
     def output(self, subset: str, way: str) -> Path:
         """The file for what is printed of a subset in a way of decoding."""
@@ -110,10 +139,10 @@ class Evaluation:
         words = [
             *(sys.executable, "-m", "amlp_fairseq", "generate"),
             str(self.data),
-            *flags(self.recipe.task, self.recipe.row),
+            *flags(self.task, self.recipe.row),
         ]
         words += ["--path", str(self.folder / "average.pt"), "--gen-subset", subset, *flags(values, self.recipe.row)]
-        words += ["--required-batch-size-multiple", "1", *more]
+        words += ["--required-batch-size-multiple", "1", *(["--print-step"] if self.engine == OURS else []), *more]
         if self.text["post_process"]:
             words += ["--post-process", self.text["post_process"]]
         if self.text["tokenizer"]:
@@ -129,8 +158,10 @@ class Evaluation:
         return printed
 
     def scored(self, subset: str, printed: str) -> dict[str, Any]:
-        word_by_word = self.recipe.task["task"] == "translation"
-        return score(printed, self.references(subset), self.target, self.recipe.metric, word_by_word)
+        references = self.references(subset)
+        hypotheses = hypotheses_of(printed, len(references))
+        scores = score(hypotheses, [references], self.target, self.recipe.metric)
+        return scores | costs(printed, word_by_word=self.engine == FAIRSEQS)
 
     def tried(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
         """The scores of a way of decoding, as fast as they can be had."""
@@ -189,6 +220,7 @@ class Evaluation:
                     "subset": self.text[f"{subset}_set"],
                     "data_sha256": data_sha256(self.data, subset),
                     "decoding": self.named(name),
+                    **({"engine": self.engine} if self.engine else {}),
                     "average": dict([averaged]),
                     "options": quoted([*flags(values, self.recipe.row), *self.rest]),
                 }
@@ -198,6 +230,9 @@ class Evaluation:
 
 class LanguageModelEvaluation(Evaluation):
     """One training of a language model on one data folder."""
+
+    def choose_engine(self, engine: str) -> None:
+        self.task, self.engine = self.recipe.task, None  # nothing is searched for
 
     def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
         """Perplexity per word, by fairseq-eval-lm."""
@@ -222,6 +257,7 @@ def main() -> None:
     recipe_arguments(parser, required=False)
     parser.add_argument("--subset", default="test", metavar="S[,S]", help="what to decode: valid, test or valid,test")
     parser.add_argument("--results", type=Path, help="by default CHECKPOINTS/results.jsonl")
+    engine_argument(parser)
     args, rest = parse_with_fairseqs(
         parser,
         accepted=lambda args: fairseqs_flags("generation") - ELSEWHERE,
@@ -254,7 +290,7 @@ def main() -> None:
     hold(args.checkpoints / ".evaluation.lock", f"CHECKPOINTS {args.checkpoints}: another evaluation writes there")
     model = describe(last, args.data)
     evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
-    results = evaluation(recipe, args.checkpoints, args.data, text, rest).results(subsets)
+    results = evaluation(recipe, args.checkpoints, args.data, text, rest, args.engine).results(subsets)
     if not args.row:
         save_recipe(recipe, args.checkpoints / RECIPE)
     lines = [result | model for result in results]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,15 +47,16 @@ def segmenter() -> Callable[[str], str]:
     return lambda line: " ".join(kytea.getWS("".join(line.split())))
 
 
-def kytea_bleu(hypotheses: list[str], references: list[str]) -> dict[str, object]:
-    """``kytea_bleu``, BLEU as multi-bleu.perl computes it, and ``kytea_signature``, which says the model's checksum.
+def kytea_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, object]:
+    """``kytea_bleu``, BLEU as multi-bleu.perl computes it, of one or several sets of references, and
+    ``kytea_signature``, which says the model's checksum.
 
     Raises:
         ValueError: see ``segmenter``.
     """
     words = segmenter()
-    texts = [[words(line) for line in text] for text in (hypotheses, references)]
+    texts = [[words(line) for line in text] for text in (hypotheses, *references)]
     metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
-    value = round(metric.corpus_score(texts[0], [texts[1]]).score, 2)
+    value = round(metric.corpus_score(texts[0], texts[1:]).score, 2)
     signature = f"{metric.get_signature()}|kytea:{version('kytea')}|model:{sha256(model())[:12]}"
     return {"kytea_bleu": value, "kytea_signature": signature}

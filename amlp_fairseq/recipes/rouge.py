@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def scorer() -> RougeScorer:
     return RougeScorer(list(FIELDS.values()), use_stemmer=True)
 
 
-def rouge(hypotheses: list[str], references: list[str]) -> dict[str, object]:
+def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, object]:
     """F1 of ROUGE-1, ROUGE-2 and ROUGE-L in percent, each the mean over all summaries, and ``rouge_signature``.
 
     Only the letters a to z and digits count, so the text must be English. Sentences are found by sentencex, in outputs
@@ -38,14 +39,16 @@ def rouge(hypotheses: list[str], references: list[str]) -> dict[str, object]:
 
     Args:
         hypotheses: one summary each.
-        references: as many.
+        references: one or several sets, each with as many; of several the one with the highest F1 counts.
 
     Raises:
         ValueError: if a library is not installed.
     """
-    score = scorer().score
-    pairs = zip(references, hypotheses, strict=True)
-    scores = [score(*(sentence_lines(text) for text in pair)) for pair in pairs]
+    score = scorer().score_multi
+    scores = [
+        score([sentence_lines(reference) for reference in several], sentence_lines(hypothesis))
+        for hypothesis, *several in zip(hypotheses, *references, strict=True)
+    ]
     result: dict[str, object] = {
         field: round(100 * fmean(each[name].fmeasure for each in scores), 2) for field, name in FIELDS.items()
     }

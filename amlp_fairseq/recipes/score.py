@@ -1,13 +1,16 @@
-"""Score the output of fairseq-generate against raw references, as one JSON object.
+"""Score outputs against raw references, as one JSON object.
 
-    amlp-fairseq score GENERATED REFERENCE [--language de] [--metric rouge|kytea]
+    amlp-fairseq score OUTPUTS REFERENCES [REFERENCES …] [--language CODE] [--metric rouge|kytea]
 
-GENERATED is what ``fairseq-generate`` printed (its D- lines are put back into input order, and each sentence must be
-there once), REFERENCE the raw text. ``amlp-fairseq evaluate`` does this and more.
+OUTPUTS has a line for each line of REFERENCES, as ``amlp-fairseq translate`` and ``evaluate`` (.hyp) write it; or it
+is what ``fairseq-generate`` printed: its D- lines are put back into input order, and each sentence must be there once.
+With several files of REFERENCES each line has several right answers. CODE is the target language's, in any standard
+(de, pt-BR, zho, zho_Hans): it chooses the tokeniser of BLEU. ``amlp-fairseq evaluate`` does this and more.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,11 +19,18 @@ from fairseq import checkpoint_utils
 from sacrebleu.metrics import BLEU, CHRF
 
 from amlp_fairseq.compat import parallel_text
+from amlp_fairseq.languages import language
+from amlp_fairseq.recipes.bleu import bleu_of
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.kytea import kytea_bleu
 from amlp_fairseq.recipes.metrics import DEFAULT, OF_OUTPUTS
 from amlp_fairseq.recipes.rouge import rouge
 from amlp_fairseq.usage import command_parser
+
+#: Sets of references, each with one for each output.
+References = Sequence[Sequence[str]]
+#: What a file of outputs may be.
+FORMS = ("auto", "lines", "fairseq")
 
 
 def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
@@ -44,99 +54,95 @@ def read_references(path: Path) -> list[str]:
 
 
 def hypotheses_of(generated: str, sentences: int) -> list[str]:
-    """The detokenised hypotheses of all sentences, in input order.
+    """The hypotheses of all sentences in an output of fairseq-generate, in input order: detokenised (D- lines), unless
+    it has H- lines only.
 
     Raises:
         ValueError: if a sentence has no output, or an output no sentence.
     """
-    outputs = lines_by_sentence(generated, "D")
+    outputs = lines_by_sentence(generated, "D") or lines_by_sentence(generated, "H")
     if outputs.keys() != set(range(sentences)):
         odd = sorted(outputs.keys() ^ set(range(sentences)))
         raise ValueError(f"{len(outputs)} outputs for {sentences} references; missing or unexpected: {odd[:10]}")
     return [outputs[i][1] if len(outputs[i]) > 1 else "" for i in range(sentences)]
 
 
-#: Languages without spaces between words for which sacreBLEU has no tokeniser: Khmer, Lao, Burmese, Thai.
-WITHOUT_SPACES = ("km", "lo", "my", "th")
-
-
-def bleu_of(language: str) -> BLEU:
-    """sacreBLEU's BLEU, of text as its tokeniser for a language splits it, or of characters.
+def outputs_of(text: str, sentences: int, form: str = "auto") -> list[str]:
+    """The outputs of all sentences, in input order.
 
     Args:
-        language: the target language, such as ``de`` or ``zh-CN``.
+        text: a line for each sentence, or an output of fairseq-generate.
+        sentences: how many there are.
+        form: of ``FORMS``; ``auto``: fairseq's if it has lines like ``D-0`` or ``H-0``.
 
     Raises:
-        ValueError: if the tokeniser's libraries are not installed, those of Japanese and Korean.
+        ValueError: if there are more or fewer outputs, or it could be either.
     """
-    language = re.split("[-_]", language.lower())[0]
-    try:
-        return BLEU(tokenize="char") if language in WITHOUT_SPACES else BLEU(trg_lang=language)
-    except RuntimeError:
-        install = f'pip install "sacrebleu[{language}]"'
-        raise ValueError(f"BLEU of {language!r} needs sacreBLEU's tokeniser for it: {install}") from None
+    lines = text.removesuffix("\n").split("\n") if text else []
+    numbers = (lines_by_sentence(text, "D") or lines_by_sentence(text, "H")).keys()
+    if form == "auto" and numbers and len(lines) == sentences and numbers != set(range(sentences)):
+        raise ValueError(
+            f"{len(numbers)} of {sentences} lines begin as those of fairseq-generate: say --format lines or "
+            "--format fairseq"
+        )
+    if form == "fairseq" or (form == "auto" and numbers):
+        return hypotheses_of(text, sentences)
+    if len(lines) != sentences:
+        raise ValueError(f"{len(lines)} lines for {sentences} references, and none like D-0 of fairseq-generate")
+    return lines
 
 
-def tokenised_bleu(hypotheses: list[str], references: list[str], language: str, split_compounds: bool) -> float:
+def tokenised_bleu(hypotheses: list[str], references: References, code: str, split_compounds: bool) -> float:
     """BLEU as multi-bleu.perl computes it, of text as the Moses tokeniser splits it.
 
     ``split_compounds``: words with hyphens are split as well, as for WMT14 En-De since Vaswani et al. (2017).
     """
-    tokenise = sacremoses.MosesTokenizer(lang=language).tokenize
-    texts = [[tokenise(line, return_str=True, escape=False) for line in text] for text in (hypotheses, references)]
+    tokenise = sacremoses.MosesTokenizer(lang=language(code).code).tokenize
+    texts = [[tokenise(line, return_str=True, escape=False) for line in text] for text in (hypotheses, *references)]
     if split_compounds:
         texts = [[re.sub(r"(\S)-(?=\S)", r"\1 ##AT##-##AT## ", line) for line in text] for text in texts]
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    return round(metric.corpus_score(texts[0], [texts[1]]).score, 2)
+    return round(metric.corpus_score(texts[0], texts[1:]).score, 2)
 
 
-def translation_scores(hypotheses: list[str], references: list[str], language: str) -> dict[str, object]:
+def translation_scores(hypotheses: list[str], references: References, code: str) -> dict[str, object]:
     """``bleu`` (detokenised, sacreBLEU), ``chrf`` and signatures; of languages that the Moses tokeniser splits into
     words also ``tokenised_bleu`` and ``compound_split_bleu``."""
-    bleu = bleu_of(language)
-    scores: dict[str, object] = {"bleu": round(bleu.corpus_score(hypotheses, [references]).score, 2)}
+    bleu = bleu_of(code)
+    scores: dict[str, object] = {"bleu": round(bleu.corpus_score(hypotheses, references).score, 2)}
     signature = scores["bleu_signature"] = str(bleu.get_signature())
     if "|tok:13a|" in signature:
-        scores["tokenised_bleu"] = tokenised_bleu(hypotheses, references, language, split_compounds=False)
-        scores["compound_split_bleu"] = tokenised_bleu(hypotheses, references, language, split_compounds=True)
+        scores["tokenised_bleu"] = tokenised_bleu(hypotheses, references, code, split_compounds=False)
+        scores["compound_split_bleu"] = tokenised_bleu(hypotheses, references, code, split_compounds=True)
     return scores | chrf(hypotheses, references)
 
 
-def chrf(hypotheses: list[str], references: list[str]) -> dict[str, object]:
+def chrf(hypotheses: list[str], references: References) -> dict[str, object]:
     """``chrf`` (sacreBLEU) and its signature."""
     metric = CHRF()
-    value = round(metric.corpus_score(hypotheses, [references]).score, 2)
+    value = round(metric.corpus_score(hypotheses, references).score, 2)
     return {"chrf": value, "chrf_signature": str(metric.get_signature())}
 
 
 def score(
-    generated: str,
-    references: list[str],
-    language: str = "de",
-    metric: str = DEFAULT,
-    word_by_word: bool = False,
+    hypotheses: list[str], references: References, language: str = "de", metric: str = DEFAULT
 ) -> dict[str, object]:
-    """What ``metric`` says of the outputs, counts of faulty ones, decoder steps and milliseconds per sentence.
+    """What ``metric`` says of outputs, and counts of faulty ones.
 
     Args:
-        generated: what fairseq-generate printed.
-        references: raw text, one sentence or summary each.
-        language: the target language.
+        hypotheses: one for each sentence.
+        references: raw text, one or several sets, each with a sentence or summary for each output.
+        language: the target language, as :func:`bleu.bleu_of` takes it.
         metric: ``bleu`` for the three kinds of BLEU that papers report and chrF, ``rouge`` for ROUGE of English text,
             ``kytea`` for BLEU of Japanese on words as KyTea finds them and chrF.
-        word_by_word: whether a decoder call wrote each word and the end symbol, as in fairseq's own search, which
-            prints no steps.
 
     Returns:
-        the fields of ``translation_scores``, ``rouge`` or ``kytea_bleu``, ``sentences``, ``empty_outputs``,
-        ``repeated_words`` (equal to the word before), and as far as the output has them ``steps_per_sentence`` and
-        ``milliseconds_per_sentence``.
+        the fields of ``translation_scores``, ``rouge`` or ``kytea_bleu``, ``sentences``, ``empty_outputs`` and
+        ``repeated_words`` (equal to the word before).
 
     Raises:
-        ValueError: if a sentence has no output, or an output no sentence; if a library of the metric, or of its
-            tokeniser, is not installed.
+        ValueError: if a library of the metric, or of its tokeniser, is not installed.
     """
-    hypotheses = hypotheses_of(generated, len(references))
     if metric == "rouge":
         scores = rouge(hypotheses, references)
     elif metric == "kytea":
@@ -144,12 +150,23 @@ def score(
     else:
         scores = translation_scores(hypotheses, references, language)
     words = [hypothesis.split() for hypothesis in hypotheses]
-    result: dict[str, object] = {
+    return {
         **scores,
-        "sentences": len(references),
+        "sentences": len(hypotheses),
         "empty_outputs": sum(not each for each in words),
         "repeated_words": sum(one == other for each in words for one, other in pairwise(each)),
     }
+
+
+def costs(generated: str, word_by_word: bool = False) -> dict[str, object]:
+    """``steps_per_sentence`` and ``milliseconds_per_sentence``, as far as an output of fairseq-generate has them.
+
+    Args:
+        generated: what it printed.
+        word_by_word: whether a decoder call wrote each word and the end symbol, as in fairseq's own search, which
+            prints no steps.
+    """
+    result: dict[str, object] = {}
     steps = [int(fields[0]) for fields in lines_by_sentence(generated, "I").values()]
     if not steps and word_by_word:
         steps = [len(fields[0].split()) for fields in lines_by_sentence(generated, "P").values()]
@@ -177,16 +194,25 @@ def describe(checkpoint: Path, data: Path) -> dict[str, object]:
 
 def main() -> None:
     parser = command_parser("score", __doc__)
-    parser.add_argument("generated", type=Path, help="output of fairseq-generate")
-    parser.add_argument("reference", type=Path, help="raw references, one sentence per line")
-    parser.add_argument("--language", default="de", help="of the target, for its tokenisation")
+    parser.add_argument("outputs", metavar="OUTPUTS", type=Path, help="lines, or what fairseq-generate printed")
+    parser.add_argument("references", metavar="REFERENCES", type=Path, nargs="+", help="raw text, a sentence a line")
+    parser.add_argument("--language", metavar="CODE", default="de", help="of the target (default: %(default)s)")
     parser.add_argument(
         "--metric", choices=OF_OUTPUTS, default=DEFAULT, help="rouge for English summaries, kytea for Japanese"
     )
+    parser.add_argument("--format", choices=FORMS, default="auto", help="of OUTPUTS (default: %(default)s)")
     args = parser.parse_args()
-    generated, references = parallel_text.read(args.generated), read_references(args.reference)
-    result = score(generated, references, args.language, args.metric)
-    print(json.dumps(result | environment(), ensure_ascii=False))
+    text, references = parallel_text.read(args.outputs), [read_references(path) for path in args.references]
+    for path, each in zip(args.references, references, strict=True):
+        if len(each) != len(references[0]):
+            counts = f"{len(each)} lines, {args.references[0]} {len(references[0])}"
+            raise ValueError(f"REFERENCES {path} has {counts}: each has a line for each output")
+    try:
+        hypotheses = outputs_of(text, len(references[0]), args.format)
+    except ValueError as error:
+        raise ValueError(f"OUTPUTS {args.outputs}: {error}") from None
+    result = score(hypotheses, references, args.language, args.metric)
+    print(json.dumps(result | costs(text) | environment(), ensure_ascii=False))
 
 
 if __name__ == "__main__":

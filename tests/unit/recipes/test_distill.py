@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import torch
 from fairseq.data import Dictionary, data_utils
 
 from amlp_fairseq.recipes import distill, shards
+from amlp_fairseq.recipes.config import load
+from amlp_fairseq.recipes.config import save as save_recipe
 
 pytestmark = pytest.mark.xdist_group("distill")  # one process trains the teacher
 
@@ -159,6 +162,64 @@ def test_the_folder_of_a_model_is_a_teacher(teacher: Path, distilled: Path, tmp_
     }
 
 
+def test_the_engine_is_the_plugins_unless_asked_for(teacher: Path, distilled: Path, tmp_path: Path) -> None:
+    """fairseq's writes the same bytes, here from the folder of the training."""
+    words = [teacher, teacher / "data", tmp_path / "out", "--max-ratio", "1", "--shards", "1", *OPTIONS]
+    printed = commands.run("amlp_fairseq.recipes.distill", *words, "--engine", "fairseq")
+    assert f"TEACHER {teacher} is checkpoint_best.pt" in printed or f"{teacher} is checkpoint_last.pt" in printed
+    for name in TRAINING:
+        assert (tmp_path / "out" / name).read_bytes() == (distilled / name).read_bytes()
+    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in (distilled, tmp_path / "out")]
+    assert [manifest["engine"] for manifest in manifests] == ["amlp-fairseq", "fairseq"]
+    tasks = [manifest["options"][manifest["options"].index("--task") + 1 :][:1] for manifest in manifests[:1]]
+    assert tasks == [["translation_interleaved"]]
+
+
+MODELS = commands.ROOT / "examples/models"
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "expected"),
+    [
+        ("ar", "amlp-fairseq", "--task translation_interleaved --num-directions 1"),
+        ("ar", "fairseq", "--task translation"),
+        ("ibdecoder", "amlp-fairseq", "--task translation_interleaved --length-penalty gnmt"),
+        (
+            "ibdecoder_sa",
+            "amlp-fairseq",
+            "--task translation_interleaved --words-per-direction 2 --length-penalty gnmt --words-behind-end count",
+        ),
+        ("cmlmc", "amlp-fairseq", "--task translation_cmlmc"),
+    ],
+)
+def test_the_task_of_a_model_folder_needs_no_option(name: str, engine: str, expected: str) -> None:
+    assert " ".join(distill.decoding_task([MODELS / name], engine)) == expected
+
+
+def test_models_that_no_single_search_decodes() -> None:
+    with pytest.raises(ValueError, match=r"ar decodes with --task translation_interleaved --num-directions 1, .*cmlmc"):
+        distill.decoding_task([MODELS / "ar", MODELS / "cmlmc"], "amlp-fairseq")
+    for name in ("ibdecoder", "cmlmc"):
+        with pytest.raises(ValueError, match="--engine fairseq: fairseq's search does not decode a model of --task"):
+            distill.decoding_task([MODELS / name], "fairseq")
+
+
+def test_the_folder_of_a_training_is_its_average(teacher: Path, tmp_path: Path) -> None:
+    """Of the checkpoints that its recipe names, made if it is not there."""
+    state = torch.load(teacher / "checkpoint_last.pt", weights_only=True)
+    for number in (1, 2, 3):
+        weights = {name: torch.full_like(weight, number) for name, weight in state["model"].items()}
+        torch.save({**state, "model": weights}, tmp_path / f"checkpoint{number}.pt")
+    torch.save(state, tmp_path / "checkpoint_last.pt")
+    recipe = load("transformer", "embedded", "embedded")
+    save_recipe(replace(recipe, averages=[("last-epochs", 2)]), tmp_path / "recipe.yaml")
+    assert distill.existing("TEACHER", str(tmp_path)) == [tmp_path / "average.pt"]
+    averaged = torch.load(tmp_path / "average.pt", weights_only=True)["model"]
+    assert all(bool((weight == 2.5).all()) for weight in averaged.values() if weight.is_floating_point())
+    (tmp_path / "checkpoint3.pt").unlink()
+    assert distill.existing("TEACHER", f"{tmp_path}:{tmp_path}") == [tmp_path / "average.pt"] * 2
+
+
 def test_another_model_may_choose_the_targets(teacher: Path, tmp_path: Path) -> None:
     other = torch.load(teacher / "checkpoint_last.pt", weights_only=False)
     torch.manual_seed(1)
@@ -167,10 +228,10 @@ def test_another_model_may_choose_the_targets(teacher: Path, tmp_path: Path) -> 
             tensor.add_(0.2 * torch.randn_like(tensor))
     torch.save(other, tmp_path / "other.pt")
     search = ["--task", "translation_interleaved", "--num-directions", "1", "--beam", "4"]
-    chosen = [*search, "--rescore-path", tmp_path / "other.pt"]
-    words = [teacher / "checkpoint_last.pt", teacher / "data", tmp_path / "out", "--max-ratio", "99"]
+    chosen = ["--rescore-path", tmp_path / "other.pt"]
+    words = [teacher / "checkpoint_last.pt", teacher / "data", tmp_path / "out", "--max-ratio", "99", "--beam", "4"]
     commands.run("amlp_fairseq.recipes.distill", *words, *chosen, *OPTIONS)
-    hypotheses = translations(teacher / "data", teacher, *chosen)
+    hypotheses = translations(teacher / "data", teacher, *search, *chosen)
     expected = [[*hypotheses[i], 2] for i, source in enumerate(sentences(teacher / "data", "src")) if len(source) > 1]
     assert sentences(tmp_path / "out", "tgt") == expected
     assert hypotheses != translations(teacher / "data", teacher, *search)
@@ -290,7 +351,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
         ("checkpoint_last.pt data", "the following arguments are required: OUT"),
         ("nothing.pt data new", "TEACHER nothing.pt does not exist"),
         ("checkpoint_last.pt:nothing.pt data new", "TEACHER nothing.pt does not exist"),
-        ("data data new", "TEACHER data is neither a checkpoint nor the folder of a model"),
+        ("data data new", "TEACHER data is neither a checkpoint nor the folder of a training or of a"),
         ("checkpoint_last.pt data/raw new", "DATA data/raw has no training data"),
         ("checkpoint_last.pt data data/raw", "OUT data/raw exists"),
         ("checkpoint_last.pt data new --shards 0", "--shards: '0': a number from 1 is needed"),
@@ -307,6 +368,7 @@ def test_killed_and_resumed_gives_the_same_bytes(
         ),
         ("checkpoint_last.pt data data/new", "OUT data/new is in DATA data, all files of which are copied"),
         ("checkpoint_last.pt data new --task nonsense", "nonsense"),
+        ("checkpoint_last.pt data new --sampling", "--sampling: only fairseq's own search has it (--engine fairseq)"),
         ("checkpoint_last.pt data new --reverse nothing.pt", "--reverse nothing.pt does not exist"),
         (
             "checkpoint_last.pt data new --reverse checkpoint_last.pt",
@@ -346,7 +408,7 @@ def test_a_teacher_that_fails_leaves_no_data(teacher: Path, tmp_path: Path, caps
     damaged, words = tmp_path / "damaged.pt", [teacher / "data", tmp_path / "out", *OPTIONS]
     damaged.write_text("no checkpoint")
     assert "damaged.pt is refused" in refusal(capsys, damaged, *words)
-    message = refusal(capsys, teacher / "checkpoint_last.pt", *words, "--lm-path", damaged)
+    message = refusal(capsys, teacher / "checkpoint_last.pt", *words, "--lm-path", damaged, "--engine", "fairseq")
     assert "status 1" in message
     assert "damaged.pt is refused" in message
     assert not (tmp_path / "out").exists()

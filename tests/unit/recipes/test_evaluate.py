@@ -183,6 +183,47 @@ def test_another_model_chooses(trained: Path, tmp_path: Path) -> None:
     assert stored.splitlines() == [fields[1] for _, fields in sorted(commands.lines(by_hand, "H").items())]
 
 
+def test_one_search_decodes_all_systems(trained: Path, tmp_path: Path) -> None:
+    """A Transformer of fairseq gets its words, scores and calls from the plugin's search; fairseq's own, which is asked
+    for, and fairseq-generate without the plugin say the same."""
+    row = {
+        **{"base": "row", "task": {"task": "translation"}, "train": {"arch": "transformer_tiny", "max-epoch": 20}},
+        **{"generate": {"beam 2": {"beam": 3, "lenpen": 0.3, "print-step": None}, "greedy": {"beam": 1}}},
+        "tune-lenpen": None,
+    }
+    (trained / "stock.yaml").write_text(yaml.safe_dump(row), encoding="utf-8")
+    data, folder, found = trained / "data", tmp_path / "stock", tmp_path / "results.jsonl"
+    named = ["--row", trained / "stock.yaml", "--scale", trained / "tiny.yaml", "--cpu"]
+    commands.run("amlp_fairseq.recipes.train", data, *named, "--save-dir", folder)
+    texts = []
+    for engine, task in (("amlp-fairseq", "translation_interleaved"), ("fairseq", "translation")):
+        printed = commands.run(
+            "amlp_fairseq.recipes.evaluate", folder, data, *named[-1:], "--results", found, "--engine", engine
+        )
+        assert printed.count(f"--task {task} ") == 2
+        texts.append([(folder / f"generated.test.{way}.hyp").read_text("utf-8") for way in ("beam-2", "greedy")])
+    assert texts[0] == texts[1]
+    results = read_results(found)
+    assert [line["engine"] for line in results] == ["amlp-fairseq"] * 2 + ["fairseq"] * 2
+    ways = ["beam 2", "greedy", "beam 2, fairseq's search", "greedy, fairseq's search"]
+    assert [line["decoding"] for line in results] == ways
+    for ours, theirs in zip(results[:2], results[2:], strict=True):
+        for name in ("bleu", "chrf", "steps_per_sentence", "sentences", "options"):
+            assert ours[name] == theirs[name]
+    for text, words in zip(texts[0], (["--beam", "3", "--lenpen", "0.3"], ["--beam", "1"]), strict=True):
+        by_hand = commands.run(
+            *("fairseq_cli.generate", data, "--path", folder / "average.pt", "--batch-size", "1", "--cpu", *words),
+            *("--required-batch-size-multiple", "1"),
+        )
+        assert text.splitlines() == [fields[1] for _, fields in sorted(commands.lines(by_hand, "H").items())]
+    assert len(set(texts[0][0].splitlines())) > 3  # it has learned something
+    refused = commands.run("amlp_fairseq.recipes.evaluate", folder, data, "--cpu", "--sampling", check=False)
+    assert "--sampling: only fairseq's own search has it (--engine fairseq)" in refused
+    assert "--engine fairseq: fairseq's search does not decode a model of --task translation_interleaved" in evaluate(
+        trained, "--engine", "fairseq", check=False
+    )
+
+
 def test_fewer_checkpoints_than_wanted(trained: Path, tmp_path: Path) -> None:
     """All that there are, and the result says how many; without any it is an error. DATA may have moved since the
     training."""

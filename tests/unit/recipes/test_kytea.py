@@ -47,11 +47,11 @@ def characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_words_are_those_of_the_model(characters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words of one character are those of sacreBLEU's tokeniser for characters."""
-    result = kytea_bleu(HYPOTHESES, REFERENCES)
+    result = kytea_bleu(HYPOTHESES, [REFERENCES])
     plain = [["".join(line.split()) for line in text] for text in (HYPOTHESES, REFERENCES)]
     oracle = sacrebleu.BLEU(tokenize="char", smooth_method="none").corpus_score(plain[0], [plain[1]])
     assert 20 < result["kytea_bleu"] == round(oracle.score, 2) < 90
-    assert kytea_bleu(plain[0], REFERENCES) == result
+    assert kytea_bleu(plain[0], [REFERENCES]) == result
     checksum = hashlib.sha256(characters.read_bytes()).hexdigest()[:12]
     assert re.fullmatch(
         rf"nrefs:1\|case:mixed\|.*tok:none\|smooth:none\|.*\|kytea:[\d.]+\|model:{checksum}", result["kytea_signature"]
@@ -60,7 +60,7 @@ def test_words_are_those_of_the_model(characters: Path, monkeypatch: pytest.Monk
     lines = characters.with_name("lines.txt")
     write_model(lines, -1)
     monkeypatch.setenv("KYTEA_MODEL", str(lines))
-    assert kytea_bleu(HYPOTHESES, REFERENCES)["kytea_bleu"] == 0  # a line that is one word has no pair of words
+    assert kytea_bleu(HYPOTHESES, [REFERENCES])["kytea_bleu"] == 0  # a line that is one word has no pair of words
 
 
 def test_what_is_missing_is_named_before_anything_is_decoded(
@@ -107,6 +107,6 @@ def test_from_the_files_to_the_score(
     capsys.readouterr()
     commands.call(score, monkeypatch, tmp_path / "generated", folder / "raw/test.ja", metric="kytea")
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert result["kytea_bleu"] == kytea_bleu(REFERENCES, HYPOTHESES)["kytea_bleu"] > 0
+    assert result["kytea_bleu"] == kytea_bleu(REFERENCES, [HYPOTHESES])["kytea_bleu"] > 0
     assert {"kytea_signature", "chrf", "chrf_signature"} <= result.keys()
     assert not {"bleu", "tokenised_bleu", "compound_split_bleu"} & result.keys()

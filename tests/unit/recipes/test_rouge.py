@@ -38,19 +38,19 @@ BY_HAND = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name: str) -> None:
     reference, hypothesis, *expected = BY_HAND[name]
-    found = rouge([hypothesis], [reference])
+    found = rouge([hypothesis], [[reference]])
     assert [found[field] for field in ("rouge_1", "rouge_2", "rouge_l")] == expected
 
 
 def test_summaries_count_alike_whatever_their_length() -> None:
     """The mean of 100, 40 and 0, not what all words together give."""
     pairs = [BY_HAND[name][:2] for name in ("surface", "clipped", "empty")]
-    found = rouge([pair[1] for pair in pairs], [pair[0] for pair in pairs])
+    found = rouge([pair[1] for pair in pairs], [[pair[0] for pair in pairs]])
     assert (found["rouge_1"], found["rouge_l"]) == (46.67, 46.67)
 
 
 def test_the_signature_names_library_and_settings() -> None:
-    signature = str(rouge(["a"], ["a"])["rouge_signature"])
+    signature = str(rouge(["a"], [["a"]])["rouge_signature"])
     assert signature.startswith("f1|stemmer:porter|l:summary|sentences:sentencex ")
     assert signature.endswith("|version:rouge-score 0.1.2")
 
@@ -74,4 +74,4 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ValueError, match=r'ROUGE needs rouge-score and sentencex .*pip install "amlp-fairseq\[rouge\]"'
     ):
-        rouge(["a"], ["a"])
+        rouge(["a"], [["a"]])

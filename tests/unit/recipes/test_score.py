@@ -7,10 +7,13 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 import sacrebleu
+import sentencepiece
 
+from amlp_fairseq.recipes import bleu
 from amlp_fairseq.recipes import score as module
 
 REFERENCES = [
@@ -40,8 +43,12 @@ def generated(hypotheses: list[str], order: list[int] | None = None, steps: list
     return "\n".join(found) + "\n"
 
 
-def score(output: str, references: list[str] = REFERENCES, **options: Any) -> dict[str, Any]:
-    return module.score(output, references, **options)
+def score(
+    output: str, references: list[str] = REFERENCES, word_by_word: bool = False, **options: Any
+) -> dict[str, Any]:
+    """All that the command finds in an output of fairseq-generate."""
+    hypotheses = module.outputs_of(output, len(references), "fairseq")
+    return module.score(hypotheses, [references], **options) | module.costs(output, word_by_word)
 
 
 def test_numbers_are_sacrebleus() -> None:
@@ -72,7 +79,7 @@ def test_tokenised_and_compound_split_bleu(hypothesis: str, reference: str, toke
     assert result["compound_split_bleu"] == pytest.approx(split, abs=0.01)
 
 
-@pytest.mark.parametrize("language", ["zh", "zh-CN", "ZH_tw"])
+@pytest.mark.parametrize("language", ["zh", "zh-CN", "ZH_tw", "zho_Hans", "cmn", "zh-Hant-HK", "yue_Hant"])
 def test_chinese_has_no_spaces(language: str) -> None:
     """One of 12 characters differs, the seventh: precisions 11/12, 9/11, 7/10, 5/9."""
     result = score(generated(["我昨天在大学看书学习了。"]), ["我昨天在大学读书学习了。"], language=language)
@@ -81,18 +88,79 @@ def test_chinese_has_no_spaces(language: str) -> None:
     assert not {"tokenised_bleu", "compound_split_bleu"} & result.keys()  # it would be one word
 
 
-def test_thai_is_counted_in_characters() -> None:
+@pytest.fixture
+def fresh_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which sacreBLEU looks for its model of pieces; there is no network."""
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    bleu._of_pieces.cache_clear()
+    yield tmp_path
+    bleu._of_pieces.cache_clear()
+
+
+def refuse(address: str, *_: object) -> None:
+    raise URLError(f"no way to {address}")
+
+
+@pytest.mark.parametrize("language", ["th", "tha_Thai", "tha"])
+def test_thai_is_counted_in_characters_without_a_network(
+    language: str, fresh_pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One of 9 characters differs, the last: precisions 8/9, 7/8, 6/7, 5/6."""
-    result = score(generated(["สวัสดีครบ"]), ["สวัสดีครก"], language="th")
+    result = score(generated(["สวัสดีครบ"]), ["สวัสดีครก"], language=language)
     assert result["bleu"] == pytest.approx(100 * (8 / 9 * 7 / 8 * 6 / 7 * 5 / 6) ** 0.25, abs=0.01)
     assert "|tok:char|" in result["bleu_signature"]
+    assert "BLEU is of characters" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("language", "library"), [("ja", "MeCab"), ("ko", "mecab_ko")])
-def test_a_tokeniser_that_is_not_installed(language: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("language", ["mya_Mymr", "lo", "khm"])
+def test_languages_without_spaces_are_counted_in_pieces_of_flores(language: str, fresh_pieces: Path) -> None:
+    """Pieces of one character each, so that the number is that of characters."""
+    text = fresh_pieces / "text"
+    text.write_text("a b c d e f g h i j\n" * 20, encoding="utf-8")
+    options = {"vocab_size": 14, "model_type": "char", "character_coverage": 1.0}
+    (fresh_pieces / "models").mkdir()
+    model = fresh_pieces / "models/flores200sacrebleuspm"
+    sentencepiece.SentencePieceTrainer.train(input=str(text), model_prefix=str(model), minloglevel=2, **options)
+    model.with_suffix(".model").rename(model)
+    result = score(generated(["abcdefgh"]), ["abcdefgi"], language=language)
+    # "▁" and 8 characters, the last differs
+    assert result["bleu"] == pytest.approx(100 * (8 / 9 * 7 / 8 * 6 / 7 * 5 / 6) ** 0.25, abs=0.01)
+    assert "|tok:flores200|" in result["bleu_signature"]
+
+
+def test_words_are_those_of_the_language() -> None:
+    """Moses does not split off the full stop of a German ordinal number; of an English one it does."""
+    texts = generated(["Er kam am 3. Mai an ."]), ["Er kam am 3 . Mai an ."]
+    short = score(*texts, language="de")
+    assert score(*texts, language="deu_Latn") == score(*texts, language="de-DE") == short
+    assert score(*texts, language="en")["tokenised_bleu"] > short["tokenised_bleu"]
+
+
+@pytest.mark.parametrize(
+    ("code", "extra", "library"), [("ja", "ja", "MeCab"), ("jpn_Jpan", "ja", "MeCab"), ("kor", "ko", "mecab_ko")]
+)
+def test_a_tokeniser_that_is_not_installed(
+    code: str, extra: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=rf'sacreBLEU\'s tokeniser for it: pip install "sacrebleu\[{language}\]"'):
-        score(generated(HYPOTHESES), language=language)
+    with pytest.raises(ValueError, match=rf'sacreBLEU\'s tokeniser for it: pip install "sacrebleu\[{extra}\]"'):
+        score(generated(HYPOTHESES), language=code)
+
+
+def test_several_references() -> None:
+    """A line is right if one of them says it; with a second set of them, that is sacreBLEU's number for both."""
+    other = ["the cat sat on a mat .", "Two dogs ran .", "A man climbs .", "No one is here ."]
+    result = module.score(HYPOTHESES, [REFERENCES, other], "en")
+    assert result["bleu"] == round(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, other]).score, 2)
+    assert result["chrf"] == round(sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES, other]).score, 2)
+    assert str(result["bleu_signature"]).startswith("nrefs:2|")
+    assert module.score(HYPOTHESES, [REFERENCES, HYPOTHESES])["tokenised_bleu"] == 100
+    for metric, field in (("bleu", "tokenised_bleu"), ("rouge", "rouge_l")):
+        one, both = (
+            module.score(HYPOTHESES, sets, "en", metric)[field] for sets in ([REFERENCES], [REFERENCES, other])
+        )
+        assert both > one
 
 
 def test_what_is_wrong_with_outputs() -> None:
@@ -135,9 +203,35 @@ def test_each_sentence_must_be_there(order: list[int], references: int, complain
         score(generated(HYPOTHESES, order), REFERENCES[:references])
 
 
-def test_no_output_at_all() -> None:
-    with pytest.raises(ValueError, match="0 outputs for 4 references"):
-        score("Traceback (most recent call last):\n")
+@pytest.mark.parametrize(
+    ("text", "form", "complaint"),
+    [
+        ("Traceback (most recent call last):\n", "auto", "1 lines for 4 references"),
+        ("", "auto", "0 lines for 4 references"),
+        ("\n".join([*HYPOTHESES, "one more"]), "auto", "5 lines for 4 references"),
+        ("\n".join(HYPOTHESES), "fairseq", "0 outputs for 4 references"),
+        (generated(HYPOTHESES), "lines", "21 lines for 4 references"),
+        ("\n".join([*HYPOTHESES[:3], "D-7\tis a seat"]), "auto", "1 of 4 lines begin as those of fairseq-generate"),
+    ],
+)
+def test_outputs_that_do_not_fit(text: str, form: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        module.outputs_of(text, 4, form)
+
+
+def test_lines_as_translate_writes_them() -> None:
+    """Also an empty one, and one that looks like another format if it is said that there are lines."""
+    for lines in (HYPOTHESES, ["", *HYPOTHESES[:2], ""], [*HYPOTHESES[:3], "see S-1\tand D-1\t"]):
+        assert module.outputs_of("".join(line + "\n" for line in lines), 4) == lines
+    seat = [*HYPOTHESES[:3], "D-7\tis a seat"]
+    assert module.outputs_of("\n".join(seat), 4, "lines") == seat
+
+
+def test_lines_of_fairseq_alone() -> None:
+    """What ``grep ^D-`` or ``grep ^H-`` leaves of its output."""
+    for kind in "DH":
+        printed = [line for line in generated(HYPOTHESES, [2, 0, 3, 1]).splitlines() if line.startswith(kind)]
+        assert module.outputs_of("\n".join(printed), 4) == HYPOTHESES
 
 
 def test_first_of_several_hypotheses_counts() -> None:
@@ -189,6 +283,19 @@ def test_time_per_sentence(line: str, milliseconds: float) -> None:
 
 def test_no_time_where_none_is_logged() -> None:
     assert "milliseconds_per_sentence" not in score(generated(HYPOTHESES))
+
+
+def test_command_scores_lines_against_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.txt").write_text("".join(line + "\n" for line in HYPOTHESES), encoding="utf-8")
+    texts = ("".join(line + "\n" for line in each) for each in (HYPOTHESES, REFERENCES))
+    run_main(tmp_path, *texts, monkeypatch, str(tmp_path / "other.txt"))
+    result = json.loads(capsys.readouterr().out)
+    assert (result["bleu"], result["sentences"]) == (100, 4)
+    (tmp_path / "other.txt").write_text("one line\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^REFERENCES .*other\.txt has 1 lines, .*reference\.txt 4: each has a line"):
+        module.main()
 
 
 def run_main(folder: Path, output: str, references: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
