@@ -26,12 +26,14 @@ Box = tuple[float, float, float, float]
 
 
 class Point(NamedTuple):
-    """One way of decoding: what it costs, its BLEU or other score, and whether its training targets were distilled."""
+    """One way of decoding a model: what it costs, its BLEU or other score, whether its training targets were distilled,
+    and the name of the model, if it is another one than the point's."""
 
     cost: float
     bleu: float
     name: str
     distilled: bool = False
+    model: str = ""
 
 
 def node(parent: Element, tag: str, text: object = None, **attributes: object) -> Element:

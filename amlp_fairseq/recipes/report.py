@@ -4,14 +4,16 @@
 
 Files are those that amlp-fairseq evaluate appends to (.jsonl), and those that benchmarks/decoding.py,
 benchmarks/length.py and benchmarks/ops.py write with --out (.json). The page has what is in them: BLEU or ROUGE against
-decoder calls and latency, tables beside the papers', decoding speed, and time and memory over the length. It loads
-nothing from anywhere. An older page is replaced.
+decoder calls and latency, decoding speed, time and memory over the length, and of corpora of configs/data tables beside
+the papers'. Latencies are compared within one engine, the plugin's search or fairseq's. It loads nothing from anywhere.
+An older page is replaced.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
@@ -20,7 +22,9 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from amlp_fairseq.recipes.charts import Point, frontier, lines, node, number, scatter
+from amlp_fairseq.recipes.config import names
 from amlp_fairseq.recipes.decoding_times import add_speedups, ended_early, way
+from amlp_fairseq.recipes.engine import OURS, engine_of
 from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.results import read_results
 from amlp_fairseq.recipes.tables import Key, Results
@@ -46,6 +50,7 @@ FIELDS = {
 TIMES = "\N{MULTIPLICATION SIGN}"
 LATENCY = "milliseconds a sentence"
 CALLS = "decoder calls a sentence"
+LATENCY_FIELD, CALLS_FIELD = "milliseconds_per_sentence", "steps_per_sentence"
 
 Json = dict[str, Any]
 
@@ -132,22 +137,32 @@ def _results(card: Element, results: Results) -> None:
     """What ``amlp-fairseq evaluate`` has found on one corpus at one scale."""
     split = "test" if any(key.split == "test" for key in results.groups) else "valid"
     keys = [key for key in results.groups if key.split == split]
-    for cost, field, source in (
-        (CALLS, "steps_per_sentence", "Means over seeds"),
-        (LATENCY, "milliseconds_per_sentence", "Means over seeds; by the timer of fairseq, without warm-up"),
-    ):
-        points = [
-            Point(_mean(results.groups[key], field), results.mean(key) or 0.0, _name(key), key.distilled)
-            for key in keys
-        ]
-        _frontier(card, points, cost, f"{source}, {split} set.", results.metric.column)
-    _orderings(card, results)
-    _papers(card, results)
+    models = _models(keys)
+    engine, others = _compared_engine([line for key in keys for line in results.groups[key]])
+    timer = f"Means over seeds, decoded by {engine}; by the timer of fairseq, without warm-up"
+    for cost, field, source in ((CALLS, CALLS_FIELD, "Means over seeds"), (LATENCY, LATENCY_FIELD, timer)):
+        points = []
+        for key in keys:
+            group = results.groups[key]
+            if field == LATENCY_FIELD:
+                group = [line for line in group if engine_of(line) == engine]
+            name = f"{models[key]} ({key.decoding})"
+            points.append(Point(_mean(group, field), results.mean(key) or 0.0, name, key.distilled, models[key]))
+        caption = f"{source}, {split} set."
+        if others and field == LATENCY_FIELD:
+            caption += f" Latencies of {' and '.join(others)} are another program's, and stand in the table only."
+        _frontier(card, points, cost, caption, results.metric.column)
+    if results.data in names("data"):  # not one's own
+        _orderings(card, results)
+        _papers(card, results)
+    timed = any(_is_number(line.get(LATENCY_FIELD)) for line in results.lines)
     columns = ["configuration", "targets", "decoding", "split", *results.metric.columns]
-    columns += ["calls", "ms", "parameters", "updates"]
+    columns += ["calls", "ms", *["engine"] * timed, "parameters", "updates"]
     rows = []
     for key, group in sorted(results.groups.items()):
-        costs = [_mean(group, name) for name in ("steps_per_sentence", "milliseconds_per_sentence")]
+        newest = engine_of(group[-1])
+        same = [line for line in group if engine_of(line) == newest]
+        costs = [_mean(group, CALLS_FIELD), _mean(same, LATENCY_FIELD)]
         size = _mean(group[-1:], "parameters")
         rows.append(
             [
@@ -159,6 +174,7 @@ def _results(card: Element, results: Results) -> None:
                     for name in results.metric.columns.values()
                 ),
                 *(_two_digits(cost) for cost in costs),
+                *[newest] * timed,
                 "—" if math.isnan(size) else f"{size / 1e6:.2f}M",
                 str(group[-1]["updates"]),
             ]
@@ -193,9 +209,11 @@ def _frontier(card: Element, points: Sequence[Point], cost: str, caption: str, s
 
 
 def trade(points: Sequence[Point], cost: str, score: str = "BLEU") -> str:
-    """The finding of a frontier: what half of a cost costs in BLEU, or another score."""
+    """The finding of a frontier: what half of a cost costs in BLEU, or another score. One model is not ranked."""
     best = max(points, key=lambda point: (point.bleu, -point.cost))
     cost = cost.partition(" a ")[0]
+    if len({point.model or point.name for point in points}) == 1:
+        return f"{best.model or best.name}: {score} and {cost} of {len(points)} ways of decoding"
     if best == frontier(points)[0]:
         return f"{best.name} is the best, and nothing takes fewer {cost}"
     cheaper = [point for point in points if point.cost <= best.cost / 2]
@@ -245,7 +263,7 @@ def _decoding(card: Element, result: Json) -> None:
     if note := ended_early(result):
         node(card, "p", f"{note}.", class_="soft")
     points = [
-        Point(row["ms_percentiles"][1], row["bleu"], _way(row, chosen), "distilled" in row["system"])
+        Point(row["ms_percentiles"][1], row["bleu"], _way(row, chosen), "distilled" in row["system"], row["system"])
         for row in chosen
         if "bleu" in row
     ]
@@ -258,9 +276,14 @@ def _decoding(card: Element, result: Json) -> None:
     for row in sorted(chosen, key=lambda row: row["ms_percentiles"][1]):
         systems.setdefault(row["system"], []).append(row)
     fastest = min(chosen, key=lambda row: row["ms_percentiles"][1])
-    title = f"{_way(fastest, chosen)} is the fastest: {number(fastest['ms_percentiles'][1])} {latency}"
-    if compared:
+    ranked = " is the fastest" if len(chosen) > 1 else ""
+    title = f"{_way(fastest, chosen)}{ranked}: {number(fastest['ms_percentiles'][1])} {latency}"
+    programs = {row["system"]: _program(row["system"]) for row in chosen}
+    if compared and ranked:
         title += f", {number(fastest['speedup'])} times as fast as {baseline}"
+        base = next(row["system"] for row in chosen if way(row) == baseline)
+        if programs[base] != programs[fastest["system"]]:
+            title += f" by {programs[base] or 'the plugin'}"
     figure = _figure(card, title)
     key = node(figure, "p", class_="key")
     precisions = list(dict.fromkeys(row["precision"] for row in chosen))
@@ -281,7 +304,11 @@ def _decoding(card: Element, result: Json) -> None:
             node(bar, "b", f"{number(ms)} ms")
             node(bar, "small", f"{number(row['speedup'])}{TIMES}" if compared else "")
     speed = f" and speed-up over {baseline}, the median over batches" if compared else ""
-    node(figure, "figcaption", f"Median latency at batch size {smallest}{speed}, fastest first. {_made(result)}")
+    caption = f"Median latency at batch size {smallest}{speed}, fastest first."
+    for program in sorted({*programs.values()} - {""}):
+        own = ", ".join(sorted(system for system in programs if programs[system] == program))
+        caption += f" Decoded by {program}: {own}; beside others this compares programs, not models."
+    node(figure, "figcaption", f"{caption} {_made(result)}")
     sizes = sorted({row["batch"] for row in rows})
     if len(sizes) > 1:
         found: dict[str, dict[int, str]] = {}
@@ -298,10 +325,9 @@ def _length(card: Element, result: Json) -> None:
     ends = {name: values[longest] for name, values in times.items() if longest in values}
     fast = min(ends, key=lambda name: ends[name])
     other = "SDPA" if "SDPA" in ends and fast != "SDPA" else max(ends, key=lambda name: ends[name])
-    title = (
-        f"At {longest:,} positions {fast} takes {number(ends[fast])} ms, {other} {number(ends[other])}: "
-        f"{number(ends[other] / ends[fast])} times as long"
-    )
+    title = f"At {longest:,} positions {fast} takes {number(ends[fast])} ms"
+    if other != fast:
+        title += f", {other} {number(ends[other])}: {number(ends[other] / ends[fast])} times as long"
     figure = _figure(card, title)
     _over_positions(figure, LENGTH_COLOURS, {"forward ms": times, "forward MiB": memory})
     met = [
@@ -390,15 +416,40 @@ def _cells(text: str) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def _name(key: Key) -> str:
-    words = [key.system, key.options, "distilled" if key.distilled else ""]
-    return f"{' '.join(word for word in words if word)} ({key.decoding})"
+def _models(keys: Sequence[Key]) -> dict[Key, str]:
+    """The names of the models that are decoded. Of the options of its training a name has those that another training
+    of the same row on the same targets does not have."""
+    found = {}
+    for key in keys:
+        others = [set(_options(other)) for other in keys if other[:2] == key[:2]]
+        own = [option for option in _options(key) if not all(option in other for other in others)]
+        name = f"{key.system} distilled" if key.distilled else key.system
+        found[key] = f"{name} with {', '.join(option.removeprefix('--') for option in own)}" if own else name
+    return found
+
+
+def _options(key: Key) -> list[str]:
+    return [option for option in re.split(r" (?=--)", key.options) if option]
+
+
+def _compared_engine(lines: Sequence[Json]) -> tuple[str, list[str]]:
+    """The engine whose latencies are compared, the plugin's if it has any, and the others that have some."""
+    timed = sorted({engine_of(line) for line in lines if _is_number(line.get(LATENCY_FIELD))})
+    engine = OURS if OURS in timed or not timed else timed[0]
+    return engine, [other for other in timed if other != engine]
 
 
 def _way(row: Json, rows: Sequence[Json]) -> str:
     """The name of a way of decoding; its precision only where others have another one."""
     same = len({other["precision"] for other in rows}) == 1
     return f"{row['system']} ({row['decoding'] if same else row['precision'] + ', ' + row['decoding']})"
+
+
+def _program(system: str) -> str:
+    """What decodes a system of benchmarks/decoding.py, if it is not the plugin."""
+    if "ctranslate2" in system:
+        return "CTranslate2"
+    return "fairseq's own search" if system.split("-")[0] in ("transformer", "cmlm") else ""
 
 
 def _made(result: Json) -> str:

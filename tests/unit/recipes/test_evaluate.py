@@ -187,7 +187,7 @@ def test_one_search_decodes_all_systems(trained: Path, tmp_path: Path) -> None:
     """A Transformer of fairseq gets its words, scores and calls from the plugin's search; fairseq's own, which is asked
     for, and fairseq-generate without the plugin say the same."""
     row = {
-        **{"base": "row", "task": {"task": "translation"}, "train": {"arch": "transformer_tiny", "max-epoch": 20}},
+        **{"base": "row", "task": {"task": "translation"}, "train": {"arch": "transformer_tiny", "max-epoch": 40}},
         **{"generate": {"beam 2": {"beam": 3, "lenpen": 0.3, "print-step": None}, "greedy": {"beam": 1}}},
         "tune-lenpen": None,
     }
@@ -216,7 +216,7 @@ def test_one_search_decodes_all_systems(trained: Path, tmp_path: Path) -> None:
             *("--required-batch-size-multiple", "1"),
         )
         assert text.splitlines() == [fields[1] for _, fields in sorted(commands.lines(by_hand, "H").items())]
-    assert len(set(texts[0][0].splitlines())) > 3  # it has learned something
+    assert len(set(texts[0][0].splitlines())) > 3
     refused = commands.run("amlp_fairseq.recipes.evaluate", folder, data, "--cpu", "--sampling", check=False)
     assert "--sampling: only fairseq's own search has it (--engine fairseq)" in refused
     assert "--engine fairseq: fairseq's search does not decode a model of --task translation_interleaved" in evaluate(

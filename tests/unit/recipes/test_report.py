@@ -214,6 +214,66 @@ def test_the_finding(points: list[Point], says: str) -> None:
     assert report.trade(points, report.CALLS) == says
 
 
+def test_one_model_is_not_ranked() -> None:
+    points = [Point(2, 30, "a (greedy)", model="a"), Point(4, 31, "a (beam 4)", model="a")]
+    assert report.trade(points, report.CALLS) == "a: BLEU and decoder calls of 2 ways of decoding"
+
+
+def test_a_page_of_ones_own_corpus(tmp_path: Path) -> None:
+    """No ranking of the only model, no command line in a title, and nothing of papers that have another corpus; of
+    theirs there is, as before."""
+    mine = [
+        line("transformer", bleu, calls, decoding=way, seed=1, training_options=options, data=data)
+        for data, options in (("mine", "--bf16 --max-update 3000 --cpu"), ("embedded", ""))
+        for way, bleu, calls in (("beam 4", 30.0, 12.0), ("greedy", 29.0, 11.5))
+    ]
+    page = Page(report.render([written(tmp_path / "mine.jsonl", *mine[:2])]))
+    assert page.texts["h3"] == ["transformer: BLEU and decoder calls of 2 ways of decoding"]
+    assert not [
+        text for texts in (page.texts[tag] for tag in ("h1", "h2", "h3", "title")) for text in texts if "--" in text
+    ]
+    assert [*page.tables] == ["The frontier: 2 of 2 ways of decoding", "All 2 results"]
+    theirs = Page(report.render([written(tmp_path / "embedded.jsonl", *mine[2:])]))
+    assert "Beside the papers" in theirs.texts["h3"]
+
+
+def test_trainings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    trained = {"--bf16 --dropout 0.1": 30.0, "--bf16 --dropout 0.2": 31.0}
+    lines = [line("a", bleu, 2.0, decoding="greedy", seed=1, training_options=each) for each, bleu in trained.items()]
+    page = Page(report.render([written(tmp_path / "lines.jsonl", *lines)]))
+    assert page.texts["h3"] == ["a with dropout 0.2 (greedy) is the best, and nothing takes fewer decoder calls"]
+
+
+def test_latencies_of_two_engines_are_not_compared(tmp_path: Path) -> None:
+    """Old results do not say what decoded them: rows of fairseq's task its search, all others the plugin's. In the
+    table each time stands beside its engine."""
+    times = {"milliseconds_per_sentence": 58.7, "decoding": "beam 4", "seed": 1}
+    lines = [
+        line("transformer", 30.0, 12.0, **times),
+        line("transformer", 30.0, 12.0, **times | {"decoding": "greedy"}, engine="amlp-fairseq"),
+        line("aan", 29.0, 12.0, **times | {"milliseconds_per_sentence": 14.1, "engine": "amlp-fairseq"}),
+        line("ibdecoder", 28.0, 6.0, **times | {"milliseconds_per_sentence": 12.7}),
+        line("dynamicconv", 28.0, 9.0, **times, options="--beam 4 --task translation_interleaved --num-directions 1"),
+    ]
+    page = Page(report.render([written(tmp_path / "lines.jsonl", *lines)]))
+    shown = {name.split(":")[0] for name in page.circles if "milliseconds" in name}
+    assert shown == {"transformer (greedy)", "aan (beam 4)", "ibdecoder (beam 4)", "dynamicconv (beam 4)"}
+    (caption,) = [text for text in page.texts["figcaption"] if "timer" in text]
+    assert "decoded by amlp-fairseq;" in caption
+    assert "Latencies of fairseq are another program's" in caption
+    columns, *rows = page.tables["All 5 results"]
+    at = columns.index("engine")
+    assert {tuple(row[at - 1 : at + 1]) for row in rows if row[0] in ("ibdecoder", "aan")} == {
+        ("12.70", "amlp-fairseq"),
+        ("14.10", "amlp-fairseq"),
+    }
+    assert [row[at] for row in rows if row[0] == "transformer"] == ["fairseq", "amlp-fairseq"]
+    benchmarked = [decoding("transformer", 100, 100, 100), decoding("ibdecoder", 50, 50, 50)]
+    title = "ibdecoder (beam 4) is the fastest: 50.0 milliseconds a sentence, 2.00 times as fast as transformer float32"
+    page = benchmark(tmp_path / "both.json", *benchmarked, baseline="transformer float32 beam 4")
+    assert f"{title} beam 4 by fairseq's own search" in page.texts["h3"]
+
+
 def test_old_results_and_hostile_names(tmp_path: Path) -> None:
     lines = [{"system": HOSTILE, "bleu": 20.0}, {"system": "b", "bleu": 21, "chrf": None, "parameters": "many"}]
     page = Page(report.render([written(tmp_path / "old.jsonl", *lines)]))
