@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import sacrebleu
@@ -149,11 +150,8 @@ def tokenised_for(language: str) -> Iterator[None]:
             return corpus_bleu(hypotheses, references, tokenize=tokenize)
         return bleu_of(language).corpus_score(hypotheses, references)
 
-    sacrebleu.corpus_bleu = corpus_bleu_of
-    try:
+    with patch.object(sacrebleu, "corpus_bleu", corpus_bleu_of):
         yield
-    finally:
-        sacrebleu.corpus_bleu = corpus_bleu
 
 
 def _bleu(meters: Any) -> float:

@@ -232,7 +232,7 @@ class LanguageModelEvaluation(Evaluation):
     """One training of a language model on one data folder."""
 
     def choose_engine(self, engine: str) -> None:
-        self.task, self.engine = self.recipe.task, None  # nothing is searched for
+        self.task, self.engine = self.recipe.task, ""  # nothing is searched for
 
     def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
         """Perplexity per word, by fairseq-eval-lm."""

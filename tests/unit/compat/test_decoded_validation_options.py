@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import commands
 import pytest
 import torch
 import toy
+from fairseq.data import Dictionary
 from fairseq.logging import metrics
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from sacrebleu.metrics import BLEU
@@ -138,6 +140,28 @@ def test_numbers_by_hand(dictionaries: Path) -> None:
     names = "w0 w0 w0 w1 w2|w2 w2||w1|w0 w1 w2 w3", "w0 w0 w0 w1|w2|w0 w1|w1|w0 w1 w2 w3"
     written, expected = (text.split("|") for text in names)
     assert found["bleu"] == pytest.approx(BLEU().corpus_score(written, [expected]).score, abs=0.006)
+
+
+@pytest.mark.parametrize(("language", "tokeniser"), [("fr", "13a"), ("zho_Hans", "zh")])
+def test_words_are_those_of_the_target_language(dictionaries: Path, language: str, tokeniser: str) -> None:
+    """Of Chinese its characters, whatever the standard of the code."""
+    task = checked(*STOCK, dictionaries)
+    task.cfg.target_lang = language
+    task.tgt_dict = Dictionary()
+    for word in ("我昨天在大学看书学习了", "我昨天在大学读书学习了", "。", "和"):
+        task.tgt_dict.add_symbol(word)
+    found = validated(task, [([[A, C, END], [D, END]], [[B, C, END], [D, END, PAD]])])
+    texts = ["我昨天在大学看书学习了 。", "和"], [["我昨天在大学读书学习了 。", "和"]]
+    assert found["bleu"] == pytest.approx(BLEU(tokenize=tokeniser).corpus_score(*texts).score, abs=0.006)
+    assert (found["bleu"] > 40) == (tokeniser == "zh")
+
+
+def test_a_tokeniser_that_is_not_installed_is_named(dictionaries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    task = checked(*STOCK, dictionaries)
+    task.cfg.target_lang = "jpn_Jpan"
+    with pytest.raises(ValueError, match=r'pip install "sacrebleu\[ja\]"'):
+        task.check_eval_bleu()
 
 
 def test_empty_hypotheses_are_not_left_out(dictionaries: Path) -> None:
