@@ -12,10 +12,11 @@ from typing import Any
 from filelock import FileLock
 
 from amlp_fairseq.recipes.download import sha256
+from amlp_fairseq.recipes.engine import engine_of
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """All lines, each with its ``split``, ``valid`` or ``test``.
+    """All lines, each with its ``split``, ``valid`` or ``test``, and those that say a time with the ``engine`` of it.
 
     Raises:
         ValueError: naming a line that is damaged, or no result.
@@ -31,6 +32,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path}: {str(line)[:40]!r} is not a result of amlp-fairseq evaluate")
         # The first results do not have it: they are of test sets, unless the set is the embedded corpus' "valid".
         line.setdefault("split", "valid" if line.get("subset") == "valid" else "test")
+        if "milliseconds_per_sentence" in line:
+            line["engine"] = engine_of(line)
     return lines
 
 

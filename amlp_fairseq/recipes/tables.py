@@ -238,9 +238,10 @@ def report(path: Path) -> str:
     results = Results(read_lines(path))
     name = results.scale if results.data in results.scale else f"{results.data}, scale {results.scale}"
     parts = [f"# {name}", results.overview(), results.notes()]
-    for table, text in results.comparisons().items():
+    known = results.data in names("data")  # one's own is in no paper
+    for table, text in results.comparisons().items() if known else ():
         parts += [f"## Beside the paper: {table}", text]
-    if orderings := results.orderings():
+    if known and (orderings := results.orderings()):
         parts += ["## Orderings", orderings]
     return "\n\n".join(parts) + "\n"
 
