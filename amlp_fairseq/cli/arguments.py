@@ -56,9 +56,8 @@ def add_text_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
     )
 
 
-def decoding_flags(args: argparse.Namespace) -> set[str]:
-    """The decoding options that the models of ``--model`` have in common."""
-    models = args.model if isinstance(args.model, list) else [args.model]
+def decoding_flags(*models: Path) -> set[str]:
+    """The decoding options that some models have in common."""
     return decoding_options.flags(*(read_config(model)["task"]["_name"] for model in models))
 
 

@@ -2,18 +2,24 @@
 
     amlp-fairseq compare --model DIR [--model DIR …] --source test.en --reference test.de [--sentences N]
 
-Further options are decoding options of fairseq-generate, which hold for all models. Sentences are translated one at a
-time, in turn by all models, so that times are latencies under the same load; the medians are shown.
+Further options are decoding options of fairseq-generate, which hold for all models; those of one model stand in quotes
+with its folder: --model "DIR --decode-dtype int8". With --engine fairseq there, fairseq's own search decodes it, if it
+is autoregressive. Speeds are those over the first model. Sentences are translated one at a time, in turn by all models,
+so that times are latencies under the same load; the medians are shown.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import shlex
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -31,12 +37,67 @@ from amlp_fairseq.cli.arguments import (
 )
 from amlp_fairseq.recipes.score import bleu_of, read_references
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.translator.model_folder import CONFIG, read_config
 from amlp_fairseq.translator.translator import Translation, Translator
 from amlp_fairseq.usage import add_device, command_parser, parse_with_fairseqs, positive
 
 #: Translations that are shown.
 EXAMPLES = 2
+
+
+class Candidate(NamedTuple):
+    """A model folder and the options of its own."""
+
+    folder: Path
+    options: list[str]
+
+    @classmethod
+    def of(cls, text: str) -> Candidate:
+        """What ``--model`` says: a folder, whatever is in its name, or one with options."""
+        folder, *options = [text] if Path(text).is_dir() or not text else shlex.split(text)
+        return cls(Path(folder), options)
+
+    @property
+    def name(self) -> str:
+        return shlex.join([self.folder.name, *self.options])
+
+    def load(self, words: list[str], settings: dict[str, Any]) -> Translator:
+        """The model with decoding options of a command line and other arguments of ``Translator``.
+
+        Raises:
+            ValueError: if fairseq's search is asked for a model that it cannot decode.
+        """
+        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        own.add_argument("--engine")
+        given, options = own.parse_known_args(self.options)
+        if given.engine not in (None, "fairseq"):
+            raise ValueError(f"--engine {given.engine}: it is fairseq, or is left out")
+        with TemporaryDirectory() as scratch:
+            folder = for_fairseqs_search(self.folder, Path(scratch)) if given.engine else self.folder
+            task = read_config(folder)["task"]["_name"]
+            parsed = decoding_options.parse([*words, *options], task)
+            refuse_details(parsed, BEST_ALONE)
+            return Translator(folder, **{**settings, **parsed})
+
+
+def for_fairseqs_search(folder: Path, copy: Path) -> Path:
+    """Make the folder of an autoregressive model that the task of fairseq decodes, not the plugin's.
+
+    Raises:
+        ValueError: if the model is none.
+    """
+    config = read_config(folder)
+    if (config["task"]["_name"], config["task"].get("num_directions")) != ("translation_interleaved", 1):
+        raise ValueError(f"--engine fairseq: {folder} does not write one word after the other from left to right")
+    config["task"]["_name"] = "translation"
+    config["decoding"] = {
+        name: value for name, value in config["decoding"].items() if name in decoding_options.known("translation")
+    }
+    for path in folder.iterdir():
+        (copy / path.name).symlink_to(path.resolve())
+    (copy / CONFIG).unlink()
+    (copy / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+    return copy
 
 
 def run(translators: Sequence[Translator], sources: Sequence[str]) -> tuple[list[list[Translation]], list[float]]:
@@ -55,25 +116,30 @@ def run(translators: Sequence[Translator], sources: Sequence[str]) -> tuple[list
 
 def main() -> None:
     parser = command_parser("compare", __doc__)
-    parser.add_argument("--model", type=Path, action="append", required=True, metavar="DIR", help="a model folder")
+    parser.add_argument(
+        "--model",
+        type=Candidate.of,
+        action="append",
+        required=True,
+        metavar="DIR",
+        help='a model folder, or "DIR options"; may be given several times',
+    )
     parser.add_argument("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     parser.add_argument("--reference", type=Path, required=True, metavar="FILE", help="its translations")
     parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
     add_text_arguments(parser, "lines")
     add_device(parser, "cpu", DEVICES)
-    args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
+    args, words = parse_with_fairseqs(
+        parser, accepted=lambda args: decoding_flags(*(each.folder for each in args.model))
+    )
     sources, references = map(read_references, (args.source, args.reference))
     if len(sources) != len(references):
         counts = f"{len(sources)} lines, --reference {args.reference} has {len(references)}"
         raise ValueError(f"--source {args.source} has {counts}")
     sources, references = sources[: args.sentences], references[: args.sentences]
-    configs = [read_config(model) for model in args.model]
-    options = [decoding_options.parse(words, config["task"]["_name"]) for config in configs]
-    for given in options:
-        refuse_details(given, BEST_ALONE)
-    bleu, chrf = bleu_of(configs[0]["languages"][-1]), CHRF()
+    bleu, chrf = bleu_of(read_config(args.model[0].folder)["languages"][-1]), CHRF()
     settings: dict[str, Any] = {name: getattr(args, name) for name in ("device", *TEXT)}
-    translators = [Translator(model, **settings, **each) for model, each in zip(args.model, options, strict=True)]
+    translators = [each.load(words, settings) for each in args.model]
     found, milliseconds = run(translators, sources)
 
     table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")
@@ -95,7 +161,7 @@ def main() -> None:
     console.print(f"[dim]{len(sources)} sentences, one at a time; {bleu.get_signature()}[/dim]", highlight=False)
 
 
-def example(name: str, text: str, models: Sequence[Path]) -> Text:
+def example(name: str, text: str, models: Sequence[Candidate]) -> Text:
     """A line with a name, as wide as the widest; brackets in it are text, not rich's markup."""
     width = max(len("source"), *(len(model.name) for model in models))
     return Text.assemble((f"{name:>{width}}", "dim"), "  ", text)

@@ -62,7 +62,7 @@ def run(words: list[str]) -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parse_with_fairseqs(parser, words, decoding_flags)
+    args, words = parse_with_fairseqs(parser, words, lambda args: decoding_flags(args.model))
     serve(args, words)
 
 

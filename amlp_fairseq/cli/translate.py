@@ -78,7 +78,7 @@ def main() -> None:
     if as_server != sys.argv[1:]:
         serve.run(as_server)
         return
-    args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
+    args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(args.model))
     settings = translator_settings(args, words)
     if not args.jsonl:
         refuse_details(settings, "needs --jsonl: a line of text is the best translation alone")

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--delay", type=seconds, default=0.4, metavar="SECONDS", help="between steps (default: 0.4)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the animation, for any browser")
     add_device(parser, "cpu", DEVICES)
-    args, words = parse_with_fairseqs(parser, accepted=decoding_flags)
+    args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(*args.model))
     if others := [word for word in words if not word.startswith("-")]:
         parser.error(f"{others[0]!r}: one SENTENCE is needed, in quotes, and = between a decoding option and its value")
     if args.html and not args.html.parent.is_dir():
