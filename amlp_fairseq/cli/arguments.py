@@ -17,6 +17,34 @@ DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"
 #: The names of what :func:`add_text_arguments` adds.
 TEXT = ("split_sentences", "long", "max_length")
 
+#: The decoding options that people use, with fairseq's defaults: a test compares them with ``amlp-fairseq options``,
+#: which is not asked here because it takes seconds.
+DECODING: dict[str, tuple[str, str]] = {
+    "--beam": ("5", "hypotheses that are kept"),
+    "--nbest": ("1", "hypotheses that are written"),
+    "--lenpen": ("1", "length penalty: below 1 shorter, above 1 longer translations"),
+    "--length-penalty": ("fairseq", "its formula: fairseq, gnmt"),
+    "--max-len-a": ("0", "at most A times the pieces of the source, …"),
+    "--max-len-b": ("200", "… and B, are written"),
+    "--no-repeat-ngram-size": ("0", "no N words occur twice; 0: they may"),
+    "--decode-dtype": ("", "float32, bfloat16, float16 (CUDA), int8 (x86); otherwise that of the weights"),
+    "--cuda-graphs": ("off", "replay decoder calls"),
+    "--print-alignment": ("", "hard: with pairs of pieces"),
+    "--rescore-path": ("", "an autoregressive model that chooses among the hypotheses"),
+    "--draft-path": ("", "a model that drafts, for a Transformer with --beam 1"),
+    "--iter-decode-max-iter": ("10", "CMLMC: refinements at most"),
+    "--iter-decode-with-beam": ("1", "CMLMC: lengths that are tried"),
+}
+
+
+def add_decoding_options(parser: argparse.ArgumentParser) -> None:
+    """A part of the help text with :data:`DECODING`."""
+    lines = [f"  {name:<24}{text}{default and f' ({default})'}" for name, (default, text) in DECODING.items()]
+    parser.add_argument_group(
+        "decoding options, with what holds where the model's folder says nothing (all: amlp-fairseq options)",
+        "\n".join(lines),
+    )
+
 
 class OneModel(StoreOnce):
     """Names what there is for several models."""
@@ -30,8 +58,11 @@ def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> No
         "--model", action=OneModel, type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package"
     )
     add_text_arguments(parser, inputs)
-    parser.add_argument("--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch (default: 4000)"
+    )
     add_device(parser, "cpu", DEVICES)
+    add_decoding_options(parser)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:

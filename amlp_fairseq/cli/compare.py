@@ -31,6 +31,7 @@ from amlp_fairseq.cli.arguments import (
     BEST_ALONE,
     DEVICES,
     TEXT,
+    add_decoding_options,
     add_text_arguments,
     decoding_flags,
     refuse_details,
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=positive, metavar="N", help="only the first N")
     add_text_arguments(parser, "lines")
     add_device(parser, "cpu", DEVICES)
+    add_decoding_options(parser)
     args, words = parse_with_fairseqs(
         parser, accepted=lambda args: decoding_flags(*(each.folder for each in args.model))
     )

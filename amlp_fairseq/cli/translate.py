@@ -71,7 +71,11 @@ def main() -> None:
     )
     parser.add_argument("--jsonl", action="store_true", help=f"a line of JSON for each line, {details}")
     parser.add_argument(
-        "--buffer-size", type=positive, default=1000, metavar="N", help="lines that are read before any is written"
+        "--buffer-size",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="lines that are read at a time (default: 1000)",
     )
     parser.add_argument("--serve", metavar="PORT", help="serve over HTTP: amlp-fairseq serve --port PORT")
     as_server = [re.sub("^--serve(?==|$)", "--port", word) for word in sys.argv[1:]]

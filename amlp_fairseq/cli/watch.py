@@ -29,7 +29,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from amlp_fairseq.cli.arguments import BEST_ALONE, DEVICES, decoding_flags, refuse_details
+from amlp_fairseq.cli.arguments import BEST_ALONE, DEVICES, add_decoding_options, decoding_flags, refuse_details
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.steps import Decoding, Step
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--delay", type=seconds, default=0.4, metavar="SECONDS", help="between steps (default: 0.4)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the animation, for any browser")
     add_device(parser, "cpu", DEVICES)
+    add_decoding_options(parser)
     args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(*args.model))
     if others := [word for word in words if not word.startswith("-")]:
         parser.error(f"{others[0]!r}: one SENTENCE is needed, in quotes, and = between a decoding option and its value")

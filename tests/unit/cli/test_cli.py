@@ -12,6 +12,9 @@ import commands
 import pytest
 
 from amlp_fairseq.cli import main as cli
+from amlp_fairseq.cli import options
+from amlp_fairseq.cli.arguments import DECODING
+from amlp_fairseq.translator import decoding_options
 
 FAIRSEQ = "generate interactive validate eval-lm preprocess".split()
 
@@ -106,6 +109,22 @@ def test_help_of_a_command_has_an_example(
     assert text.startswith(f"usage: amlp-fairseq {name} ")
     description = text.split("\n\n", 1)[1]
     assert re.search(rf"\n    amlp-fairseq {name}\s", description)
+
+
+def test_decoding_options_in_help_have_fairseqs_defaults() -> None:
+    known = {option.flag: option for option in options.generation_options()}
+    known |= {option.flag: option for task in options.tasks() for option in options.task_options(task)}
+    assert {flag: known[flag].default for flag in DECODING} == {flag: text for flag, (text, _) in DECODING.items()}
+    for task in options.tasks():
+        assert decoding_options.flags(task) & {*DECODING}
+
+
+@pytest.mark.parametrize("name", ["translate", "serve", "compare", "watch"])
+def test_help_lists_the_decoding_options(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(monkeypatch, capsys, name, "--help", status=0)
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("    --")] == [*DECODING]
 
 
 @pytest.mark.parametrize(
