@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -228,6 +229,11 @@ def parse_with_fairseqs(
                     others = accepted(args)
                 parser.error(parser.unknown(flag, others))
     return args, rest
+
+
+def say_next(*words: object) -> None:
+    """Name the command that comes next, on standard error."""
+    print(f"next: amlp-fairseq {shlex.join(map(str, words))}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def positive(text: str) -> int:

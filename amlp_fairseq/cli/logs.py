@@ -94,9 +94,16 @@ def _is_result(record: logging.LogRecord) -> bool:
     return record.name == "fairseq_cli.generate" and str(record.msg).startswith("Translated ")
 
 
+#: How logs begin that say nothing to users. Of each checkpoint that is saved there are four.
+UNREADABLE = (
+    *("Please install tensorboardX", "--user-dir=", "Preparing to save checkpoint", "Saving checkpoint to"),
+    *("Finished saving checkpoint to", "Saved checkpoint"),
+)
+
+
 def _is_readable(record: logging.LogRecord) -> bool:
     """fairseq logs whole configurations and models, as objects."""
-    return isinstance(record.msg, str) and not record.msg.startswith(("Please install tensorboardX", "--user-dir="))
+    return isinstance(record.msg, str) and not record.msg.startswith(UNREADABLE)
 
 
 class _AboveTheBar(logging.StreamHandler):  # type: ignore[type-arg]

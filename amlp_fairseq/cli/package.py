@@ -34,7 +34,7 @@ from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedCon
 from amlp_fairseq.translator import decoding_options, model_card, model_folder, training_data
 from amlp_fairseq.translator.text_pipeline import TextPipeline
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser, folder, parse_with_fairseqs, positive
+from amlp_fairseq.usage import command_parser, folder, parse_with_fairseqs, positive, say_next
 
 #: Settings of text.json that are about how a line is cut up.
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
@@ -258,6 +258,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         shutil.rmtree(part, ignore_errors=True)
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB, {how}")
+    say_next("translate", "--model", args.out)
 
 
 def flags_of(options: dict[str, Any]) -> list[str]:

@@ -17,8 +17,10 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import progress_bar
 from tqdm import tqdm
 
-#: Seconds after which a decoding has a line in the log, however few batches it has done.
+#: Seconds after which there is a line in the log, however few batches have been done.
 SILENCE = 60.0
+#: Likewise, for the first line of a training.
+FIRST_SILENCE = 10.0
 
 
 @contextlib.contextmanager
@@ -116,12 +118,20 @@ class Training:
 
     def __init__(self) -> None:
         self.counter: tqdm[Any] | None = None
+        self.said, self.silence = time.monotonic(), FIRST_SILENCE
 
     def begin(self, visible: bool, done: int) -> tqdm[Any]:
         """The counter of all epochs, which in the first of them has ``done`` updates before it."""
         if self.counter is None:
             self.counter = counter(visible, initial=done, unit=" updates")
         return self.counter
+
+    def says(self) -> None:
+        """There is a line in the log."""
+        self.said, self.silence = time.monotonic(), SILENCE
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self.said >= self.silence
 
     def close(self) -> None:
         if self.counter is not None:
@@ -143,7 +153,7 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
         self, training: Training, visible: bool, iterable: Any, epoch: int, prefix: str | None, log_interval: int
     ) -> None:
         super().__init__(iterable, epoch, prefix, log_interval)
-        self.visible = visible
+        self.visible, self.training = visible, training
         self.counter = training.begin(visible, (epoch - 1) * len(iterable) + self.n)
 
     def update_config(self, config: dict[str, Any]) -> None:
@@ -154,9 +164,15 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         self.counter.set_description(self.prefix, refresh=False)
+        if not self.visible and self.counter.n == self.counter.initial:
+            total = f" of {self.counter.total}" if self.counter.total else ""
+            progress_bar.logger.info(f"{self.prefix}: begins with update {self.counter.n + 1}{total}")
         for batches in self.iterable:
             yield batches
             self.counter.update()
+            if not self.visible and self.training.is_due():
+                self.training.says()
+                progress_bar.logger.info(f"{self.prefix}: {', '.join(pace(self.counter, 'updates'))}")
 
     def log(self, stats: Any, tag: str | None = None, step: int | None = None) -> None:
         """The loss; in a log with the updates that have been made, how fast, and the time left."""
@@ -166,6 +182,7 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
             self.counter.set_postfix(loss, refresh=False)
         else:
             parts = [*pace(self.counter, "updates"), *(f"{name} {value}" for name, value in loss.items())]
+            self.training.says()
             with progress_bar.rename_logger(progress_bar.logger, tag):
                 progress_bar.logger.info(f"{self.prefix}: {', '.join(parts)}")
         self.counter.n -= 1  # it is counted when the next one begins

@@ -18,7 +18,7 @@ from fairseq.checkpoint_utils import checkpoint_paths
 
 from amlp_fairseq.compat.safe_checkpoints import refusals_name
 from amlp_fairseq.compat.training_folder import LAST
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.usage import command_parser, say_next
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -154,6 +154,7 @@ def main() -> None:
         if path.resolve() == args.output.resolve():
             parser.error(f"--output {args.output} is one of --inputs, and would lose its optimizer state")
     save(average_checkpoints(paths), args.output)
+    say_next("package", args.output, "--out", args.output.with_suffix(""))
 
 
 if __name__ == "__main__":

@@ -91,6 +91,11 @@ def chosen_recipe(row: str, scale: str, text: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def usual_scale(corpus: str) -> str:
+    """The scale for a corpus of configs/data, or for text of one's own (``""``)."""
+    return corpus if corpus in names("scale") else "paper" if corpus else "multi30k"
+
+
 def is_distilled(data: Path) -> bool:
     """Whether the targets of a data folder are a teacher's translations."""
     return (data / "manifest.json").is_file()

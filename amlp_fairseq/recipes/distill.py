@@ -48,7 +48,7 @@ from amlp_fairseq.compat.internals import indexed_dataset
 from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.recipes.average import average_checkpoints, chosen, save
 from amlp_fairseq.recipes.config import corpus_metric, flags, names, quoted, read
-from amlp_fairseq.recipes.corpus import data_folder, stored_text
+from amlp_fairseq.recipes.corpus import data_folder, stored_text, usual_scale
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.engine import (
     FAIRSEQS_TASK,
@@ -63,7 +63,7 @@ from amlp_fairseq.recipes.engine import (
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.shards import ELSEWHERE, OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.translator.model_folder import WEIGHTS, is_model_folder
-from amlp_fairseq.usage import among, command_parser, folder, parse_with_fairseqs, positive, without
+from amlp_fairseq.usage import among, command_parser, folder, parse_with_fairseqs, positive, say_next, without
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
@@ -383,9 +383,14 @@ def main() -> None:
         parser.error("--samples goes with --reverse")
     samples = (args.samples or 2) if args.reverse else 0
     max_ratio = default_ratio(args.data) if args.max_ratio is None else args.max_ratio
-    Distillation(
+    distillation = Distillation(
         args.teacher, args.data, args.out, args.shards, args.jobs, max_ratio, given, args.reverse, samples, args.engine
-    ).run()
+    )
+    distillation.run()
+    teachers = distillation.models["teacher"]
+    begin = ("--finetune-from-model", teachers[0]) if len(teachers) == 1 else ()
+    scale = usual_scale((stored_text(args.data) or {}).get("corpus", ""))
+    say_next("train", args.out, "--row", "ibdecoder", "--scale", scale, *begin)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from amlp_fairseq.recipes.score import costs, describe, hypotheses_of, read_refe
 from amlp_fairseq.recipes.shards import ELSEWHERE
 from amlp_fairseq.recipes.text import SPLITS
 from amlp_fairseq.recipes.watching import watching
-from amlp_fairseq.usage import among, command_parser, flags_of, parse_with_fairseqs, without
+from amlp_fairseq.usage import among, command_parser, flags_of, parse_with_fairseqs, say_next, without
 
 
 class Evaluation:
@@ -302,6 +302,8 @@ def main() -> None:
         else:
             for line in lines:
                 print(json.dumps(line, ensure_ascii=False))
+    if recipe.metric != "perplexity":
+        say_next("package", args.checkpoints, "--out", f"{args.checkpoints}-model")
 
 
 def table(lines: list[dict[str, Any]]) -> str:

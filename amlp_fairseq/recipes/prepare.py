@@ -30,11 +30,12 @@ from typing import IO, Any
 from amlp_fairseq.compat import parallel_text
 from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
 from amlp_fairseq.recipes.config import names, prepare_settings, quoted, refuse_unknown
+from amlp_fairseq.recipes.corpus import usual_scale
 from amlp_fairseq.recipes.distill import locked
 from amlp_fairseq.recipes.download import Download, download, read_checksums, sha256
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.text import SPLITS, Settings, Texts, both_sides, evaluation_sets, find, lines, writing
-from amlp_fairseq.usage import command_parser, folder, positive
+from amlp_fairseq.usage import command_parser, folder, positive, say_next
 
 OWN = "text"
 #: Corpora that programs write: ``generate`` of a configuration.
@@ -403,6 +404,9 @@ def main() -> None:
             refuse_empty(texts)
             corpus = "" if args.corpus == OWN else args.corpus
             finish(texts, corpus, args.out, binarise(texts, args.out, args.workers, lock), downloads)
+    row = "transformer" if len(settings.languages) > 1 else "lm_dynamicconv"
+    scale = usual_scale("" if args.corpus == OWN else args.corpus)
+    say_next("train", args.out, "--row", row, "--scale", scale, "--save-dir", row)
 
 
 if __name__ == "__main__":

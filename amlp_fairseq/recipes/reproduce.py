@@ -38,7 +38,7 @@ from amlp_fairseq.recipes.results import data_sha256, read_results, same_data
 from amlp_fairseq.recipes.tables import report
 from amlp_fairseq.recipes.train import changes, has_ended
 from amlp_fairseq.recipes.train import command as train_command
-from amlp_fairseq.usage import add_device, among, command_parser, parse_with_fairseqs, positive, without
+from amlp_fairseq.usage import add_device, among, command_parser, parse_with_fairseqs, positive, say_next, without
 
 TARGETS = ("raw", "distilled")
 TEACHER = "transformer"
@@ -274,6 +274,7 @@ def main() -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(reproduction.run, missing, [known[each] for each in missing]))
     results.with_suffix(".md").write_text(report(results), encoding="utf-8")
+    say_next("report", results, "--out", "report.html")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.compat.training_folder import BUSY, LAST, hold
 from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
+from amlp_fairseq.recipes import quality
 from amlp_fairseq.recipes.config import Recipe, flags, quoted, read, save
 from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, is_distilled, recipe_arguments, text_settings
 from amlp_fairseq.recipes.results import data_sha256
@@ -42,6 +43,7 @@ from amlp_fairseq.usage import (
     flags_of,
     folder,
     parse_with_fairseqs,
+    say_next,
     without,
 )
 
@@ -185,6 +187,8 @@ def main() -> None:
                 file=sys.stderr,
             )
     run(words)
+    if os.environ.get("RANK", "0") == "0":
+        say_next("evaluate", save_dir, args.data)
 
 
 def run(words: list[str]) -> None:
@@ -194,7 +198,7 @@ def run(words: list[str]) -> None:
 
     keep_freed_memory()
     sys.argv[1:] = words
-    with faster_bernoulli():
+    with faster_bernoulli(), quality.shown():
         train.cli_main()
 
 
