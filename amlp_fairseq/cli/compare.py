@@ -36,7 +36,8 @@ from amlp_fairseq.cli.arguments import (
     decoding_flags,
     refuse_details,
 )
-from amlp_fairseq.recipes.score import bleu_of, read_references
+from amlp_fairseq.recipes.bleu import bleu_of
+from amlp_fairseq.recipes.score import read_references
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.model_folder import CONFIG, read_config
 from amlp_fairseq.translator.translator import Translation, Translator
