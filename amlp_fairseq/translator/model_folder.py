@@ -47,8 +47,8 @@ _OTHER_GROUPS = (
 )
 #: What to do with several models.
 ONE_MODEL = (
-    "give one model: amlp-fairseq generate --path A:B decodes with an ensemble, and amlp-fairseq package makes one of "
-    "the checkpoints of a training"
+    "ensembles are not supported here yet: give one model (amlp-fairseq generate --path A:B decodes with several, "
+    "amlp-fairseq package averages the checkpoints of a training)"
 )
 #: Tasks that add nothing to their dictionaries.
 PLAIN_TASKS = ("translation", "translation_interleaved", "translation_cmlmc", "translation_lev")

@@ -77,14 +77,16 @@ _PAIRED = re.compile(r"(\[\w{1,3}\]|\b['’]\b)|[\"'“”„‟‘’‚‛«»
 _CLOSING = re.compile(r"(?:[\"'“”‘’»«›‹)\]}]|\[\w{1,3}\])+|[ \u00a0\u202f]»(?!\w)")
 _CLOSING_WIDE = re.compile(r"[”’」』）】》〉〗)\]]+")
 #: The sentence goes on with these; the words are Japanese, after a quotation.
-_GOES_ON = re.compile(r"[,;:、，；：)]|(?:と|って)")
+_GOES_ON = re.compile(r"[,;、，；)]|(?:と|って)")
 #: Words with a stop but no space between them, and no address or name of a file.
 _NO_SPACE = regex.compile(r"\p{P}*(?:\p{L}{2,}[.!?]+)(?:\p{Lu}\p{Ll}+[.!?]+)*\p{Lu}\p{Ll}*\p{P}*")
 #: Abbreviations with which no sentence ends, and that sentencex lacks for some of its languages.
 _ABBREVIATIONS = frozenset(
     "approx dhr dr dra drs hr ing inż jhr mevr mgr mlle mme mr mrs ms mw nr núm pág prof sra st стр ул डॉ डा ডা".split()
 )
-_OF_LANGUAGE = {"de": ("Abb", "S", "bzw"), "fr": ("M", "MM"), "pl": ("Np", "np", "m.in", "tzn", "tzw")}
+#: Those that a number follows.
+_BEFORE_NUMBERS = frozenset("abb art bd cap ch chap eq eqs fig figs kap no nos p pag pp sec tab vol".split())
+_OF_LANGUAGE = {"de": ("S", "bzw"), "fr": ("M", "MM"), "pl": ("Np", "np", "m.in", "tzn", "tzw")}
 #: An ordinal number in German, whose nouns have capital letters.
 _ORDINAL = re.compile(r"\b(?:im|am|vom|zum|beim|der|die|das|den|dem|des|dieser?|dieses|jede[mnrs]?)\s\d{1,3}\.$", re.I)
 #: The number or letter of an item.
@@ -144,6 +146,8 @@ def _is_end(line: str, begin: int, stop: int, end: int, code: str) -> bool:
         return True
     word = word[:-1].lstrip("\"'“„‘«([")
     if word.lower() in _ABBREVIATIONS or word in _OF_LANGUAGE.get(code, ()):
+        return False
+    if following.isdigit() and word.lower() in _BEFORE_NUMBERS:
         return False
     return code != "de" or not _ORDINAL.search(sentence)
 

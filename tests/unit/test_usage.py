@@ -61,9 +61,9 @@ def test_options_of_several_values_are_given_once(words: str, option: str, tmp_p
     [
         (
             "translate --model a --model b",
-            "--model is given twice: a and b; give one model: amlp-fairseq generate --path ",
+            "--model is given twice: a and b; ensembles are not supported here yet: ",
         ),
-        ("serve --model=a --model=a", "--model is given twice: a and a; give one model: amlp-fairseq generate --path "),
+        ("serve --model=a --model=a", "--model is given twice: a and a; ensembles are not supported here yet: "),
         ("export --model a --out b --model c", "--model is given twice: a and c; give one (all options"),
         ("package a.pt --out b --data c --out d", "--out is given twice: b and d; give one (all options"),
         ("report --out a.html --out b.html", "--out is given twice: a.html and b.html; give one (all options"),

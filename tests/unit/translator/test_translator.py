@@ -77,7 +77,9 @@ def test_options_that_are_not_of_decoding(name: str, value: Any) -> None:
 def test_several_models(tmp_path: Path) -> None:
     """No ensembles; a name with a colon is another mistake."""
     several = f"{MODEL}:{MODEL}"
-    with pytest.raises(ValueError, match=f"^{several}: there is no such folder; give one model: amlp-fairseq generate"):
+    with pytest.raises(
+        ValueError, match=f"^{several}: there is no such folder; ensembles are not supported here yet: give one"
+    ):
         Translator(several)
     with pytest.raises(ValueError, match="rename it without ':'"):
         Translator(shutil.copytree(MODEL, tmp_path / "a:b"))
