@@ -66,7 +66,7 @@ def main() -> None:
         for scoring, options in SCORINGS.items():
             found: dict[str, list[Translation]] = {}
             for finished in FINISHED:
-                translator = Translator(model, beam=args.beam, finished=finished, **options)
+                translator = Translator(model, split_sentences=False, beam=args.beam, finished=finished, **options)
                 found[finished] = translator.translations(sources)
             line = {"model": model.name, "beam": args.beam, "scoring": scoring}
             print(

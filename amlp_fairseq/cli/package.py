@@ -133,7 +133,7 @@ def longest_source(data: Path, languages: list[str], cfg: Any) -> int | None:
 def is_of_documents(data: Path, run: Path) -> bool:
     """Whether a line of the data is a document (of summarisation), and not a sentence."""
     if model_folder.is_model_folder(data):
-        return not model_folder.read_config(data).get("split_sentences", True)
+        return not model_folder.splits_sentences(model_folder.read_config(data))
     corpus = (stored_text(data) or {}).get("corpus")
     found = corpus_metric(corpus) if corpus in names("data") else None
     if (run / RECIPE).is_file():

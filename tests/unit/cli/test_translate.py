@@ -33,7 +33,10 @@ def test_a_line_for_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert lines == Translator(MODEL).translate(LINES)
     assert lines[0] == "Sie schläft ein. Er schläft."
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("amlp-fairseq translate: line 3 has a sentence of more than 41 pieces (--max-length), ")
+    limit = Translator(MODEL).max_length
+    assert said.startswith(
+        f"amlp-fairseq translate: line 3 has a sentence of more than {limit} pieces (--max-length), "
+    )
     assert translated(monkeypatch, tmp_path, "--no-split-sentences")[0] != lines[0]
 
 
