@@ -28,7 +28,7 @@ run amlp-fairseq translate --model "$models/ibdecoder_sa" --input "$work/text"
 say "Let the Transformer $models/ar translate the training text: fast systems learn from what it writes"
 bash "$models/corpus.sh" "$work"
 if [[ ! -d $work/distilled ]]; then
-  run amlp-fairseq distill "$models/ar" "$work/data" "$work/distilled" --device cpu
+  run amlp-fairseq distill "$models/ar" "$work/data" "$work/distilled" --device cpu --decode-dtype int8
 fi
 
 for row in transformer_student ibdecoder; do

@@ -61,7 +61,7 @@ class Candidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        return shlex.join([self.folder.name, *self.options])
+        return " ".join([self.folder.name, *self.options])
 
     def load(self, words: list[str], settings: dict[str, Any]) -> Translator:
         """The model with decoding options of a command line and other arguments of ``Translator``.

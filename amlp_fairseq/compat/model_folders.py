@@ -1,4 +1,5 @@
-"""The folder of a model (``translator/model_folder.py``) wherever fairseq reads a checkpoint."""
+"""The folder of a model (``translator/model_folder.py``) wherever fairseq reads a checkpoint, and the folder of a
+training that ``amlp-fairseq evaluate`` has averaged."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from fairseq.file_io import PathManager
 
 from amlp_fairseq.compat.internals import overwrite_args_by_name
 
+#: What ``amlp-fairseq evaluate`` writes into the folder of a training.
+AVERAGE = "average.pt"
+
 
 def install() -> None:
     """Let ``checkpoint_utils.load_checkpoint_to_cpu`` read folders, and ``Trainer.load_checkpoint`` ask for them: it
@@ -20,14 +24,16 @@ def install() -> None:
     def is_checkpoint(path: str) -> bool:
         from amlp_fairseq.translator.model_folder import is_model_folder
 
-        return isfile(path) or is_model_folder(path)
+        return isfile(path) or is_model_folder(path) or (Path(path) / AVERAGE).is_file()
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
         if not Path(path).is_dir():
             return load(path, arg_overrides, load_on_all_ranks)
-        from amlp_fairseq.translator.model_folder import read_checkpoint
+        from amlp_fairseq.translator.model_folder import is_model_folder, read_checkpoint
 
+        if not is_model_folder(path) and (Path(path) / AVERAGE).is_file():
+            return load(str(Path(path) / AVERAGE), arg_overrides, load_on_all_ranks)
         state = read_checkpoint(Path(path))
         overwrite_args_by_name(state["cfg"], arg_overrides or {})
         return state

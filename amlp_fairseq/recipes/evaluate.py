@@ -28,6 +28,7 @@ from typing import Any
 
 from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.training_folder import LAST, hold
 from amlp_fairseq.recipes.average import average_checkpoints, chosen, save
 from amlp_fairseq.recipes.bleu import bleu_of
@@ -263,6 +264,8 @@ def main() -> None:
         accepted=lambda args: fairseqs_flags("generation") - ELSEWHERE,
         forward_device=True,
     )
+    if args.checkpoints.name == AVERAGE:  # as other commands take it
+        args.checkpoints = args.checkpoints.parent
     if not args.checkpoints.is_dir():
         raise ValueError(f"CHECKPOINTS {args.checkpoints}: there is no such folder")
     subsets = args.subset.split(",")

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import commands
 import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+from omegaconf import OmegaConf
 
 from amlp_fairseq.cli import main
 from amlp_fairseq.recipes.corpus import data_folder
@@ -16,6 +20,7 @@ from amlp_fairseq.usage import (
     as_fairseq_has_it,
     command_parser,
     parse_with_fairseqs,
+    say_next,
 )
 
 
@@ -175,3 +180,19 @@ def test_the_folder_of_prepare_stands_for_the_data_in_it(tmp_path: Path) -> None
     (tmp_path / "data/dict.en.txt").touch()
     assert data_folder(str(tmp_path / "data")) == tmp_path / "data"
     assert data_folder(str(tmp_path / "none")) == tmp_path / "none"
+
+
+def test_the_folder_of_a_training_stands_for_its_average(tmp_path: Path) -> None:
+    """Where fairseq reads a checkpoint: --path, --finetune-from-model, --rescore-path, …"""
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(MODEL / "ar"))
+    torch.save({**state, "cfg": OmegaConf.to_container(state["cfg"])}, tmp_path / "average.pt")
+    expected, found = (checkpoint_utils.load_checkpoint_to_cpu(str(path)) for path in (MODEL / "ar", tmp_path))
+    assert PathManager.isfile(str(tmp_path))
+    assert all(torch.equal(found["model"][name], weight) for name, weight in expected["model"].items())
+    (tmp_path / "average.pt").unlink()
+    assert not PathManager.isfile(str(tmp_path))
+
+
+def test_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    say_next("evaluate", Path("a folder"), Path("data"))
+    assert capsys.readouterr() == ("", "next: amlp-fairseq evaluate 'a folder' data\n")

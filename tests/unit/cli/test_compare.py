@@ -7,6 +7,7 @@ from pathlib import Path
 
 import commands
 import pytest
+from fairseq.sequence_generator import SequenceGenerator
 
 from amlp_fairseq.cli import compare
 from amlp_fairseq.translator.translator import Translation
@@ -24,3 +25,42 @@ def test_brackets_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     for line in (*sources, *(each.text for each in found)):
         assert f"  {line}\n" in printed
     assert printed.count(model.name) == 3
+
+
+MODELS = commands.ROOT / "examples/models"
+TEXT = ["He says that the student can find the big cars.", "The doctor is sixty years old."]
+
+
+def test_fairseqs_search_writes_the_same_words() -> None:
+    """Their last decoder call differs: the plugin's stops where nothing can change."""
+    stock = compare.Candidate.of(f"{MODELS}/ar --engine fairseq").load([], {})
+    own = compare.Candidate.of(f"{MODELS}/ar").load([], {})
+    assert stock._own is not None
+    assert own._own is not None
+    assert type(stock._own.generator) is SequenceGenerator
+    assert type(own._own.generator) is not SequenceGenerator
+    assert stock._own.generator.beam_size == 4  # the folder's
+    assert [each.text for each in stock.translations(TEXT)] == [each.text for each in own.translations(TEXT)]
+
+
+def test_options_of_one_model(tmp_path: Path) -> None:
+    first = compare.Candidate.of(f"{MODELS}/ar --beam 1 --decode-dtype int8")
+    assert first.name == "ar --beam 1 --decode-dtype int8"
+    model = first.load(["--beam", "3", "--lenpen", "2"], {"max_tokens": 500})
+    assert (model.cfg.generation.beam, model.cfg.generation.lenpen, model.max_tokens) == (1, 2, 500)
+    assert model.cfg.task.decode_dtype == "int8"
+    spaced = shutil.copytree(MODELS / "ar", tmp_path / "a b --beam 1")
+    assert compare.Candidate.of(str(spaced)) == (spaced, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ibdecoder --engine fairseq", "--engine fairseq: .*/ibdecoder does not write one word after the other"),
+        ("cmlmc --engine fairseq", "--engine fairseq: .*/cmlmc does not write one word after the other"),
+        ("ar --engine stock", "--engine stock: it is fairseq, or is left out"),
+    ],
+)
+def test_what_fairseqs_search_cannot_decode(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare.Candidate.of(f"{MODELS}/{text}").load([], {})
