@@ -295,7 +295,11 @@ def test_sets_in_one_call_are_tuned_for_once(trained: Path, tmp_path: Path) -> N
             "checkpoints data",
             "has no text.json, which amlp-fairseq prepare writes; name its --corpus",
         ),
-        ("data/text.json", "checkpoints data --corpus embedded", "has no text.json, which amlp-fairseq prepare writes"),
+        (
+            "data/text.json",
+            "checkpoints data --corpus embedded",
+            "is of fairseq-preprocess, without references as they",
+        ),
         ("", "checkpoints data", "CHECKPOINTS checkpoints has no recipe.yaml: give --row and --scale"),
         (
             "",
