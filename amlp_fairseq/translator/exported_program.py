@@ -88,13 +88,19 @@ def main() -> None:
     options = json.loads((folder / "options.json").read_text(encoding="utf-8"))
     text, translator = Text(folder, options), ctranslate2.Translator(str(folder))
     limit, most = options["longest_source"], options["translate_batch"]["max_decoding_length"] - 1  # the end counts
-    longer = cut_off = 0
+    read = longer = cut_off = 0
     sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")  # type: ignore[union-attr]
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
     while lines := list(islice(sys.stdin, LINES)):
         sources = [text.cut(line) for line in lines]
+        read += len(lines)
         longer += sum(len(pieces) > limit for pieces in sources)
-        for result in translator.translate_batch(sources, **options["translate_batch"]):
+        try:
+            results = translator.translate_batch(sources, **options["translate_batch"])
+        except RuntimeError as error:
+            most_pieces, line = max((len(each), number) for number, each in enumerate(sources, read - len(lines) + 1))
+            sys.exit(f"translate.py: {error} (the longest line is line {line} with {most_pieces} pieces)")
+        for result in results:
             pieces = best(result, options)
             cut_off += len(pieces) > most
             sys.stdout.write(text.join(pieces[:most]) + "\n")

@@ -66,6 +66,13 @@ def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines() == Translator(MODEL, beam=1, max_len_b=4).translate(SENTENCES[:1])
     assert [line.split(maxsplit=1)[0] for line in done.stderr.splitlines()] == ["1", "1"]
+    text = f"a\n{'a ' * 1500}\n"
+    done = subprocess.run(
+        [sys.executable, tmp_path / "out/translate.py"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "line 2 with 1500 pieces" in done.stderr
 
 
 def test_weights_in_int8(tmp_path: Path) -> None:

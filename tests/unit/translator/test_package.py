@@ -172,7 +172,7 @@ def edited(folder: Path, **changes: Any) -> Path:
     """The folder with other keys in config.json; those that are None are removed."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8")) | changes
-    config = {key: value for key, value in config.items() if value is not None}
+    config = {key: value for key, value in config.items() if value is not None or key not in changes}
     path.write_text(json.dumps(config), encoding="utf-8")
     return folder
 
@@ -300,6 +300,11 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
     given["subword_model"] = model / "sentencepiece.bpe.model"
     package(arguments(checkpoint, tmp_path / "out", **given), ["--beam", "4", "--lenpen", "0.6"])
     assert Translator(tmp_path / "out").translate(TEXT) == Translator(MODEL).translate(TEXT)
+    out = edited(tmp_path / "out", checksums=None)  # the training's task kept no fingerprints, the folder does
+    entries = (out / "dict.en.txt").read_text("utf-8").splitlines(keepends=True)
+    (out / "dict.en.txt").write_text("".join(reversed(entries)), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"the source dictionary of .* is not the one that the model was trained with"):
+        Translator(out)
     package(arguments(checkpoint, tmp_path / "pieces", data=data, post_process="none"), [])
     assert (
         Translator(tmp_path / "pieces").translate([Translator(MODEL).text.encode(TEXT[1])])[0].startswith("\u2581Der")
