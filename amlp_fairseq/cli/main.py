@@ -98,7 +98,9 @@ def run(name: str, words: list[str]) -> None:
     if name in MODULES:
         import_module(f"amlp_fairseq.{MODULES[name]}.{name}").main()
         return
-    sys.argv[1:] = as_fairseq_has_it(words)
+    from amlp_fairseq.recipes.corpus import with_data_folder
+
+    sys.argv[1:] = as_fairseq_has_it(with_data_folder(words))
     if name not in WITHOUT_USER_DIR:
         sys.argv[1:1] = ["--user-dir", str(PLUGIN)]
     import_module(f"fairseq_cli.{name.replace('-', '_')}").cli_main()

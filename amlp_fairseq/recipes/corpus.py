@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ def data_folder(text: str) -> Path:
     """The folder of binarised data that is meant by itself or by the folder of ``amlp-fairseq prepare`` around it."""
     given = folder(text)
     return given / BINARISED if (given / BINARISED).is_dir() and not any(given.glob("dict.*.txt")) else given
+
+
+def with_data_folder(words: Sequence[str]) -> list[str]:
+    """A command line of fairseq that begins with DATA, which may be the folder of ``amlp-fairseq prepare``."""
+    first = [str(data_folder(word)) for word in words[:1] if not word.startswith("-") and ":" not in word]
+    return [*first, *words[len(first) :]]
 
 
 def stored_text(data: Path) -> dict[str, Any] | None:

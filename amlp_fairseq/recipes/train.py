@@ -33,7 +33,15 @@ from amlp_fairseq.decoding.host_memory import keep_freed_memory
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.recipes import quality
 from amlp_fairseq.recipes.config import Recipe, flags, quoted, read, save
-from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, is_distilled, recipe_arguments, text_settings
+from amlp_fairseq.recipes.corpus import (
+    chosen_recipe,
+    data_folder,
+    is_distilled,
+    recipe_arguments,
+    stored_text,
+    text_settings,
+    with_data_folder,
+)
 from amlp_fairseq.recipes.results import data_sha256
 from amlp_fairseq.usage import (
     PLUGIN,
@@ -145,7 +153,7 @@ def accepted(args: argparse.Namespace) -> set[str]:
 
 def main() -> None:
     if "--row" not in flags_of(sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
-        run(["--user-dir", str(PLUGIN), *as_fairseq_has_it(sys.argv[1:])])
+        run(["--user-dir", str(PLUGIN), *as_fairseq_has_it(with_data_folder(sys.argv[1:]))])
         return
     parser = command_parser("train", __doc__)
     parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare")
@@ -188,7 +196,10 @@ def main() -> None:
             )
     run(words)
     if os.environ.get("RANK", "0") == "0":
-        say_next("evaluate", save_dir, args.data)
+        if stored_text(args.data) is None:  # evaluate needs it
+            say_next("generate", args.data, "--path", save_dir / LAST, *flags(recipe.task, recipe.row))
+        else:
+            say_next("evaluate", save_dir, args.data)
 
 
 def run(words: list[str]) -> None:

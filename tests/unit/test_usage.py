@@ -14,7 +14,7 @@ from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
 from amlp_fairseq.cli import main
-from amlp_fairseq.recipes.corpus import data_folder
+from amlp_fairseq.recipes.corpus import data_folder, with_data_folder
 from amlp_fairseq.usage import (
     add_device,
     as_fairseq_has_it,
@@ -180,6 +180,9 @@ def test_the_folder_of_prepare_stands_for_the_data_in_it(tmp_path: Path) -> None
     (tmp_path / "data/dict.en.txt").touch()
     assert data_folder(str(tmp_path / "data")) == tmp_path / "data"
     assert data_folder(str(tmp_path / "none")) == tmp_path / "none"
+    (tmp_path / "data/dict.en.txt").unlink()
+    assert with_data_folder([str(tmp_path / "data"), "--path", "x"]) == [f"{tmp_path}/data/data-bin", "--path", "x"]
+    assert with_data_folder(["--path", "x", str(tmp_path / "data")]) == ["--path", "x", str(tmp_path / "data")]
 
 
 def test_the_folder_of_a_training_stands_for_its_average(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import commands
 import pytest
 
 from amlp_fairseq.cli import logs
+from amlp_fairseq.compat import progress
 
 CLI = "amlp_fairseq.cli.main"
 WORDS = "Haus Baum See Weg Berg".split()
@@ -75,6 +76,9 @@ def results(printed: str) -> list[str]:
 def test_training_in_a_log(folder: Path, tmp_path: Path) -> None:
     """Updates, how fast, and the time left; the loss is the one that fairseq-train logs."""
     printed = (folder / "out").read_text(encoding="utf-8")
+    lines = printed.splitlines()
+    (begin,) = [number for number, line in enumerate(lines) if line.endswith("| epoch 001: begins with update 1 of 6")]
+    assert not [line for line in lines[:begin] if "updates/s" in line]  # it is there before anything takes time
     pattern = r"\| train_inner \| epoch 00\d: (\d) of 6 updates, [\d.]+ updates/s, (\d\d:\d\d) left, loss ([\d.]+)$"
     found = re.findall(pattern, printed, flags=re.MULTILINE)
     assert [updates for updates, _, _ in found] == ["2", "4", "6"]
@@ -98,6 +102,9 @@ def test_noise_is_gone(folder: Path) -> None:
     assert said == ""
     assert not NOISE.search(printed)
     assert "IBDecoderModel(" not in printed
+    assert not re.search(
+        r"checkpoint\w*\.pt", printed.split("begins with update")[1]
+    )  # four lines for each that is saved
     assert max(map(len, printed.splitlines())) < 400
 
 
@@ -187,3 +194,23 @@ def test_verbose_is_for_the_commands_that_a_command_runs(monkeypatch: pytest.Mon
     with logs.readable("evaluate", True):
         assert logs.take_verbose(["generate"]) == (["generate"], True)
     assert logs.take_verbose(["generate"]) == (["generate"], False)
+
+
+def test_a_slow_training_has_lines_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first after ten seconds, later ones after a minute without any, however large --log-interval is."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    updates = progress.Updates(progress.Training(), False, range(100), 1, None, 1000)
+    updates.n = 0
+    said = []
+    with caplog.at_level("INFO"):
+        for number in updates:
+            said.append((number, [record.getMessage() for record in caplog.records]))
+            caplog.clear()
+            now[0] += 4
+    found = [number for number, messages in said if messages]
+    assert found == [0, 3, 18, 33, 48, 63, 78, 93]  # 12 seconds after the beginning, then 60 after each
+    assert "begins with update 1" in said[0][1][0]
+    assert "3 updates" in said[3][1][0]
