@@ -33,9 +33,11 @@ fi
 
 for row in transformer_student ibdecoder; do
   if [[ -d $work/models/$row ]]; then continue; fi
+  options=()
+  if [[ $row == transformer_student ]]; then options=(--arch plugin_transformer); fi  # which takes what fits of another model
   say "Train $row on it, from the Transformer's parameters"
   run amlp-fairseq train "$work/distilled" --row "$row" --scale embedded --save-dir "$work/$row" --device cpu \
-    --finetune-from-model "$models/ar" --attention-dropout 0.0 --save-interval-updates 100
+    --finetune-from-model "$models/ar" --attention-dropout 0.0 --save-interval-updates 100 "${options[@]}"
   run amlp-fairseq evaluate "$work/$row" "$work/distilled" --device cpu --batch-size 50 > /dev/null
   run amlp-fairseq package "$work/$row" --out "$work/models/$row"
 done
