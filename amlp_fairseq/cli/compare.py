@@ -146,6 +146,7 @@ def main() -> None:
     found, milliseconds = run(translators, sources)
 
     table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")
+    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
     for model, translations, median in zip(args.model, found, milliseconds, strict=True):
