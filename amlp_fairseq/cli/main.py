@@ -43,6 +43,7 @@ GROUPS = {
     },
     "Tools": {
         "score": ("recipes", "score translations, or the output of fairseq-generate"),
+        "align": ("recipes", "copy a data folder, with word alignments, from which NAT with fertilities learns"),
         "average": ("recipes", "average the weights of checkpoints"),
         "pmi": ("recipes", "estimate how much words that are predicted together depend on each other"),
         "options": ("cli", "list tasks, architectures and every option, with defaults"),

@@ -17,12 +17,17 @@ rows of a family; in a corpus, ``rows`` has settings for single rows, which win 
     tune-lenpen: [0.0, 0.6, 1.0]      length penalties of which the best on the validation set is taken
     tune-max-len: [80, 100]           values of --max-len-b, likewise
     average: {checkpoints: last-epochs, count: 5}   what is averaged; of several counts the best on the validation set
+    best-seed: true                   of several seeds, the one that is best on the validation set has its test score
+                                      beside the paper's
     dictionary: 32768                 entries of the dictionary, for counting parameters
     sizes: {channels: 1024}           what rows refer to as ${sizes.channels}
     vocab-size: 8000                  subword units at this scale, if not as many as the corpus says
     published: [{data: …, table: …}]  where the row is in a paper, and its numbers there
     metric: rouge                     of a corpus: what outputs are scored by, bleu where it does not say; perplexity if
                                       it is text of one language, for language models
+    prepare: {size: 32000}            of a corpus: how its text is prepared
+    variants: {dynamicconv: {…}}      of a corpus: what other ways of preparing it change. One with the name of a paper
+                                      (the first word of its tables) is the data of that paper's tables.
 
 Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` remove a flag.
 Files are merged by OmegaConf.
@@ -52,7 +57,7 @@ CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs")
 
 EXPERIMENT = (
     *("task", "train", "tokens-per-update", "generate", "rescored", "tune-lenpen", "tune-max-len", "average"),
-    "dictionary",
+    *("best-seed", "dictionary"),
 )
 SECTIONS = {
     "rows": ("base", *EXPERIMENT, "published"),
@@ -64,8 +69,8 @@ DECODINGS = ("generate", "rescored")
 #: The sections of keys and values.
 MAPPINGS = ("task", "train", *DECODINGS, "sizes", "families", "rows", "prepare", "variants")
 PUBLISHED = (
-    *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "perplexity", "distilled", "speedup"),
-    *("sentences-per-second", "parameters", "over", "note"),
+    *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "perplexity", "deviation", "distilled"),
+    *("latency", "speedup", "raw-speedup", "sentences-per-second", "pmi", "against", "parameters", "over", "note"),
 )
 #: More names than these are not listed.
 MOST_NAMES = 100
@@ -90,6 +95,7 @@ class Recipe:
         distilled: whether that is a teacher's translations; None before the training.
         tune_max_len: likewise, of --max-len-b.
         metric: one of ``METRICS``.
+        best_seed: whether of several seeds the one that is best on the validation set stands for the test set.
     """
 
     row: str
@@ -108,6 +114,7 @@ class Recipe:
     tune_max_len: list[int] = field(default_factory=list)
     metric: str = DEFAULT
     rescored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    best_seed: bool = False
     training_set: str = ""
     distilled: bool | None = None
 
@@ -118,8 +125,13 @@ def names(kind: str) -> list[str]:
 
 
 def tables() -> list[str]:
-    """The first words of the names of all tables: ``ibdecoder`` for the tables of that paper."""
-    return sorted({str(entry["table"]).split()[0] for row in names("rows") for entry in _published(row)})
+    """The names of all tables: ``ibdecoder 1``."""
+    return sorted({str(entry["table"]) for row in names("rows") for entry in _published(row)})
+
+
+def paper_of(table: str) -> str:
+    """The first word of a table's name, which all tables of a paper share: ``ibdecoder`` of ``ibdecoder 1``."""
+    return table.split()[0]
 
 
 def row_corpora(row: str) -> list[str]:
@@ -200,6 +212,7 @@ def _recipe(merged: dict[str, Any], row: str, data: str, scale: str, published: 
         tune_max_len=merged.get("tune-max-len") or [],
         metric=metric,
         rescored=_decodings(merged, "rescored"),
+        best_seed=bool(merged.get("best-seed")),
     )
     for values in (recipe.task, recipe.train, *recipe.generate.values(), *recipe.rescored.values()):
         flags(values, where)
@@ -250,6 +263,12 @@ def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
         raise ValueError(f"data {data}: its configuration has no section prepare, which says what its files are")
     settings: Any = OmegaConf.to_container(OmegaConf.merge(merged.prepare, variants[variant] if variant else {}))
     return dict(settings)
+
+
+def paper_variant(data: str, table: str) -> str:
+    """The variant of a corpus that a paper's table is of; ``""`` where it is the corpus as it is."""
+    merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
+    return paper_of(table) if paper_of(table) in (merged.get("variants") or {}) else ""
 
 
 def corpus_metric(data: str) -> str:

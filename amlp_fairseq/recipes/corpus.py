@@ -52,8 +52,8 @@ def stored_text(data: Path) -> dict[str, Any] | None:
 
 
 def text_settings(data: Path, corpus: str | None = None) -> dict[str, Any]:
-    """``text.json`` of a data folder: ``name``, ``corpus`` (of configs/data, or ""), ``languages``, ``post_process``,
-    ``tokenizer``, names of the evaluation sets.
+    """``text.json`` of a data folder: ``name``, ``corpus`` (of configs/data, or ""), its ``variant`` (or ""),
+    ``languages``, ``post_process``, ``tokenizer``, names of the evaluation sets.
 
     If the user names a corpus, ``languages`` is None: they are those of its configuration.
 

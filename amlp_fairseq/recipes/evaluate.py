@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.compat.command_line import fairseqs_flags
+from amlp_fairseq.compat.diverged import CRASH, diverged
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.training_folder import LAST, hold
@@ -34,7 +35,7 @@ from amlp_fairseq.recipes.average import average_checkpoints, chosen, save
 from amlp_fairseq.recipes.bleu import bleu_of
 from amlp_fairseq.recipes.config import Recipe, flags, quoted, read
 from amlp_fairseq.recipes.config import save as save_recipe
-from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, is_distilled, recipe_arguments, text_settings
+from amlp_fairseq.recipes.corpus import chosen_recipe, data_folder, recipe_arguments, text_settings
 from amlp_fairseq.recipes.engine import (
     FAIRSEQS,
     OURS,
@@ -50,7 +51,7 @@ from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.recipes.kytea import segmenter
 from amlp_fairseq.recipes.metrics import METRICS, metric_of
 from amlp_fairseq.recipes.perplexity import perplexity
-from amlp_fairseq.recipes.results import append_results, data_sha256, in_columns
+from amlp_fairseq.recipes.results import append_results, facts, in_columns
 from amlp_fairseq.recipes.rouge import scorer
 from amlp_fairseq.recipes.score import costs, describe, hypotheses_of, read_references, score
 from amlp_fairseq.recipes.shards import ELSEWHERE
@@ -96,7 +97,8 @@ class Evaluation:
         given = given_task(self.rest)
         self.task = self.recipe.task
         if given is None and engine_of_task(self.task["task"]) != engine:
-            self.task = task_flags(self.task, saved_task(self.folder / LAST)[1], engine)
+            last = LAST if diverged(self.folder) is None else CRASH
+            self.task = task_flags(self.task, saved_task(self.folder / last)[1], engine)
         self.engine = engine_of_task(given or self.task["task"])
         check_options(self.rest, given or self.task["task"])
 
@@ -211,22 +213,22 @@ class Evaluation:
             averaged = self.average(*average)
             for subset in subsets:
                 scores = self.measured(subset, values, self.output(subset, name))
-                facts = {
-                    "data": self.text["name"],
-                    "scale": self.recipe.scale,
-                    "system": self.recipe.row,
-                    **({"training_options": self.recipe.changes} if self.recipe.changes else {}),
-                    "distilled": is_distilled(self.data) if self.recipe.distilled is None else self.recipe.distilled,
-                    "split": subset,
-                    "subset": self.text[f"{subset}_set"],
-                    "data_sha256": data_sha256(self.data, subset),
-                    "decoding": self.named(name),
+                made = {
                     **({"engine": self.engine} if self.engine else {}),
                     "average": dict([averaged]),
                     "options": quoted([*flags(values, self.recipe.row), *self.rest]),
                 }
-                found.append(facts | scores | environment())
+                found.append(self.facts(subset, name) | made | scores | environment())
         return found
+
+    def without_scores(self, subsets: Sequence[str]) -> list[dict[str, Any]]:
+        """The results of a training that has diverged."""
+        pairs = product(self.decodings, subsets)
+        return [self.facts(subset, name) | {"diverges": True} | environment() for name, subset in pairs]
+
+    def facts(self, subset: str, way: str) -> dict[str, Any]:
+        """What a result is of."""
+        return facts(self.recipe, self.data, self.text, subset, self.named(way))
 
 
 class LanguageModelEvaluation(Evaluation):
@@ -285,16 +287,18 @@ def main() -> None:
         recipe = read(args.checkpoints / RECIPE)
     else:
         raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {RECIPE}: give --row and --scale")
-    last = args.checkpoints / LAST
+    updates = diverged(args.checkpoints)
+    last = args.checkpoints / (LAST if updates is None else CRASH)
     if not last.is_file():
-        raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {LAST}")
+        raise ValueError(f"CHECKPOINTS {args.checkpoints} has no {last.name}")
     if refused := among(rest, ELSEWHERE):
         raise ValueError(f"{', '.join(refused)} cannot be given: --subset says what is decoded")
     hold(args.checkpoints / ".evaluation.lock", f"CHECKPOINTS {args.checkpoints}: another evaluation writes there")
     model = describe(last, args.data)
-    evaluation = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
-    results = evaluation(recipe, args.checkpoints, args.data, text, rest, args.engine).results(subsets)
-    if not args.row:
+    kind = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
+    evaluation = kind(recipe, args.checkpoints, args.data, text, rest, args.engine)
+    results = evaluation.results(subsets) if updates is None else evaluation.without_scores(subsets)
+    if not args.row and updates is None:
         save_recipe(recipe, args.checkpoints / RECIPE)
     lines = [result | model for result in results]
     try:
@@ -320,7 +324,7 @@ def table(lines: list[dict[str, Any]]) -> str:
     columns = ["configuration", "targets", "decoding", "split", *measured]
     rows = [
         [
-            line["system"],
+            line["system"] + " (diverges)" * ("diverges" in line),
             "distilled" if line["distilled"] else "raw",
             line["decoding"],
             line["split"],

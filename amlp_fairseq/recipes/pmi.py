@@ -5,8 +5,9 @@
 
 Both models of a pair have the task translation_interleaved and the same order of generation. The first one writes a
 word per step: for vanilla SA an autoregressive model (h = 1, c = 1), for IBDecoder a bidirectional one (h = 2, c = 0).
-Prints for each pair the perplexities on DATA's test set and log10 ppl(other) - log10 ppl(autoregressive), Eq. 13; base
-10 is that of the paper's Table 3.
+Prints for each pair the perplexities per subword on DATA's test set and log10 ppl(other) - log10 ppl(autoregressive),
+Eq. 13; base 10 is that of the paper's Table 3. --results appends a line for each model, which ``amlp-fairseq tables``
+puts beside that table; the checkpoints are then of ``amlp-fairseq train --row``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from amlp_fairseq.compat.command_line import fairseqs_flags
-from amlp_fairseq.recipes.corpus import data_folder
+from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.recipes.config import read
+from amlp_fairseq.recipes.corpus import data_folder, text_settings
 from amlp_fairseq.recipes.environment import environment
 from amlp_fairseq.recipes.failures import failed
-from amlp_fairseq.recipes.results import append_results
+from amlp_fairseq.recipes.results import PERPLEXITY, append_results, facts
+from amlp_fairseq.recipes.score import describe
 from amlp_fairseq.usage import PLUGIN, command_parser, parse_with_fairseqs
 
 TASK = "translation_interleaved"
@@ -63,6 +68,18 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
     return log10_perplexity(done.stdout)
 
 
+def facts_of(data: Path, checkpoint: Path) -> dict[str, Any]:
+    """What a result is of.
+
+    Raises:
+        ValueError: for a checkpoint that is not in the folder of a training with --row.
+    """
+    if not (checkpoint.parent / RECIPE).is_file():
+        raise ValueError(f"--results: {checkpoint} is not in a folder of amlp-fairseq train --row: it has no {RECIPE}")
+    recipe = read(checkpoint.parent / RECIPE)
+    return facts(recipe, data, text_settings(data), "test", PERPLEXITY) | describe(checkpoint, data)
+
+
 def main() -> None:
     parser = command_parser("pmi", __doc__)
     parser.add_argument("data", type=data_folder, help="a folder of fairseq-preprocess")
@@ -73,19 +90,23 @@ def main() -> None:
         metavar="AUTOREGRESSIVE OTHER",
         help="of a model that writes a word per step, and of one that writes several",
     )
-    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each pair to this file")
+    parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each model to this file")
     args, rest = parse_with_fairseqs(
         parser, accepted=lambda args: fairseqs_flags("validation", "--task", TASK), forward_device=True
     )
     if len(args.checkpoints) % 2:
         parser.error(f"{len(args.checkpoints)} checkpoints cannot be paired: an even number is needed")
+    described = {path: facts_of(args.data, path) for path in args.checkpoints} if args.results is not None else {}
     for autoregressive, other in zip(args.checkpoints[::2], args.checkpoints[1::2], strict=True):
         logs = [validate(args.data, path, rest) for path in (autoregressive, other)]
         perplexities, pmi = [10**log for log in logs], logs[1] - logs[0]
         print(f"perplexity {perplexities[0]:.2f} and {perplexities[1]:.2f}, estimated PMI {pmi:.3f}", flush=True)
         if args.results is not None:
-            paths = {"data": str(args.data), "autoregressive": str(autoregressive), "other": str(other)}
-            append_results(args.results, [{**paths, "perplexities": perplexities, "pmi": pmi, **environment()}])
+            found = [{"perplexity": round(value, 3)} for value in perplexities]
+            found[1] |= {"pmi": round(pmi, 3)}
+            paths = (autoregressive, other)
+            lines = [described[path] | each | environment() for path, each in zip(paths, found, strict=True)]
+            append_results(args.results, lines)
 
 
 if __name__ == "__main__":

@@ -313,7 +313,9 @@ def settings_to_store(settings: Settings) -> dict[str, Any]:
     return stored
 
 
-def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequence[Download]) -> None:
+def finish(
+    texts: Texts, corpus: str, variant: str | None, out: Path, binary: Path, downloads: Sequence[Download]
+) -> None:
     """Check and complete the folder of fairseq-preprocess, write the manifest and rename the folder to OUT/data-bin."""
     settings = texts.settings
     pairs, alone = texts.manifest(), len(settings.languages) == 1
@@ -332,6 +334,7 @@ def finish(texts: Texts, corpus: str, out: Path, binary: Path, downloads: Sequen
     description = {
         "name": settings.name,
         "corpus": corpus,
+        **({"variant": variant} if variant else {}),
         "languages": [texts.source] if alone else [texts.source, texts.target],
         "post_process": None if texts.model is None else settings.segmentation,
         "tokenizer": settings.tokenizer,
@@ -377,7 +380,7 @@ def main() -> None:
     own.add_argument("--languages", nargs="+", metavar=("SOURCE", "TARGET"), help="default: the suffixes of the files")
     group = parser.add_argument_group("a corpus of configs/data")
     group.add_argument("--reverse", action="store_true", help="swap source and target")
-    group.add_argument("--variant", metavar="NAME", help="a variant of its configuration, such as news-commentary-11")
+    group.add_argument("--variant", metavar="NAME", help="a variant of its configuration, such as dynamicconv")
     for role in SPLITS:
         group.add_argument(f"--{role}-set", metavar="NAME", help="other test sets of sacreBLEU, joined by '+'")
     group.add_argument("--data", type=Path, metavar="DIR", help="take its files from here, download nothing")
@@ -403,7 +406,7 @@ def main() -> None:
         if not (args.out / "data-bin").exists():
             refuse_empty(texts)
             corpus = "" if args.corpus == OWN else args.corpus
-            finish(texts, corpus, args.out, binarise(texts, args.out, args.workers, lock), downloads)
+            finish(texts, corpus, args.variant, args.out, binarise(texts, args.out, args.workers, lock), downloads)
     row = "transformer" if len(settings.languages) > 1 else "lm_dynamicconv"
     scale = usual_scale("" if args.corpus == OWN else args.corpus)
     say_next("train", args.out, "--row", row, "--scale", scale, "--save-dir", row)

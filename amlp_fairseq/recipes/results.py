@@ -11,8 +11,13 @@ from typing import Any
 
 from filelock import FileLock
 
+from amlp_fairseq.recipes.config import Recipe
+from amlp_fairseq.recipes.corpus import is_distilled
 from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.recipes.engine import engine_of
+
+#: The "way of decoding" of a result of ``amlp-fairseq pmi``, for which nothing is decoded.
+PERPLEXITY = "perplexity"
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -68,6 +73,29 @@ def _whole(path: Path) -> bytes:
     except ValueError:
         return content[:begin]
     return content
+
+
+def facts(recipe: Recipe, data: Path, text: dict[str, Any], split: str, decoding: str) -> dict[str, Any]:
+    """The fields that say what a result is of.
+
+    Args:
+        recipe: of the training.
+        data: the data folder, and ``text`` its ``text_settings``.
+        split: ``valid`` or ``test``.
+        decoding: the name of the way of decoding.
+    """
+    return {
+        "data": text["name"],
+        **({"variant": text["variant"]} if text.get("variant") else {}),
+        "scale": recipe.scale,
+        "system": recipe.row,
+        **({"training_options": recipe.changes} if recipe.changes else {}),
+        "distilled": is_distilled(data) if recipe.distilled is None else recipe.distilled,
+        "split": split,
+        "subset": text[f"{split}_set"],
+        "data_sha256": data_sha256(data, split),
+        "decoding": decoding,
+    }
 
 
 def data_sha256(folder: Path, split: str) -> str:
