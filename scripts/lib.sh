@@ -28,3 +28,29 @@ recipe() {
   if command -v amlp-fairseq > /dev/null; then exec amlp-fairseq "$@"; fi
   [[ $help ]] || die "amlp-fairseq is not installed: bash scripts/install.sh"
 }
+
+# The tables of a paper on its corpora, from download to the table:
+#   paper TABLE "OPTIONS AT THE PAPER'S SIZE" CORPUS … -- ARGUMENT …
+# Another --scale than paper among the ARGUMENTs runs on the corpus of that name; the others are those of reproduce.
+paper() {
+  local table=$1 scale=paper options=() corpora=() words=() corpus
+  read -ra options <<< "--device cuda $2"
+  shift 2
+  while [[ $1 != -- ]]; do corpora+=("$1"); shift; done
+  shift
+  while (($#)); do
+    case $1 in
+      -h | --help) header; exit ;;
+      --scale) scale=${2-}; [[ $scale ]] || die "--scale needs a name"; shift ;;
+      --scale=*) scale=${1#*=} ;;
+      *) words+=("$1") ;;
+    esac
+    shift
+  done
+  command -v amlp-fairseq > /dev/null || die "amlp-fairseq is not installed: bash scripts/install.sh"
+  [[ $scale == paper ]] || options=() corpora=("$scale")
+  for corpus in "${corpora[@]}"; do
+    run amlp-fairseq reproduce --corpus "$corpus" --scale "$scale" --table "$table" ${options[@]+"${options[@]}"} \
+      ${words[@]+"${words[@]}"}
+  done
+}

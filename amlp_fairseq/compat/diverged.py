@@ -58,16 +58,20 @@ def install() -> None:
         try:
             return call_main(cfg, main, **kwargs)
         except ProcessRaisedException as error:
-            line = str(error).strip().rpartition("\n")[2]
-            name = f"{Diverged.__module__}.{Diverged.__qualname__}: "
-            if not line.startswith(name):
+            if (text := told_by(error)) is None:
                 raise
-            raise Diverged(line.removeprefix(name)) from None
+            raise Diverged(text) from None
 
     trainer.Trainer.train_step = train_step
     trainer.NanDetector = Detector
     checkpoint_utils.load_checkpoint = load_checkpoint
     distributed_utils.call_main = call
+
+
+def told_by(error: ProcessRaisedException) -> str | None:
+    """What a process has said that has ended with :class:`Diverged`; None for another error."""
+    line, name = str(error).strip().rpartition("\n")[2], f"{Diverged.__module__}.{Diverged.__qualname__}: "
+    return line.removeprefix(name) if line.startswith(name) else None
 
 
 class Detector(NanDetector):

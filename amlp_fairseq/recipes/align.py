@@ -20,7 +20,7 @@ from fairseq.data import Dictionary, indexed_dataset
 
 from amlp_fairseq.compat.internals import data_utils
 from amlp_fairseq.recipes.config import quoted
-from amlp_fairseq.recipes.corpus import stored_text
+from amlp_fairseq.recipes.corpus import data_folder, stored_text
 from amlp_fairseq.recipes.failures import failed
 from amlp_fairseq.usage import command_parser, folder
 
@@ -100,7 +100,7 @@ def _binarise(lines: Iterator[str], count: int, prefix: Path) -> None:
 
 def main() -> None:
     parser = command_parser("align", __doc__)
-    parser.add_argument("data", metavar="DATA", type=Path, help="a folder of amlp-fairseq prepare or distill")
+    parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare or distill")
     parser.add_argument("out", metavar="OUT", type=folder, help="the folder to write")
     args = parser.parse_args()
     align(args.data, args.out)

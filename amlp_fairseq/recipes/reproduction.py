@@ -99,18 +99,21 @@ class Reproduction:
         return [recipe.row for recipe in recipes if self.entries(recipe)]
 
     def targets(self, row: str) -> Sequence[str]:
-        """What a row is trained on where the user does not say it: at the scale of the papers, what the tables have
-        numbers of, if they have any; of language models raw text, and else both."""
+        """What a row is trained on where the user does not say it: of language models raw text; at the scale of the
+        papers what the tables have numbers of, and raw text if they have none; else both."""
         if corpus_metric(self.corpus) == "perplexity":
             return TARGETS[:1]
-        entries = self.entries(load(row, self.corpus, self.scale)) if self.scale == PAPER else []
-        raw = any({"bleu", "rouge", "perplexity"} & entry.keys() for entry in entries)
+        if self.scale != PAPER:
+            return TARGETS
+        entries = self.entries(load(row, self.corpus, self.scale))
         distilled = any("distilled" in entry for entry in entries)
-        return [name for name, has in zip(TARGETS, (raw, distilled), strict=True) if has] or TARGETS
+        raw = not distilled or any({"bleu", "rouge", "perplexity"} & entry.keys() for entry in entries)
+        return [name for name, has in zip(TARGETS, (raw, distilled), strict=True) if has]
 
     def splits(self, recipe: Recipe) -> list[str]:
-        """What is decoded: the test set, and the validation set if a table is of it, or chooses a seed by it."""
-        valid = any(entry.get("split") == "valid" for entry in self.entries(recipe))
+        """What is decoded: the test set, and the validation set at the scale of the papers, if a table is of it, or if
+        it chooses a seed."""
+        valid = self.scale == PAPER or any(entry.get("split") == "valid" for entry in self.entries(recipe))
         valid |= recipe.best_seed and len(set(self.seeds)) > 1
         return [name for name in SPLITS if name == "test" or valid]
 

@@ -73,7 +73,7 @@ class Results:
         if len(found) != 1:
             raise ValueError(f"results of one corpus at one scale are needed, not of {sorted(found)}")
         ((self.data, self.scale),) = found
-        self.metric_name = metric_of(chain.from_iterable(lines))
+        self.metric_name = metric_of({*chain.from_iterable(lines)})
         self.metric = METRICS[self.metric_name]
         last: dict[tuple[Key, int], dict[str, Any]] = {}
         newest: dict[Key, str | None] = {}
@@ -342,7 +342,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = read_results(path)
     if not lines:
         raise ValueError(f"{path} has no results")
-    scores = METRICS[metric_of(chain.from_iterable(lines))].columns.values()
+    scores = METRICS[metric_of({*chain.from_iterable(lines)})].columns.values()
     for count, line in enumerate(lines, 1):
         needed = [*FIELDS, *(() if DIVERGES in line or line.get("decoding") == PERPLEXITY else scores)]
         if missing := [name for name in needed if line.get(name) is None]:

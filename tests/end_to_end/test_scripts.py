@@ -11,7 +11,9 @@ from pathlib import Path
 
 import commands
 import pytest
-from fairseq.data import data_utils
+
+from amlp_fairseq.recipes.config import names
+from amlp_fairseq.recipes.results import read_results
 
 SCRIPTS = commands.ROOT / "scripts"
 #: test_long.sh and test_matrix.sh hand all their arguments on to pytest and nox.
@@ -19,7 +21,7 @@ OWN = sorted(path.name for path in SCRIPTS.glob("*.sh") if path.name not in ("te
 SOURCED = ("lib.sh", "venv.sh")
 STARTED = [name for name in OWN if name not in SOURCED]
 WRAPPERS = [name for name in STARTED if name.startswith("prepare_")] + [
-    *("distill.sh", "evaluate.sh", "reproduce.sh", "train.sh")
+    *("align.sh", "distill.sh", "evaluate.sh", "reproduce.sh", "train.sh")
 ]
 
 
@@ -71,7 +73,7 @@ def test_help_does_nothing_else(checkout: Path, name: str, flag: str) -> None:
 @pytest.mark.parametrize("name", STARTED)
 def test_unknown_arguments_are_refused_before_anything_happens(checkout: Path, name: str) -> None:
     line = refusal(checkout, name, "--nonsense")
-    if name in WRAPPERS:  # it is amlp-fairseq that knows the arguments
+    if name in WRAPPERS or name.startswith("wmt14_"):  # it is amlp-fairseq that knows the arguments
         assert line == "amlp-fairseq is not installed: bash scripts/install.sh"
     else:
         assert "--nonsense" in line
@@ -258,40 +260,71 @@ def test_the_daemon_gets_all_that_the_wheels_are_made_of() -> None:
         assert (commands.ROOT / name).exists()
 
 
-def test_align_refuses(checkout: Path, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    assert refusal(checkout, "align.sh", tmp_path) == "give two folders, DATA and OUT (bash scripts/align.sh --help)"
-    message = "is not a folder of amlp-fairseq prepare or distill: it has no text.json"
-    assert refusal(checkout, "align.sh", tmp_path / "data", "out") == f"{tmp_path}/data {message}"
-    (tmp_path / "data/text.json").touch()
-    assert refusal(checkout, "align.sh", tmp_path / "data", tmp_path) == f"{tmp_path} exists already"
-    missing = "there is no eflomal-align: pip install eflomal"
-    assert refusal(checkout, "align.sh", tmp_path / "data", "out") == missing
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("ibdecoder", ["wmt14_en_de paper ibdecoder", "wmt14_en_fr paper ibdecoder"]),
+        ("dynamicconv", ["wmt14_en_de paper dynamicconv", "wmt14_en_fr paper dynamicconv"]),
+        ("aan", ["wmt14_en_de paper aan"]),
+        ("amlp", ["wmt14_en_de paper amlp 3", "wmt14_de_en paper amlp 3"]),
+    ],
+)
+def test_scripts_of_papers(name: str, runs: list[str], checkout: Path) -> None:
+    """Each corpus at the paper's size on GPUs; at another scale the corpus of that name; options are handed on, and a
+    run that fails is the last."""
+    programs = checkout / ".venv/bin"
+    programs.mkdir(parents=True)
+    program = programs / "amlp-fairseq"
+    program.write_text('#!/bin/sh\nprintf "<%s>" "$@"; echo\nexit "${STATUS:-0}"\n', encoding="utf-8")
+    program.chmod(0o755)
+    seeds = ["--seeds", "1", "2", "3"] if name == "dynamicconv" else []
+
+    def printed(corpus: str, scale: str, table: str, *words: str) -> str:
+        all_words = ["reproduce", "--corpus", corpus, "--scale", scale, "--table", table, *words]
+        return "".join(f"<{word}>" for word in all_words)
+
+    given = ["--dry-run", "--work", "a b"]
+    expected = [printed(*run.split(" ", 2), "--device", "cuda", *seeds, *given) for run in runs]
+    done = start(checkout, f"wmt14_{name}.sh", *given)
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected)
+    table = runs[0].split(" ", 2)[2]
+    for words in (["--scale", "embedded"], ["--scale=embedded"]):
+        done = start(checkout, f"wmt14_{name}.sh", *words, "--seeds", "7")
+        assert done.stdout.splitlines() == [printed("embedded", "embedded", table, "--seeds", "7")]
+    failed = start(checkout, f"wmt14_{name}.sh", "--dry-run", STATUS=3)
+    assert (failed.returncode, len(failed.stdout.splitlines())) == (3, 1)
+    line = refusal(checkout, f"wmt14_{name}.sh", "--scale")
+    assert line == "--scale needs a name"
 
 
-def test_align_adds_alignments_and_changes_nothing(checkout: Path, tmp_path: Path) -> None:
-    """With a stand-in for eflomal, which aligns the first words of each line."""
-    pairs = {"train": [("a b c", "x y z"), ("c", "z x")], "valid": [("b a", "y")]}
-    for part, lines in pairs.items():
-        for language, texts in zip(("en", "de"), zip(*lines, strict=True), strict=True):
-            (tmp_path / f"{part}.{language}").write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    words = ["-s", "en", "-t", "de", "--joined-dictionary", "--destdir", tmp_path / "data"]
-    commands.run("fairseq_cli.preprocess", *words, *(f"--{part}pref={tmp_path / part}" for part in pairs))
-    (tmp_path / "data/text.json").write_text("{}", encoding="utf-8")
-    aligner = tmp_path / "bin/eflomal-align"
-    aligner.parent.mkdir()
-    aligner.write_text('#!/bin/bash\npaste "$2" "$4" > "$(dirname "$0")/read"; sed "s/.*/0-0/" "$2" > "$6"\n')
-    aligner.chmod(0o755)
-    path = f"{aligner.parent}:{Path(sys.executable).parent}:/usr/bin:/bin"
-    done = start(checkout, "align.sh", tmp_path / "data", tmp_path / "new/out", PATH=path)
-    assert done.returncode == 0, done.stderr
-    read = [line.split("\t") for line in (aligner.parent / "read").read_text(encoding="utf-8").splitlines()]
-    assert [(source.strip(), target.strip()) for source, target in read] == pairs["train"] + pairs["valid"]
-    made, given = (files(tmp_path / name) for name in ("new/out", "data"))
-    names = {name.replace(str(tmp_path / "data"), str(tmp_path / "new/out")): name for name in given}
-    assert all(made[new] == given[old] for new, old in names.items() if not new.endswith(".log"))
-    added = {Path(name).name for name in made.keys() - names.keys()}
-    assert added == {f"{part}.align.en-de.{kind}" for part in pairs for kind in ("bin", "idx")}
-    for part, lines in pairs.items():
-        alignments = data_utils.load_indexed_dataset(str(tmp_path / f"new/out/{part}.align.en-de"), None)
-        assert [each.tolist() for each in alignments] == [[0, 0]] * len(lines)
+def test_every_corpus_has_a_script() -> None:
+    assert {f"prepare_{name}.sh" for name in names("data")} == {path.name for path in SCRIPTS.glob("prepare_*.sh")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["ibdecoder", "dynamicconv", "aan", "amlp"])
+def test_a_papers_tables_from_the_first_command_to_the_last(name: str, tmp_path: Path) -> None:
+    """With few updates, and once more as --dry-run prints it, in another folder."""
+    script = commands.ROOT / f"scripts/wmt14_{name}.sh"
+    words = ["--scale", "embedded", "--max-update", "4", "--max-tokens", "2000"]
+    settings = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    settings["PYTHONPATH"] = str(commands.ROOT)
+
+    def run(folder: str, *command: str) -> str:
+        (tmp_path / folder).mkdir()
+        done = subprocess.run(command, cwd=tmp_path / folder, env=settings, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run("real", "bash", str(script), *words)
+    plan = run("plan", "bash", str(script), *words, "--dry-run")
+    run("printed", "bash", "-euc", plan)
+    real, printed = (
+        [
+            {name: line.get(name) for name in ("system", "distilled", "split", "decoding", "bleu", "perplexity")}
+            for line in read_results(tmp_path / folder / "work/embedded/results.jsonl")
+        ]
+        for folder in ("real", "printed")
+    )
+    assert real == printed
+    assert "## Beside the paper" in (tmp_path / "printed/work/embedded/results.md").read_text(encoding="utf-8")

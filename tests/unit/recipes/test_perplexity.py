@@ -116,8 +116,8 @@ def test_scales_of_other_models_are_refused() -> None:
     ],
 )
 def test_rows_of_a_table(corpus: str, table: str, rows: set[str], tmp_path: Path) -> None:
-    reproduction = reproduce.Reproduction(corpus, corpus, tmp_path, tmp_path / "r.jsonl", [], [], [])
-    assert set(reproduction.rows(table)) == rows
+    reproduction = reproduce.Reproduction(corpus, corpus, tmp_path, tmp_path / "r.jsonl", table)
+    assert set(reproduction.rows()) == rows
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from amlp_fairseq.recipes import reproduce
+from amlp_fairseq.recipes import config, reproduce
+from amlp_fairseq.recipes import reproduction as experiments
 from amlp_fairseq.recipes.config import load, save
 from amlp_fairseq.recipes.results import append_results, data_sha256
 
@@ -30,10 +32,9 @@ def make_data(work: Path, name: str, words: Sequence[object]) -> None:
 class Recorded(reproduce.Reproduction):
     """Its commands leave what the real ones would, and a note of what they were called with."""
 
-    def __init__(self, corpus: str, scale: str, folder: Path) -> None:
-        super().__init__(
-            corpus, scale, folder, folder / "results.jsonl", ["--data", "text"], ["--cpu"], ["--batch-size", "50"]
-        )
+    def __init__(self, corpus: str, scale: str, folder: Path, table: str = "ibdecoder", *seeds: int) -> None:
+        options = {"rest": ["--data", "text"], "options": ["--cpu"], "decoding": ["--batch-size", "50"]}
+        super().__init__(corpus, scale, folder, folder / "results.jsonl", table, seeds or (1,), **options)
         self.calls: list[list[str]] = []
 
     def command(self, name: str, *words: object, log: str = "") -> None:
@@ -49,17 +50,17 @@ class Recorded(reproduce.Reproduction):
     ("table", "some", "count"),
     [
         ("ibdecoder", {"transformer", "ibdecoder", "imdecoder", "vanilla_sa_4", "ibdecoder_sa_student"}, 18),
-        ("sat", {"vanilla_sa_2", "vanilla_sa_4", "vanilla_sa_6"}, 3),
+        ("sat", {"transformer", "vanilla_sa_2", "vanilla_sa_4", "vanilla_sa_6"}, 4),
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
         ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 23),
         ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 13),
-        ("nat", {"nat_fertility"}, 1),
+        ("nat", {"nat_fertility", "transformer"}, 2),
         ("deep", {"transformer_deep"}, 1),
     ],
 )
 @pytest.mark.parametrize(("corpus", "scale"), SCALES)
 def test_rows_of_a_table(corpus: str, scale: str, table: str, some: set[str], count: int, tmp_path: Path) -> None:
-    rows = Recorded(corpus, scale, tmp_path).rows(table)
+    rows = Recorded(corpus, scale, tmp_path, table).rows()
     assert some <= set(rows)
     assert len(rows) == count
 
@@ -116,7 +117,7 @@ def test_students_of_a_teacher(
     row: str, distilled: bool, begins: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    monkeypatch.setattr(reproduce, "write_fitted", lambda *args: written.append(args))
+    monkeypatch.setattr(experiments, "write_fitted", lambda *args: written.append(args))
     reproduction = Recorded("embedded", "embedded", tmp_path)
     reproduction.training, reproduction.from_teacher = ["--bf16"], True
     reproduction.run(reproduce.Experiment(row, distilled, seed=1))
@@ -166,7 +167,7 @@ def test_the_teacher_chooses(row: str, distilled: bool, again: bool, tmp_path: P
 
 def test_a_training_that_has_ended_is_not_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(reproduce, "has_ended", lambda words, folder: asked.append((words, folder)) or True)
+    monkeypatch.setattr(experiments, "has_ended", lambda words, folder: asked.append((words, folder)) or True)
     reproduction = Recorded("embedded", "embedded", tmp_path)
     reproduction.training = ["--max-update", "7"]
     reproduction.run(reproduce.Experiment("ibdecoder", distilled=False, seed=1))
@@ -201,7 +202,10 @@ def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     reproduction.results.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     raw, distilled = (reproduce.Experiment("ibdecoder", kind, 1) for kind in (False, True))
     known = reproduction.known()
-    assert known == {raw: {"beam 4", "greedy"}, distilled: {"beam 4"}}
+    assert known == {
+        raw: {("test", "beam 4"), ("test", "greedy")},
+        distilled: {("test", "beam 4"), ("valid", "greedy")},
+    }
     assert (reproduction.evaluations(raw, known[raw]), reproduction.evaluations(distilled, known[distilled])) == (
         [],
         [[]],
@@ -226,7 +230,7 @@ def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
         facts = {"scale": "embedded", "system": "ibdecoder", "seed": seed, "distilled": True, "split": "test"}
         lines += [data | facts | {"decoding": decoding} for decoding in ("beam 4", "greedy")]
     append_results(reproduction.results, lines)
-    wanted = {"beam 4", "greedy"}
+    wanted = {("test", "beam 4"), ("test", "greedy")}
     assert {experiment.seed for experiment, known in reproduction.known().items() if known == wanted} == {1, 3}
     (folder / "dict.de.txt").write_text("Haus 2\n", encoding="utf-8")
     assert {experiment.seed for experiment, known in reproduction.known().items() if known == wanted} == {3}
@@ -234,7 +238,7 @@ def test_results_on_other_data_do_not_count(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_ends_it(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    reproduction = reproduce.Reproduction("embedded", "embedded", tmp_path, results, [], ["--cpu"], [])
+    reproduction = reproduce.Reproduction("embedded", "embedded", tmp_path, results, "aan", options=["--cpu"])
     says = r"amlp-fairseq train nowhere .*status 2, see .*logs/x.log: .*DATA nowhere: there is no such folder"
     with pytest.raises(ChildProcessError, match=says):
         reproduction.command("train", "nowhere", "--row", "ibdecoder", "--scale", "embedded", log="x")
@@ -254,7 +258,7 @@ def test_all_rows_on_both_kinds_of_data(
             raise ChildProcessError("it broke")
 
     monkeypatch.setattr(reproduce.Reproduction, "command", command)
-    monkeypatch.setattr(reproduce, "write_fitted", lambda *args: None)
+    monkeypatch.setattr(experiments, "write_fitted", lambda *args: None)
     monkeypatch.chdir(tmp_path)
     words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "transformer"]
     monkeypatch.setattr("sys.argv", ["reproduce", *words, "--seeds", "7", "--bf16", "--from-teacher"])
@@ -266,7 +270,7 @@ def test_all_rows_on_both_kinds_of_data(
         "evaluate work/embedded/transformer-1 work/embedded/data/data-bin",
         "distill work/embedded/transformer-1/average.pt work/embedded/data/data-bin work/embedded/distilled",
     ]
-    assert f"--results {tmp_path}/work/embedded/results.jsonl --cpu" in calls[2]
+    assert "--results work/embedded/results.jsonl --cpu" in calls[2]
     assert "--row transformer --scale embedded --corpus embedded" in calls[1]
     rows = ["aan-7", "transformer-7", "aan-distilled-7", "transformer-distilled-7"]
     trained = [call.split("--save-dir ")[1] for call in calls[4:] if call.startswith("train")]
@@ -287,7 +291,7 @@ def test_one_kind_of_targets(target: str, folder: str, tmp_path: Path, monkeypat
         make_data(self.work, name, words)
 
     monkeypatch.setattr(reproduce.Reproduction, "command", command)
-    monkeypatch.setattr(reproduce, "report", lambda path: "")
+    monkeypatch.setattr(experiments, "report", lambda path: "")
     words = ["--corpus", "embedded", "--scale", "embedded", "--table", "aan", "--rows", "aan", "--work", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["reproduce", *words, "--targets", target])
     reproduce.main()
@@ -303,7 +307,7 @@ def test_one_kind_of_targets(target: str, folder: str, tmp_path: Path, monkeypat
         (["--corpus", "embedded", "--scale", "tiny", "--table", "aan"], "--scale 'tiny' is unknown; known: "),
         (
             ["--corpus", "embedded", "--scale", "embedded", "--table", "7"],
-            "--table '7' is unknown; known: aan, amlp, deep, dynamicconv, ibdecoder, nat, sat",
+            "argument --table: '7' is unknown; known: aan, amlp, deep, dynamicconv, ibdecoder, nat, sat; their",
         ),
         (["--corpus", "embedded", "--table", "aan"], "required: --scale"),
         (
@@ -352,8 +356,123 @@ def test_results_and_trainings_are_of_the_same_options(tmp_path: Path) -> None:
 
 def append_and_know(
     reproduction: reproduce.Reproduction, line: dict[str, object]
-) -> dict[reproduce.Experiment, set[str]]:
+) -> dict[reproduce.Experiment, set[experiments.Known]]:
     """What is known where there is nothing but one result."""
     reproduction.results.unlink(missing_ok=True)
     append_results(reproduction.results, [line])
     return reproduction.known()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "table", "folder", "words"),
+    [
+        ("wmt14_en_de", "dynamicconv 3", "wmt14_en_de-dynamicconv-paper", ["--variant", "dynamicconv"]),
+        ("wmt14_en_de", "ibdecoder", "wmt14_en_de-paper", []),
+        ("wmt14_en_fr", "ibdecoder 6", "wmt14_en_fr-ibdecoder-paper", ["--variant", "ibdecoder"]),
+        ("wmt14_en_fr", "dynamicconv", "wmt14_en_fr-paper", []),
+    ],
+)
+def test_a_table_is_of_its_own_data(corpus: str, table: str, folder: str, words: list[str], tmp_path: Path) -> None:
+    """In a folder of its own; other data in a folder are refused."""
+    assert reproduce.default_work(corpus, table, "paper") == Path("work", folder)
+    reproduction = Recorded(corpus, "paper", tmp_path, table)
+    raw = reproduction.data(distilled=False)
+    assert reproduction.calls == [["prepare", corpus, "data", *words, "--data", "text"]]
+    for text, right in (({"corpus": corpus, "variant": "x"}, False), ({"corpus": corpus}, not words)):
+        stored = text | ({} if "variant" in text else {"variant": words[-1]} if words and right else {})
+        (raw / "text.json").write_text(json.dumps(stored | {"name": "n"}), encoding="utf-8")
+        if right:
+            reproduction.data(distilled=False)
+        else:
+            with pytest.raises(ValueError, match=f"--work {tmp_path}: .*give another --work"):
+                reproduction.data(distilled=False)
+
+
+def test_what_is_prepared_is_what_the_papers_say() -> None:
+    """DynamicConv, Section 5.2; IBDecoder, Appendix A."""
+    ours, dynamicconv = (config.prepare_settings("wmt14_en_de", variant) for variant in (None, "dynamicconv"))
+    assert dynamicconv["archives"]["news-commentary"]["url"].endswith("training-parallel-nc-v11.tgz")
+    assert (ours["size"], dynamicconv["size"], dynamicconv["test-set"]) == (32000, 32000, "wmt14/full")
+    french = [config.prepare_settings("wmt14_en_fr", variant)["size"] for variant in (None, "ibdecoder")]
+    assert french == [40000, 32000]
+
+
+def test_the_validation_set_is_decoded_where_a_table_is_of_it(tmp_path: Path) -> None:
+    """Or chooses a seed by it; where the test set has results, it alone."""
+    reproduction = Recorded("embedded", "embedded", tmp_path, "dynamicconv")
+    experiment = reproduce.Experiment("cnn", distilled=False, seed=1)
+    assert reproduction.evaluations(experiment, set()) == [["--subset", "valid,test"]]
+    assert reproduction.evaluations(experiment, {("test", "beam 5")}) == [["--subset", "valid"]]
+    tested = reproduce.Experiment("dynamicconv_glu", distilled=False, seed=1)
+    assert reproduction.evaluations(tested, set()) == [[]]
+    several = Recorded("embedded", "embedded", tmp_path, "dynamicconv", 1, 2, 3)
+    assert several.evaluations(tested, set()) == [["--subset", "valid,test"]]
+
+
+def test_a_training_that_diverges_is_evaluated_and_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Diverging(Recorded):
+        def command(self, name: str, *words: object, log: str = "") -> None:
+            super().command(name, *words, log=log)
+            if name == "train":
+                (self.work / "cnn-1/diverged.json").write_text('{"updates": 2}', encoding="utf-8")
+                raise ChildProcessError("it diverged")
+
+    reproduction = Diverging("embedded", "embedded", tmp_path, "dynamicconv")
+    experiment = reproduce.Experiment("cnn", distilled=False, seed=1)
+    for expected in (["prepare", "train", "evaluate"], ["evaluate"]):
+        reproduction.run(experiment)
+        assert [call[0] for call in reproduction.calls] == expected
+        reproduction.calls.clear()
+    assert "cnn-1 diverges" in capsys.readouterr().err
+
+
+def test_alignments_are_made_for_rows_that_learn_from_them(tmp_path: Path) -> None:
+    reproduction = Recorded("embedded", "embedded", tmp_path, "nat")
+    for distilled in (False, True):
+        reproduction.run(reproduce.Experiment("nat_fertility", distilled, seed=1))
+    aligned = [call[1:] for call in reproduction.calls if call[0] == "align"]
+    assert aligned == [["data/data-bin", "aligned"], ["distilled", "aligned-distilled"]]
+    trained = [call[1] for call in reproduction.calls if call[0] == "train" and "nat_fertility" in call]
+    assert trained == ["aligned", "aligned-distilled"]
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "trained"),
+    [
+        ("ibdecoder 1", ["transformer", "ibdecoder"], ["transformer-1", "ibdecoder-1", "transformer-distilled-1"]),
+        ("amlp 3", ["cmlmc", "amlp_transformer"], ["transformer-1", "amlp_transformer-1", "cmlmc-distilled-1"]),
+        ("ibdecoder 3", ["autoregressive", "vanilla_sa_2"], ["autoregressive-1", "vanilla_sa_2-1"]),
+    ],
+)
+def test_a_dry_run_prints_commands_that_can_be_run(
+    table: str,
+    rows: list[str],
+    trained: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At the paper's size what the table has numbers of: in the order in which one needs the other, each once."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--corpus", "wmt14_en_de", "--scale", "paper", "--table", table, "--rows", *rows, "--device", "cuda"]
+    monkeypatch.setattr("sys.argv", ["reproduce", *words, "--dry-run"])
+    reproduce.main()
+    printed = capsys.readouterr().out.splitlines()
+    assert not list(tmp_path.iterdir())
+    calls = [shlex.split(line) for line in printed if not line.startswith("#")]
+    assert all(call[0] == "amlp-fairseq" for call in calls)
+    assert calls[0][1:] == ["prepare", "wmt14_en_de", "work/wmt14_en_de-paper/data"]
+    assert calls[-1][1:] == [
+        *("tables", "work/wmt14_en_de-paper/results.jsonl", ">"),
+        "work/wmt14_en_de-paper/results.md",
+    ]
+    folders = [Path(call[call.index("--save-dir") + 1]).name for call in calls if call[1] == "train"]
+    assert set(trained) <= set(folders)
+    assert len(folders) == len(set(folders))
+    assert [Path(call[2]).name for call in calls if call[1] == "evaluate"] == folders
+    assert all("valid,test" in call for call in calls if call[1] == "evaluate")
+    pmi = [[Path(word).parent.name for word in call[3:5]] for call in calls if call[1] == "pmi"]
+    assert pmi == ([["autoregressive-1", "vanilla_sa_2-1"]] if table == "ibdecoder 3" else [])
+    assert any("100000 updates, in the paper of 25000 tokens: --update-freq 6 on one GPU" in line for line in printed)

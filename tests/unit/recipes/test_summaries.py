@@ -110,8 +110,8 @@ def test_distillation_keeps_what_is_short(tmp_path: Path) -> None:
 )
 def test_rows_of_a_table(table: str, rows: set[str], tmp_path: Path) -> None:
     name = "embedded_summaries"
-    reproduction = reproduce.Reproduction(name, name, tmp_path, tmp_path / "r.jsonl", [], [], [])
-    assert set(reproduction.rows(table)) == rows
+    reproduction = reproduce.Reproduction(name, name, tmp_path, tmp_path / "r.jsonl", table)
+    assert set(reproduction.rows()) == rows
 
 
 def line(system: str, rouge: float, **other: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import commands
 import pytest
 import yaml
 
-from amlp_fairseq.recipes.config import CONFIGS, load
+from amlp_fairseq.recipes.config import CONFIGS, load, names
 from amlp_fairseq.recipes.results import read_results
 from amlp_fairseq.recipes.tables import Results, claimed, main
 
@@ -99,30 +99,116 @@ def test_differences_are_of_one_kind_of_bleu() -> None:
         line("transformer", 26.5, seed=1),
         line("transformer", 27.5, seed=2),
         line("transformer", 27.5, distilled=True),
-        line("dynamicconv_glu", 29.0, decoding="beam 5"),
+        line("dynamicconv_glu", 29.0, decoding="beam 5", variant="dynamicconv"),
     ]
     tables = Results(lines).comparisons()
     row = cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")
-    assert row[3:] == ["27.00 ± 0.71 (2)", "27.50", "26.9", "27.3", "detokenised", "+0.10", "+0.20"]
+    assert row[3:10] == ["27.00 ± 0.71 (2)", "27.50", "26.9", "27.3", "detokenised", "+0.10", "+0.20"]
     row = cells(tables["aan"], "Transformer")
     assert row[3:] == ["27.50 ± 0.71 (2)", "28.00", "26.37", "", "tokenised", "+1.13", ""]
-    assert cells(tables["dynamicconv 1"], "DynamicConv")[-2] == "+0.30"  # 30 - 29.7
+    assert cells(tables["dynamicconv 1"], "DynamicConv")[8] == "+0.30"  # 30 - 29.7
 
 
 def test_ablations_are_compared_on_the_validation_set() -> None:
     """Of DynamicConv; a training that diverges has no BLEU to compare with."""
     lines = [
-        line("dynamicconv", 99.0, decoding="beam 5"),
-        line("dynamicconv", 26.0, decoding="beam 5", split="valid"),
-        line("dynamicconv_no_softmax", 20.0, decoding="beam 5", split="valid"),
-        line("cnn", 99.0, decoding="beam 5"),
+        line("dynamicconv", 99.0, decoding="beam 5", variant="dynamicconv"),
+        line("dynamicconv", 26.0, decoding="beam 5", split="valid", variant="dynamicconv"),
+        line("dynamicconv_no_softmax", 20.0, decoding="beam 5", split="valid", variant="dynamicconv"),
+        line("lightconv", 26.0, decoding="beam 5", split="valid"),
+        line("cnn", 99.0, decoding="beam 5", variant="dynamicconv"),
     ]
     table = Results(lines).comparisons()["dynamicconv 3"]
-    assert table.splitlines()[0].endswith("| difference | distilled | paper: sent/s |")
+    assert table.splitlines()[0].endswith("| difference | difference, distilled | sent/s | paper: sent/s |")
     row = cells(table, "+ Dynamic weights (DynamicConv)")
-    assert row[3:] == ["27.00", "", "26.9", "", "compound-split, valid", "+0.10", "", "62.6"]
+    assert row[3:] == ["27.00", "", "26.9 ± 0.2", "", "compound-split, valid", "+0.10", "", "50.00", "62.6"]
     assert cells(table, "DynamicConv w/o softmax-normalization")[5:9] == ["diverges", "", "compound-split, valid", ""]
-    assert "CNN" not in table
+    assert cells(table, "+ Softmax-normalized weights (LightConv)")[8] == ""  # News Commentary v9
+    assert cells(table, "CNN")[3:6] == ["—", "", "25.9 ± 0.2"]
+    assert table.endswith("amlp-fairseq evaluate --subset valid,test.")
+
+
+@pytest.mark.parametrize("split", ["test", "valid"])
+def test_all_rows_of_the_ablations_are_there(split: str) -> None:
+    """With results on either set."""
+    rows = {row for row in names("rows") if any("dynamicconv" in e["table"] and e.get("split") == "valid"
+            for e in load(row, "wmt14_en_de", "paper").published)}  # fmt: skip
+    lines = [line(row, 26.0, decoding="beam 5", split=split, variant="dynamicconv") for row in rows]
+    tables = Results(lines).comparisons()
+    assert [len(tables[f"dynamicconv {n}"].split("\n\n")[0].splitlines()) - 2 for n in (3, 6)] == [12, 10]
+
+
+def test_what_diverges_is_a_result() -> None:
+    """Beside a paper's "diverges", in the overview and in orderings; some seeds may not."""
+    gone = {"decoding": "beam 5", "split": "valid", "variant": "dynamicconv", "diverges": True}
+    scores = ("bleu", "tokenised_bleu", "compound_split_bleu", "chrf", "steps_per_sentence")
+    lines = [
+        {name: value for name, value in line("dynamicconv_no_softmax", 0.0, **gone).items() if name not in scores},
+        {name: value for name, value in line("dynamicconv_l2", 0.0, **gone).items() if name not in scores},
+        line("dynamicconv_l2", 25.8, decoding="beam 5", split="valid", variant="dynamicconv", seed=2),
+        line("dynamicconv", 26.0, decoding="beam 5", variant="dynamicconv"),
+        {**line("dynamicconv_no_softmax", 0.0, **gone | {"split": "test"}), "bleu": None},
+    ]
+    lines[-1] = {name: value for name, value in lines[-1].items() if name not in scores}
+    results = Results(lines)
+    tables = results.comparisons()
+    for number, row in ((3, "DynamicConv w/o softmax-normalization"), (6, "W (no normalization)")):
+        found = cells(tables[f"dynamicconv {number}"], row)
+        assert (found[3], found[5], found[8]) == ("diverges", "diverges", "")
+    assert cells(tables["dynamicconv 6"], "W / (‖W‖₂ + ε)")[3] == "26.80 (1 of 2 diverge)"
+    overview = cells(results.overview(), "dynamicconv_no_softmax", "raw", "beam 5", "valid")
+    assert overview[4:7] == ["diverges", "", ""]
+    says = "without softmax DynamicConv diverges or trails"
+    assert cells(results.orderings(), "dynamicconv 3", says)[2:] == ["diverges", "reproduced"]
+
+
+def test_of_three_seeds_the_best_on_the_validation_set_is_tested() -> None:
+    """DynamicConv, Section 5.2: Table 1 has its test score, Table 3 the mean and deviation on the validation set."""
+    lines = [
+        line(row, bleu, seed=seed, split=split, decoding="beam 5", variant="dynamicconv")
+        for row in ("dynamicconv_glu", "dynamicconv")
+        for seed, valid, test in ((1, 25.0, 30.0), (2, 27.0, 28.0), (3, 26.0, 29.0))
+        for split, bleu in (("valid", valid), ("test", test))
+    ]
+    tables = Results(lines).comparisons()
+    assert cells(tables["dynamicconv 1"], "DynamicConv")[3:9:5] == ["29.00 (best of 3)", "-0.70"]
+    assert cells(tables["dynamicconv 3"], "+ Dynamic weights (DynamicConv)")[3:9:5] == ["27.00 ± 1.00 (3)", "+0.10"]
+    without = [each for each in lines if (each["split"], each["seed"]) != ("valid", 2)]
+    assert cells(Results(without).comparisons()["dynamicconv 1"], "DynamicConv")[3] == "30.00 ± 1.00 (3)"
+
+
+def test_times_stand_beside_the_papers() -> None:
+    """Those of distilled models, where the paper's are; a speed-up only on one machine with one search."""
+    lines = [
+        line("transformer", 27.0, milliseconds_per_sentence=40.0),
+        line("ibdecoder", 26.0, milliseconds_per_sentence=99.0),
+        line("ibdecoder", 27.0, milliseconds_per_sentence=25.0, distilled=True),
+        line("imdecoder", 20.0, milliseconds_per_sentence=10.0, device="D"),
+        line("vanilla_sa_2", 20.0, milliseconds_per_sentence=10.0),
+        line("transformer_student", 26.0, milliseconds_per_sentence=20.0),
+    ]
+    tables = Results(lines).comparisons()
+    columns = "| ms | paper: ms | speed-up | paper: speed-up |"
+    assert tables["ibdecoder 1"].splitlines()[0].endswith(columns)
+    assert cells(tables["ibdecoder 1"], "IBDecoder")[10:] == ["25.00", "204", "1.60", "1.90"]
+    assert cells(tables["ibdecoder 1"], "IMDecoder")[10:] == ["10.00", "102", "", "3.79"]
+    assert cells(tables["ibdecoder 4"], "Transformer student")[10:] == ["2.00", "2.32 (2.19 raw)"]
+    assert cells(tables["sat"], "SAT, K=2")[10:] == ["10.00", "229", "4.00", "1.51"]
+
+
+def test_perplexities_stand_beside_table_3() -> None:
+    found = {"autoregressive": 4.1, "vanilla_sa_2": 7.0}
+    lines = [line("transformer", 27.0)]
+    for row, value in found.items():
+        lines.append({"decoding": "perplexity", "perplexity": value})
+        lines[-1] = {**line(row, 0.0), **lines[-1], **({"pmi": 0.232} if row == "vanilla_sa_2" else {})}
+        for name in ("bleu", "chrf", "tokenised_bleu", "compound_split_bleu"):
+            del lines[-1][name]
+    table = Results(lines).comparisons()["ibdecoder 3"]
+    assert cells(table, "Left-to-Right, autoregressive")[3:9:5] == ["4.10", "+0.06"]
+    assert cells(table, "Left-to-Right, semi-autoregressive")[3:] == [
+        *("7.00", "", "6.95", "", "", "+0.05", "", "0.232", "0.235"),
+    ]
 
 
 def test_an_unstated_kind_has_a_mark() -> None:
@@ -130,8 +216,12 @@ def test_an_unstated_kind_has_a_mark() -> None:
     lines.append(line("cmlmc", 28.0, decoding="5 iterations", distilled=True))
     tables = Results(lines).comparisons()
     row = cells(tables["amlp 3"], "CMLMC")
-    assert row[3:] == ["20.00", "28.00", "", "27.91", "unstated", "", "+0.09 ?"]
-    assert cells(tables["amlp 3"], "Tr")[-2:] == ["-0.38 ?", ""]
+    assert row[3:10] == ["20.00", "28.00", "", "27.91", "unstated", "", "+0.09 ?"]
+    assert cells(tables["amlp 3"], "Tr")[8:] == [
+        "-0.38 ?",
+        "",
+        "the paper does not give its dictionary, nor what is shared: compare differences",
+    ]
     assert tables["amlp 3"].endswith("\n\n?: the paper does not say of which kind its BLEU is; ours is detokenised.")
 
 
@@ -139,12 +229,12 @@ def test_japanese_is_compared_on_the_words_of_kytea() -> None:
     """BLEU of other words is not."""
     other = line("ibdecoder", 40.0, data="wat17_en_ja")
     row = cells(Results([other]).comparisons()["ibdecoder 6"], "IBDecoder", "ibdecoder", "beam 4")
-    assert row[5:] == ["43.51", "43.76", "kytea", "", ""]
+    assert row[5:10] == ["43.51", "43.76", "kytea", "", ""]
     kytea = {name: value for name, value in other.items() if not name.endswith("bleu")}
     results = Results([kytea | {"kytea_bleu": 43.0, "kytea_signature": "by hand"}])
     assert cells(results.overview(), "ibdecoder", "raw", "beam 4", "test")[4:6] == ["43.00", "50.00"]
     row = cells(results.comparisons()["ibdecoder 6"], "IBDecoder", "ibdecoder", "beam 4")
-    assert row[3:] == ["43.00", "", "43.51", "43.76", "kytea", "-0.51", ""]
+    assert row[3:10] == ["43.00", "", "43.51", "43.76", "kytea", "-0.51", ""]
     assert "- kytea signature: by hand" in results.notes()
 
 
@@ -161,11 +251,11 @@ def test_other_data_are_not_compared_with_a_paper(other: dict[str, str]) -> None
     """Nor are small models on a paper's data."""
     lines = [line("transformer", 85.0), line("cnn", 80.0, decoding="beam 5")]
     tables = Results([each | other for each in lines]).comparisons()
-    assert cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")[5:] == [
+    assert cells(tables["ibdecoder 1"], "Transformer", "transformer", "beam 4")[5:10] == [
         *("26.9", "27.3", "detokenised", "", ""),
     ]
     assert cells(tables["dynamicconv 3"], "CNN")[3:] == [
-        *("81.00", "", "25.9", "", "compound-split, valid", "", "", "68.1"),
+        *("81.00", "", "25.9 ± 0.2", "", "compound-split, valid", "", "", "50.00", "68.1"),
     ]
 
 

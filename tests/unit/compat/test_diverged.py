@@ -1,0 +1,45 @@
+"""A training that diverges: one line and a mark in its folder, from which evaluate makes results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import commands
+from torch.multiprocessing import ProcessRaisedException
+
+from amlp_fairseq.compat import diverged
+from amlp_fairseq.recipes.results import read_results
+
+
+def test_a_training_that_diverges_is_a_result(tmp_path: Path) -> None:
+    """Which a later training in its folder takes away."""
+    for part in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            (tmp_path / f"{part}.{language}").write_text("a b c\nb c\n" * 4, encoding="utf-8")
+    files = [word for part in ("train", "valid", "test") for word in (f"--{part}", *(tmp_path.glob(f"{part}.*")))]
+    files = [str(word) for word in files]
+    commands.run("amlp_fairseq.recipes.prepare", "text", tmp_path / "data", *files, "--languages", "de", "en",
+                 "--vocab-size", "16")  # fmt: skip
+    data, save = tmp_path / "data/data-bin", tmp_path / "save"
+    words = ["train", data, "--row", "dynamicconv", "--scale", "embedded", "--save-dir", save, "--cpu"]
+    words += ["--max-update", 5, "--warmup-updates", 1]
+    printed = commands.run("amlp_fairseq.cli.main", *words, "--lr", "1e30", check=False)
+    assert "Traceback" not in printed
+    assert "diverged after" in printed.splitlines()[-1]
+    updates = diverged.diverged(save)
+    assert updates is not None
+    assert updates >= 1
+    commands.run("amlp_fairseq.recipes.evaluate", save, data, "--cpu", "--subset", "valid,test")
+    lines = read_results(save / "results.jsonl")
+    assert [(line["split"], line["diverges"], line["updates"]) for line in lines] == [
+        ("valid", True, updates),
+        ("test", True, updates),
+    ]
+    commands.run("amlp_fairseq.cli.main", *words)
+    assert diverged.diverged(save) is None
+
+
+def test_the_line_of_a_process_that_fairseq_has_started() -> None:
+    text = "\n\n-- Process 0 terminated with the following error:\n{}: it is infinite\n"
+    for name, told in (("amlp_fairseq.compat.diverged.Diverged", "it is infinite"), ("ValueError", None)):
+        assert diverged.told_by(ProcessRaisedException(text.format(name), 0, 1)) == told
