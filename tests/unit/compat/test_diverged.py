@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import commands
@@ -16,11 +17,11 @@ def test_a_training_that_diverges_is_a_result(tmp_path: Path) -> None:
     for part in ("train", "valid", "test"):
         for language in ("en", "de"):
             (tmp_path / f"{part}.{language}").write_text("a b c\nb c\n" * 4, encoding="utf-8")
-    files = [word for part in ("train", "valid", "test") for word in (f"--{part}", *(tmp_path.glob(f"{part}.*")))]
-    files = [str(word) for word in files]
-    commands.run("amlp_fairseq.recipes.prepare", "text", tmp_path / "data", *files, "--languages", "de", "en",
-                 "--vocab-size", "16")  # fmt: skip
-    data, save = tmp_path / "data/data-bin", tmp_path / "save"
+    data, save = tmp_path / "data", tmp_path / "save"
+    prefixes = [f"--{part}pref={tmp_path / part}" for part in ("train", "valid", "test")]
+    commands.run("fairseq_cli.preprocess", "-s", "en", "-t", "de", "--joined-dictionary", "--destdir", data, *prefixes)
+    text = {"name": "n", "corpus": "", "languages": ["en", "de"], "post_process": None, "tokenizer": None}
+    (data / "text.json").write_text(json.dumps(text | {"valid_set": "v", "test_set": "t"}), encoding="utf-8")
     words = ["train", data, "--row", "dynamicconv", "--scale", "embedded", "--save-dir", save, "--cpu"]
     words += ["--max-update", 5, "--warmup-updates", 1]
     printed = commands.run("amlp_fairseq.cli.main", *words, "--lr", "1e30", check=False)
@@ -35,6 +36,7 @@ def test_a_training_that_diverges_is_a_result(tmp_path: Path) -> None:
         ("valid", True, updates),
         ("test", True, updates),
     ]
+    (save / "checkpoint_last.pt").unlink(missing_ok=True)  # its weights are of no use any more
     commands.run("amlp_fairseq.cli.main", *words)
     assert diverged.diverged(save) is None
 
