@@ -13,13 +13,13 @@ cd "$1"
 
 bash "$here/corpus.sh" .
 train() { # NAME ROW DATA UPDATES [OPTION ...]
-  run amlp-fairseq train "$3" --row "$2" --scale embedded --save-dir "$1" --cpu --max-update "$4" --save-interval-updates 100 "${@:5}"
-  run amlp-fairseq evaluate "$1" "$3" --cpu
+  run amlp-fairseq train "$3" --row "$2" --scale embedded --save-dir "$1" --device cpu --max-update "$4" --save-interval-updates 100 "${@:5}"
+  run amlp-fairseq evaluate "$1" "$3" --device cpu
   rm -rf "${here:?}/$1"
   run amlp-fairseq package "$1" --weights bfloat16 --out "$here/$1"
 }
 train ar transformer data/data-bin 1500
-[[ -d distilled/raw ]] || run amlp-fairseq distill "$here/ar" data/data-bin distilled --cpu
+[[ -d distilled/raw ]] || run amlp-fairseq distill "$here/ar" data/data-bin distilled --device cpu
 begin=(--finetune-from-model "$here/ar" --attention-dropout 0.0)
 train ibdecoder ibdecoder distilled 2000 "${begin[@]}"
 train ibdecoder_sa ibdecoder_sa distilled 2000 "${begin[@]}"
