@@ -26,6 +26,7 @@ from amlp_fairseq.compat import (  # noqa: E402
     resumed_state,
     safe_checkpoints,
     training_folder,
+    training_memory,
     training_sets,
     whole_copies,
 )
@@ -50,6 +51,7 @@ def install() -> None:
         resumed_state,
         interval_checkpoints,
         training_folder,
+        training_memory,
         training_sets,
         diverged,
         ensembles,

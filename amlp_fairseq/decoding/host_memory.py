@@ -1,4 +1,4 @@
-"""Keep the memory that decoding steps free in the process.
+"""The memory that a process on a CPU frees: what it keeps, and when it gives that back.
 
 A step's logits take megabytes (rows times entries of the dictionary); they are freed at its end and allocated again in
 the next step. By default glibc returns such blocks to the system, which has to clear every page of the next ones.
@@ -7,17 +7,56 @@ the next step. By default glibc returns such blocks to the system, which has to 
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
+from typing import Any
 
 #: The most bytes that are kept.
 KEPT = 1 << 30
 #: Parameters of mallopt (malloc.h): the sizes from which free memory at the end of the heap is returned, and from which
 #: blocks get pages of their own.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: By how much freed pieces may enlarge a process, and the updates between two looks at it: to return them, and to get
+#: their pages again, takes as long as up to two thirds of an update of a small model.
+PIECES, UPDATES = 1.1, 25
+
+
+def _glibc(name: str) -> Any:
+    """A function of glibc's malloc; None where there is another."""
+    return getattr(ctypes.CDLL(None), name, None)
 
 
 def keep_freed_memory() -> None:
     """Let this process keep up to ``KEPT`` bytes that it has freed. It does nothing where malloc is not glibc's."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _glibc("mallopt")
     if mallopt is not None:
         for threshold in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
             mallopt(threshold, KEPT)
+
+
+def resident_bytes() -> int:
+    """The memory of this process. Linux only."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+class FreedPieces:
+    """Gives freed memory back when a process that keeps it has grown by a tenth.
+
+    Blocks of ever other sizes leave pieces between those in use, too small for the next ones. How much a process needs
+    is what it holds after the first update, and after each that follows a return: the largest of these.
+    """
+
+    def __init__(self) -> None:
+        self.trim = _glibc("malloc_trim") if Path("/proc/self/statm").exists() else None
+        self.needed, self.updates = 0, 0
+
+    def after_update(self) -> None:
+        """Count an update; look at the process after every ``UPDATES``-th. Nothing where malloc is not glibc's."""
+        if self.trim is None:
+            return
+        if self.updates == 0:
+            self.needed = max(self.needed, resident_bytes())
+        self.updates += 1
+        if self.updates >= UPDATES and resident_bytes() > PIECES * self.needed:
+            self.trim(0)
+            self.updates = 0

@@ -286,6 +286,7 @@ REPLACED = {
     "fairseq.data.audio.audio_utils get_mel_filters": "test_mel_filters.py",
     "fairseq.models.text_to_speech.vocoder get_mel_filters": "test_mel_filters.py",
     "fairseq.trainer Trainer.__init__": "test_training_options.py",
+    "fairseq.trainer Trainer.train_step": "test_training_memory.py, below",
     "fairseq.trainer Trainer.load_checkpoint": "test_finetuning.py, below",
     "fairseq.trainer Trainer.state_dict": "test_crash_and_resume.py, below",
     "fairseq.optim.fp16_optimizer FP16Optimizer.load_state_dict": "test_crash_and_resume.py",

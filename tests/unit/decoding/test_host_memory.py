@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import toy
 
-from amlp_fairseq.decoding import ready_cache
+from amlp_fairseq.decoding import host_memory, ready_cache
+from amlp_fairseq.decoding.host_memory import FreedPieces
 from amlp_fairseq.decoding.ready_cache import ReadyCache
 
 BLOCKS = 32 << 20
@@ -53,3 +54,47 @@ def test_final_models_are_made_ready_once_and_memory_is_kept(monkeypatch: pytest
     (third,), (fourth,) = ready_models([model]), ready_models([model])
     assert second is not third is fourth
     assert len(calls) == 1
+
+
+def test_pieces_are_returned_when_a_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes by update; the first one needs 100, the one after a return 150."""
+    monkeypatch.setattr(host_memory, "UPDATES", 3)
+    monkeypatch.setattr(host_memory, "PIECES", 1.1)
+    sizes = [100, 105, 109, 111, 150, 164, 164, 170]
+    returned, now = [], [0]
+    monkeypatch.setattr(host_memory, "resident_bytes", lambda: sizes[now[0]])
+    pieces = FreedPieces()
+    pieces.trim = lambda pad: returned.append(now[0])
+    for now[0] in range(len(sizes)):
+        pieces.after_update()
+    assert returned == [3, 7]
+
+
+RETURNING = f"""
+import ctypes, os
+from amlp_fairseq.decoding.host_memory import FreedPieces, keep_freed_memory, resident_bytes
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+keep_freed_memory()
+pieces = FreedPieces()
+pieces.after_update()
+blocks = []
+for _ in range(32):
+    blocks.append(libc.malloc({BLOCKS} // 2))
+    ctypes.memset(blocks[-1], 1, {BLOCKS} // 2)
+    libc.malloc(64)  # stays, between the blocks
+for block in blocks:
+    libc.free(block)
+before = resident_bytes()
+for _ in range(100):
+    pieces.after_update()
+print(before - resident_bytes())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+def test_returned_pieces_leave_the_process() -> None:
+    """32 blocks with something in use between them."""
+    done = subprocess.run([sys.executable, "-c", RETURNING], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) > 0.9 * 32 * BLOCKS / 2

@@ -1,0 +1,43 @@
+"""A training on a CPU keeps the memory that it frees and few of the products that are compiled for a shape."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import torch
+from fairseq.trainer import Trainer
+
+from amlp_fairseq.decoding.host_memory import FreedPieces, keep_freed_memory
+
+#: Products in bfloat16 that are kept, twice those of a Transformer's update. Nearly every batch of an epoch has a shape
+#: of its own, with about 20 products of half a MB each: a thousand do not hold an epoch's.
+PRODUCTS = 64
+#: The variables of oneDNN and of ideep, the layer between it and PyTorch, which keeps them, too. Both are read when the
+#: process first multiplies, and are 1024 by default.
+CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+
+
+def install() -> None:
+    """Bound the memory of fairseq's trainer on CPUs."""
+    begin, update = Trainer.__init__, Trainer.train_step
+
+    @functools.wraps(begin)
+    def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+        self._freed_pieces = None
+        if getattr(cfg, "common", cfg).cpu or not torch.cuda.is_available():
+            for name in CAPACITIES:
+                os.environ.setdefault(name, str(PRODUCTS))
+            keep_freed_memory()
+            self._freed_pieces = FreedPieces()
+        begin(self, cfg, *args, **kwargs)
+
+    @functools.wraps(update)
+    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = update(self, *args, **kwargs)
+        if self._freed_pieces is not None:
+            self._freed_pieces.after_update()
+        return result
+
+    Trainer.__init__, Trainer.train_step = __init__, train_step
