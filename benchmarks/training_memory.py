@@ -47,8 +47,8 @@ MIB = 1 << 20
 
 def arguments(data: Path, row: str, scale: str) -> list[str]:
     """Those of fairseq-train, without the plugin's folder."""
-    command = [sys.executable, "-m", "amlp_fairseq.cli.main", "train", str(data), "--row", row, "--scale", scale, "--cpu"]
-    done = subprocess.run([*command, "--print"], stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "amlp_fairseq.cli.main", "train", str(data), "--row", row, "--scale", scale]
+    done = subprocess.run([*command, "--cpu", "--print"], stdout=subprocess.PIPE, text=True, check=True)
     words = shlex.split(done.stdout.strip().splitlines()[-1])[1:]
     place = words.index("--user-dir")
     return words[:place] + words[place + 2 :]
