@@ -45,6 +45,8 @@ from amlp_fairseq.usage import add_device, command_parser, parse_with_fairseqs, 
 
 #: Translations that are shown.
 EXAMPLES = 2
+#: Columns of a terminal that the table may need.
+WIDEST = 1000
 
 
 class Candidate(NamedTuple):
@@ -146,7 +148,6 @@ def main() -> None:
     found, milliseconds = run(translators, sources)
 
     table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")
-    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
     for model, translations, median in zip(args.model, found, milliseconds, strict=True):
@@ -156,6 +157,8 @@ def main() -> None:
         cells = [f"{scores[0]:.1f}", f"{scores[1]:.1f}", f"{calls:.1f}", f"{median:.1f}"]
         table.add_row(Text(model.name), *cells, f"{milliseconds[0] / median:.2f}x")
     console = Console(soft_wrap=True)
+    whole = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
+    console.width = max(console.width, whole)  # a number that is cut off is none
     for number in range(min(EXAMPLES, len(sources))):
         console.print(example("source", sources[number], args.model))
         for model, translations in zip(args.model, found, strict=True):

@@ -27,6 +27,21 @@ def test_brackets_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert printed.count(model.name) == 3
 
 
+def test_a_long_name_cuts_nothing_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, source = "m" * 70, tmp_path / "text.en"
+    source.write_text("The doctor is old.\n", encoding="utf-8")
+    model = shutil.copytree(commands.ROOT / "examples/models/ar", tmp_path / name)
+    found = [Translation("Der Arzt ist alt.", calls=3)]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(compare, "run", lambda translators, sources: ([found], [12345.6]))
+    commands.call(compare, monkeypatch, model=model, source=source, reference=source)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert (cells[0], *cells[3:]) == (name, "3.0", "12345.6", "1.00x")
+
+
 MODELS = commands.ROOT / "examples/models"
 TEXT = ["He says that the student can find the big cars.", "The doctor is sixty years old."]
 
