@@ -190,7 +190,7 @@ def test_test_wants_files_that_exist(checkout: Path) -> None:
 )
 def test_the_command_without_fairseq_ends_in_one_line(path: str, fix: str) -> None:
     program = "import sys; sys.modules['fairseq'] = None; from amlp_fairseq_command import main; main()"
-    words = (sys.executable, "-c", program)
+    words = (sys.executable, "-c", program, "options")
     done = commands.fresh(*words, cwd=commands.ROOT, env={"PATH": path}, check=False)
     assert done.returncode == 1
     [line] = done.stdout.splitlines()
@@ -200,7 +200,7 @@ def test_the_command_without_fairseq_ends_in_one_line(path: str, fix: str) -> No
 
 def test_other_import_errors_keep_their_traceback() -> None:
     program = "import sys; sys.modules['filelock'] = None; from amlp_fairseq_command import main; main()"
-    done = commands.fresh(sys.executable, "-c", program, cwd=commands.ROOT, check=False)
+    done = commands.fresh(sys.executable, "-c", program, "options", cwd=commands.ROOT, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stdout
     assert "filelock" in done.stdout.splitlines()[-1]
@@ -216,7 +216,7 @@ def test_an_interrupt_while_the_command_is_imported_leaves_no_traceback() -> Non
         "sys.meta_path.insert(0, Interrupt())\n"
         "from amlp_fairseq_command import main; main()"
     )
-    done = commands.fresh(sys.executable, "-c", program, cwd=commands.ROOT, check=False)
+    done = commands.fresh(sys.executable, "-c", program, "options", cwd=commands.ROOT, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
 
 
