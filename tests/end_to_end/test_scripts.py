@@ -327,4 +327,8 @@ def test_a_papers_tables_from_the_first_command_to_the_last(name: str, tmp_path:
         for folder in ("real", "printed")
     )
     assert real == printed
-    assert "## Beside the paper" in (tmp_path / "printed/work/embedded/results.md").read_text(encoding="utf-8")
+    tables = [
+        (tmp_path / folder / "work/embedded/results.md").read_text(encoding="utf-8") for folder in ("real", "printed")
+    ]
+    assert tables[0] == tables[1]
+    assert all(f"| {line['system']} --max-" in tables[0] for line in real)

@@ -149,7 +149,7 @@ def test_only_beam_searches_whose_length_penalty_is_not_given_are_tuned(trained:
     assert tried == ["beam 2", "beam 2"]
     assert "on the validation set" not in evaluate(trained, *words, "--lenpen", "0.5", config="greedy.yaml")
     lines = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["options"].split(" --cpu")[0] for line in lines] == [
+    assert [json.loads(line)["options"].split(" --batch-size")[0] for line in lines] == [
         *("--beam 2 --print-step --lenpen 1.0", "--beam 1", "--beam 2 --print-step", "--beam 1")
     ]
     given = [json.loads(line)["decoding"].partition(", ")[2] for line in lines]
@@ -173,7 +173,7 @@ def test_another_model_chooses(trained: Path, tmp_path: Path) -> None:
     best = max(tuned, key=lambda penalty: float(tuned[penalty]))
     result = json.loads((tmp_path / "results.jsonl").read_text(encoding="utf-8"))
     assert result["decoding"] == "beam 3, rescored"
-    assert result["options"] == f"--beam 3 --lenpen {best} --cpu --rescore-path {tmp_path / 'average.pt'}"
+    assert result["options"] == f"--beam 3 --lenpen {best} --rescore-path {tmp_path / 'average.pt'} --cpu"
     by_hand = commands.run(
         *("fairseq_cli.generate", data, "--user-dir", commands.PLUGIN, "--task", "translation_interleaved", "--cpu"),
         *("--path", trained / "checkpoints/average.pt", "--beam", "3", "--lenpen", best, *words[:2]),
@@ -264,7 +264,7 @@ def test_validation_set_and_distilled_data(trained: Path, tmp_path: Path) -> Non
     assert line in printed.splitlines()
     result = json.loads(line)
     assert (result["distilled"], result["split"], result["subset"], result["sentences"]) == (True, "valid", "v", 12)
-    assert result["options"] == "--beam 2 --print-step --cpu --batch-size 4"
+    assert result["options"] == "--beam 2 --print-step --batch-size 4 --cpu"
     assert result["system"] == "untuned"
     assert "milliseconds_per_sentence" not in result
 
