@@ -32,6 +32,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, Trans
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from fairseq.tasks.translation_lev import NOISE_CHOICES, TranslationLevenshteinConfig, TranslationLevenshteinTask
+from fairseq.trainer import Trainer
 from fairseq.utils import eval_str_list
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "S2SpecTTransformerModel",
     "S2UTTransformerModel",
     "StackedEmbedding",
+    "Trainer",
     "TransformerDecoderLayerBase",
     "TransformerEncoderLayerBase",
     "TransformerUnitDecoder",

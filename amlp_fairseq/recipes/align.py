@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from fairseq.data import Dictionary, indexed_dataset
+from fairseq.data import Dictionary
 
-from amlp_fairseq.compat.internals import data_utils
+from amlp_fairseq.compat.internals import data_utils, indexed_dataset
 from amlp_fairseq.recipes.config import quoted
 from amlp_fairseq.recipes.corpus import data_folder, stored_text
 from amlp_fairseq.recipes.failures import failed

@@ -20,9 +20,9 @@ import torch
 from fairseq import utils
 from fairseq.data import encoders
 from fairseq.tasks.translation import TranslationTask
-from fairseq.trainer import Trainer
 
 from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
+from amlp_fairseq.compat.internals import Trainer
 from amlp_fairseq.recipes.bleu import bleu_of
 from amlp_fairseq.recipes.corpus import stored_text
 from amlp_fairseq.recipes.score import read_references
