@@ -457,7 +457,7 @@ def test_corrupt_downloads_are_refused(stand_in: StandIn, tmp_path: Path) -> Non
         ("--train a.en a.de text out", "CORPUS, OUT; they come before --train, which takes all words behind it"),
         ("wmt14_en_de a b", "'b' is one argument too many"),
         ("wmt14_en_de a --bpe-size 9", "--bpe-size is unknown"),
-        ("wmt14_en_ed a", "configs/data: 'wmt14_en_ed' is unknown; did you mean 'wmt14_en_de'?"),
+        ("wmt14_en_ed a", "CORPUS: 'wmt14_en_ed' is unknown; did you mean 'wmt14_en_de'?"),
         (
             "wmt14_en_de a --variant news-commentary-10",
             "--variant: 'news-commentary-10' is unknown; did you mean 'news-",

@@ -53,7 +53,7 @@ class Recorded(reproduce.Reproduction):
         ("sat", {"transformer", "vanilla_sa_2", "vanilla_sa_4", "vanilla_sa_6"}, 4),
         ("aan", {"transformer", "aan", "aan_no_ffn", "aan_no_gate"}, 4),
         ("dynamicconv", {"self_attention", "cnn", "dynamicconv_abs_l2", "aan_encoder_decoder"}, 23),
-        ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 13),
+        ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 15),
         ("nat", {"nat_fertility", "transformer"}, 2),
         ("deep", {"transformer_deep"}, 1),
     ],
