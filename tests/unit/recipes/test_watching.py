@@ -62,7 +62,7 @@ def test_slow_batches_are_told_of_every_minute(
 ) -> None:
     """However many batches --log-interval says; and fairseq's bars are back behind the command."""
     stock = progress_bar.SimpleProgressBar, progress_bar.TqdmProgressBar
-    clock = iter([0.0, 30.0, 70.0, 80.0, 140.0, 150.0])
+    clock = iter([0.0, 0.0, 30.0, 70.0, 80.0, 140.0, 150.0])  # at first of updates, too
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with progress.shown(), caplog.at_level("INFO"):
         bar = progress_bar.progress_bar([{"nsentences": 2}] * 5, log_format="simple", log_interval=100)
