@@ -31,6 +31,7 @@ from amlp_fairseq.attention.registry import (
 from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.models.plugin_transformer import set_defaults
 
 
 @dataclass
@@ -176,6 +177,13 @@ class PluginFastSpeech2Model(FastSpeech2Model):
     def build_model(cls, args: Namespace, task: Any) -> "PluginFastSpeech2Model":
         guard(task)
         args = complete(args, cls.CONFIG)
+        # The FFN of 'average': as wide as a layer's own, which is of convolutions and without dropout inside.
+        set_defaults(
+            args,
+            encoder_ffn_embed_dim=args.fft_hidden_dim,
+            decoder_ffn_embed_dim=args.fft_hidden_dim,
+            activation_dropout=0.0,
+        )
         encoder = PluginFastSpeech2Encoder(args, task.src_dict, task.get_speaker_embeddings(args))
         return cls(encoder, args, task.src_dict)
 
