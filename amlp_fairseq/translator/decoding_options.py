@@ -93,7 +93,7 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     others = [name for name in given if name not in own | {"data", "task"}]
     if others:
         flag = others[0].replace("_", "-")
-        hint = "--device cpu" if flag == "cpu" else f"amlp-fairseq options {task} lists them"
+        hint = f"amlp-fairseq options {task} lists them"
         raise ValueError(f"--{flag} is not an option of decoding ({hint})")
     if given.get("print_alignment", "hard") != "hard":
         raise ValueError(f"--print-alignment {given['print_alignment']}: {PAIRS}")

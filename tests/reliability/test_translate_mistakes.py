@@ -44,7 +44,7 @@ def said(*words: object, text: str = "") -> str:
         (["--beam", "x"], "argument --beam: invalid int value: 'x' (all options: amlp-fairseq translate --help)"),
         (["--ouput", "x"], "--ouput is unknown; did you mean --output? (all options: amlp-fairseq translate --help)"),
         (["--bean", "3"], "--bean is unknown; did you mean --beam? (all options: amlp-fairseq translate --help)"),
-        (["--cpu"], "--cpu is not an option of decoding (--device cpu)"),
+        (["--num-workers", "2"], "--num-workers is not an option of decoding (amlp-fairseq options "),
         (["--print-step"], "--print-step is not an option of decoding (amlp-fairseq options translation_interleaved "),
         (["--iter-decode-max-iter", "3"], "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
         (["--nbest", "2"], "--nbest 2 needs --jsonl: "),
