@@ -158,7 +158,6 @@ class AMLPCov(RunningSums, AMLP):
 
     patterns = PATTERNS
     scales = ("sqrt", "none")
-    _sums_of_queries = ("qq",)
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -189,14 +188,15 @@ class AMLPCov(RunningSums, AMLP):
         q = q.unflatten(2, (rows, count)).transpose(1, 2).flatten(0, 1)
         if padding_mask is not None:
             q = q.masked_fill(padding_mask[:, None, :, None], 0)
-        state = {name: memory[name] for name in self._sums_of_queries if name in memory}
-        out, sums = self._in_blocks(partial(self._cross_block, of_k, of_v), (q,), state or self.row_state(len(q), q))
-        overwrite(state, sums if state else {})
+        before = {"qq": memory["qq"]} if "qq" in memory else self.row_state(len(q), q)
+        out, sums = self._in_blocks(partial(self._cross_block, of_k, of_v), (q,), before)
+        if "qq" in memory:
+            overwrite(memory, sums)
         return out.unflatten(0, (sentences, rows)).transpose(1, 2).flatten(2, 3), None
 
     def row_state(self, rows: int, like: Tensor) -> State:
         """S^Q of Eq. 13 before the first position, for causal cross-attention."""
-        return self._zeros(rows, like, *self._sums_of_queries)
+        return self._zeros(rows, like, "qq")
 
     def adaptive_weights(self, q: Tensor, memory: Memory, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         of_q = self._covariance(0, q, q, padding_mask)

@@ -30,7 +30,7 @@ DECODING: dict[str, tuple[str, str]] = {
     "--decode-dtype": ("", "float32, bfloat16, float16 (CUDA), int8 (x86); otherwise that of the weights"),
     "--cuda-graphs": ("off", "replay decoder calls"),
     "--print-alignment": ("", "hard: with pairs of pieces"),
-    "--rescore-path": ("", "an autoregressive model that chooses among the hypotheses"),
+    "--rescore-path": ("", "an autoregressive model that reranks the hypotheses"),
     "--draft-path": ("", "a model that drafts, for a Transformer with --beam 1"),
     "--iter-decode-max-iter": ("10", "CMLMC: refinements at most"),
     "--iter-decode-with-beam": ("1", "CMLMC: lengths that are tried"),

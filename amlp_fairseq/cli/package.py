@@ -26,6 +26,7 @@ from omegaconf import open_dict
 
 from amlp_fairseq.compat.guarded_tasks import RECIPE, fingerprint
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
+from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.recipes.average import average_checkpoints
 from amlp_fairseq.recipes.config import corpus_metric, flags, names, read
 from amlp_fairseq.recipes.corpus import data_folder, stored_text
@@ -199,10 +200,10 @@ def main() -> None:
 def package(args: argparse.Namespace, words: list[str]) -> None:
     paths = args.checkpoints
     if len(paths) == 1 and paths[0].is_dir() and not model_folder.is_model_folder(paths[0]):
-        paths = [paths[0] / "average.pt"]
+        paths = [paths[0] / AVERAGE]
     for path in paths:
         if not path.exists():
-            hint = "; amlp-fairseq evaluate makes it" if path.name == "average.pt" else ""
+            hint = "; amlp-fairseq evaluate makes it" if path.name == AVERAGE else ""
             raise FileNotFoundError(f"CHECKPOINT {path}: there is no such file{hint}")
         if len(paths) > 1 and path.is_dir():
             raise ValueError(f"CHECKPOINT {path} is a folder: of several only checkpoints are averaged, name the files")

@@ -57,8 +57,19 @@ def _stock_options() -> dict[str, Any]:
 STOCK_OPTIONS = _stock_options()
 
 
+class AttentionConfig(FairseqDataclass):
+    """A configuration with the attentions' options."""
+
+    @classmethod
+    def from_namespace(cls, args: Any) -> Any:
+        """Also accept what checkpoints of the plugin's first versions have, ``average_ffn``."""
+        config = super().from_namespace(args)
+        config.no_average_ffn = not getattr(args, "average_ffn", not config.no_average_ffn)
+        return config
+
+
 @dataclass
-class DecoderConfig(attention_options(encoder=False), FairseqDataclass):  # type: ignore[misc]
+class DecoderConfig(attention_options(encoder=False), AttentionConfig):  # type: ignore[misc]
     """Options of a decoder's layers, and of the attentions (``register_attention``); all are flat, with fairseq's names
     where fairseq has them."""
 
@@ -95,9 +106,8 @@ class DecoderConfig(attention_options(encoder=False), FairseqDataclass):  # type
 
     @classmethod
     def from_namespace(cls, args: Any) -> Any:
-        """Also accept what checkpoints of fairseq, or of the plugin's first versions, have under other names."""
+        """Also accept what fairseq's checkpoints have under other names."""
         config = super().from_namespace(args)
-        config.no_average_ffn = not getattr(args, "average_ffn", not config.no_average_ffn)
         if not getattr(args, "weight_softmax", True):
             config.weight_normalization = "none"
         config.activation_dropout = config.activation_dropout or getattr(args, "relu_dropout", None) or 0.0

@@ -31,11 +31,11 @@ from amlp_fairseq.attention.registry import (
 from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
-from amlp_fairseq.models.plugin_transformer import set_defaults
+from amlp_fairseq.models.plugin_transformer import AttentionConfig, set_defaults
 
 
 @dataclass
-class FastSpeech2Config(attention_options(encoder=True), attention_options(encoder=False), FairseqDataclass):  # type: ignore[misc]
+class FastSpeech2Config(attention_options(encoder=True), attention_options(encoder=False), AttentionConfig):  # type: ignore[misc]
     """What the plugin's FastSpeech 2 has besides the options of fairseq's."""
 
     encoder_self_attention_type: ChoiceEnum(supporting("noncausal self")) = field(  # type: ignore[valid-type]

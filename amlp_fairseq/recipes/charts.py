@@ -27,7 +27,7 @@ Box = tuple[float, float, float, float]
 
 class Point(NamedTuple):
     """One way of decoding a model: what it costs, its BLEU or other score, whether its training targets were distilled,
-    and the name of the model, if it is another one than the point's."""
+    and the name of the model where it is not the point's."""
 
     cost: float
     bleu: float

@@ -45,6 +45,7 @@ from fairseq import checkpoint_utils, utils
 from amlp_fairseq.compat.command_line import fairseqs_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import indexed_dataset
+from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.recipes.average import average_checkpoints, chosen, save
 from amlp_fairseq.recipes.config import corpus_metric, flags, names, quoted, read
@@ -178,7 +179,7 @@ def _checkpoint(name: str, path: Path) -> Path:
         raise DistillError(f"{name} {path} does not exist")
     if path.is_file() or is_model_folder(path):
         return path
-    for file in (average := path / "average.pt", path / "checkpoint_best.pt", last := path / LAST):
+    for file in (average := path / AVERAGE, path / "checkpoint_best.pt", last := path / LAST):
         if file == average and not file.is_file() and last.is_file() and (path / RECIPE).is_file():
             kind, count = read(path / RECIPE).averages[0]
             save(average_checkpoints(chosen(path, kind, count)), average)

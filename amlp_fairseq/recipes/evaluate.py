@@ -129,7 +129,7 @@ class Evaluation:
         if len(found) < count:
             print(f"evaluate: {self.folder} has {len(found)} checkpoints to average, not {count}", file=sys.stderr)
         if self.averaged != (kind, len(found)):
-            save(average_checkpoints(found), self.folder / "average.pt")
+            save(average_checkpoints(found), self.folder / AVERAGE)
             self.averaged = kind, len(found)
         return self.averaged
 
@@ -144,7 +144,7 @@ class Evaluation:
             str(self.data),
             *flags(self.task, self.recipe.row),
         ]
-        words += ["--path", str(self.folder / "average.pt"), "--gen-subset", subset, *flags(values, self.recipe.row)]
+        words += ["--path", str(self.folder / AVERAGE), "--gen-subset", subset, *flags(values, self.recipe.row)]
         words += ["--required-batch-size-multiple", "1", *(["--print-step"] if self.engine == OURS else []), *more]
         if self.text["post_process"]:
             words += ["--post-process", self.text["post_process"]]
@@ -240,7 +240,7 @@ class LanguageModelEvaluation(Evaluation):
     def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
         """Perplexity per word, by fairseq-eval-lm."""
         words = [sys.executable, "-m", "amlp_fairseq", "eval-lm", str(self.data)]
-        words += [*flags(self.recipe.task, self.recipe.row), "--path", str(self.folder / "average.pt")]
+        words += [*flags(self.recipe.task, self.recipe.row), "--path", str(self.folder / AVERAGE)]
         words += ["--gen-subset", subset, *flags(values, self.recipe.row), *self.rest]
         print("+", quoted(words), file=sys.stderr, flush=True)
         with output.open("w", encoding="utf-8") as file:

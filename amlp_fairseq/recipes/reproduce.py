@@ -7,7 +7,7 @@ Rows are those of configs/rows that name the table: ``--table "ibdecoder 1"``, o
 paper. The data are prepared as the paper says. Distilled rows learn from the translations that the row ``transformer``
 makes of the training set (amlp-fairseq distill), with several --teacher-seeds an ensemble of it; with --from-teacher,
 they also begin with what fits of the first teacher's parameters; with --rescore, those that write several words at once
-are evaluated a second time, and that teacher chooses among their hypotheses. Where a table is of the validation set,
+are evaluated a second time, and that teacher reranks their hypotheses. Where a table is of the validation set,
 that is decoded, too. A training that diverges is a result. Results go to WORK/results.jsonl, their tables to a .md file
 next to it (amlp-fairseq tables). Rows that have results on the same data are not run again; a stopped training
 continues. --dry-run prints the commands and runs none. Options of fairseq-train are for all trainings: ``--bf16`` is
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument(
         "--rescore",
         action="store_true",
-        help="evaluate distilled rows that write several words at once a second time: the first teacher chooses among "
+        help="evaluate distilled rows that write several words at once a second time: the first teacher reranks "
         "their hypotheses (--rescore-path)",
     )
     args, training = parse_with_fairseqs(parser, accepted=lambda args: fairseqs_flags("training"))

@@ -16,6 +16,7 @@ from typing import Any
 from amlp_fairseq.compat.diverged import diverged
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
+from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.recipes.beginning import write_fitted
 from amlp_fairseq.recipes.config import (
@@ -63,7 +64,7 @@ class Reproduction:
         training: options for training alone.
         from_teacher: whether models begin with what fits of the first teacher's parameters where they learn from it.
         teacher_seeds: those of the teachers whose ensemble writes the distilled data.
-        rescore: whether the first teacher chooses among the hypotheses of models that learn from it, too.
+        rescore: whether the first teacher reranks the hypotheses of models that learn from it, too.
         dry_run: whether commands are printed and not run.
     """
 
@@ -230,7 +231,7 @@ class Reproduction:
 
     def average(self, experiment: Experiment) -> Path:
         """The checkpoint that an evaluation leaves."""
-        return self.work / experiment.name / "average.pt"
+        return self.work / experiment.name / AVERAGE
 
     def beginning(self, recipe: Recipe, folder: Path, words: Sequence[str]) -> Path:
         """A checkpoint with those parameters of the first teacher that the model of a training with the arguments

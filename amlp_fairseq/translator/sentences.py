@@ -117,7 +117,7 @@ def _ends(line: str, code: str) -> Iterator[int]:
 
 
 def _with_closing(line: str, begin: int, stop: int) -> int:
-    """The end of a sentence, behind what closes its quotations and brackets."""
+    """The end of a sentence, after what closes its quotations and brackets."""
     if line[stop - 1] not in _WIDE:
         found = _CLOSING.match(line, stop)
         return found.end() if found else stop
@@ -128,7 +128,7 @@ def _with_closing(line: str, begin: int, stop: int) -> int:
 
 
 def _is_end(line: str, begin: int, stop: int, end: int, code: str) -> bool:
-    """False for a stop, with what closes behind it, that does not end the sentence which begins at ``begin``."""
+    """False for a stop, with what closes after it, that does not end the sentence which begins at ``begin``."""
     after = _SPACES.match(line, end).end()  # type: ignore[union-attr]
     sentence, mark, following = line[begin:stop], line[stop - 1], line[after : after + 1]
     if not _LETTER.search(sentence) or not _LETTER.search(line, after) or _ITEM.fullmatch(sentence):

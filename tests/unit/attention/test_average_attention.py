@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from test_registry import build, random, run
 from torch import Tensor
 
+from amlp_fairseq.models.average_attention import AANTransformerConfig
+from amlp_fairseq.models.interleaved_decoder import IBDecoderConfig
+from amlp_fairseq.models.light_conv import LightConvLMConfig
+from amlp_fairseq.models.text_to_speech import FastSpeech2Config
 from amlp_fairseq.ops.cumulative_mean import averaging_matrix, continue_mean, cumulative_mean
 
 ZERO = torch.zeros((), dtype=torch.float64)
@@ -189,3 +193,11 @@ def test_parameters_as_published(row: str) -> None:
     with torch.device("meta"):
         count = sum(p.numel() for p in build_model(args, task).parameters()) / 1e6
     assert abs(count - published) < 1, count
+
+
+@pytest.mark.parametrize("config", [AANTransformerConfig, IBDecoderConfig, LightConvLMConfig, FastSpeech2Config])
+def test_checkpoints_of_the_first_versions_keep_their_ffn(config: Any) -> None:
+    """They have ``average_ffn``; without it there is one, unless ``no_average_ffn`` says otherwise."""
+    for args, ffn in (({"average_ffn": False}, False), ({"average_ffn": True}, True), ({}, True)):
+        assert config.from_namespace(Namespace(**args)).no_average_ffn is not ffn
+    assert config.from_namespace(Namespace(no_average_ffn=True)).no_average_ffn
