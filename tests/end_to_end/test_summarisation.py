@@ -79,7 +79,7 @@ def test_results_have_rouge(trained: Path) -> None:
     assert tried[0][1] != tried[1][1]
     (line,) = (trained / "results.jsonl").read_text(encoding="utf-8").splitlines()
     result = json.loads(line)
-    assert result["options"] == f"--beam 1 --lenpen 0.6 --max-len-b {best} --cpu --batch-size 10"
+    assert result["options"] == f"--beam 1 --lenpen 0.6 --max-len-b {best} --batch-size 10 --cpu"
     references = (trained / "text/test.summary").read_text(encoding="utf-8").splitlines()
     hypotheses = (trained / "transformer/generated.test.greedy.hyp").read_text(encoding="utf-8").splitlines()
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
