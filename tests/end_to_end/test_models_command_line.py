@@ -98,8 +98,6 @@ def test_fairseqs_translation_task_is_guarded(folder: Path, tmp_path: Path, arch
     path = tmp_path / "save" / LAST
     model = ["--arch", arch, *TINY, *(KERNELS if arch.startswith("triton") else [])]
     if arch == "aan_transformer":  # stock counts the steps of the longest hypothesis: here the best one is that
-        arch == "aan_transformer"
-    ):  # stock counts the steps of the longest hypothesis, which is the best one of this model
         model.append("--no-average-ffn")
     train(folder, path.parent, *model)
     ours = ["--task", "translation_interleaved", "--num-directions", "1"]
