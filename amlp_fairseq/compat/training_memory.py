@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from fairseq.trainer import Trainer
 
-from amlp_fairseq.decoding.host_memory import FreedPieces, keep_freed_memory
+from amlp_fairseq.decoding.host_memory import FreedPieces, keep_freed_memory, use_huge_pages
 
 #: Products in bfloat16 that are kept, twice those of a Transformer's update. Nearly every batch of an epoch has a shape
 #: of its own, with about 20 products of half a MB each: a thousand do not hold an epoch's.
@@ -21,6 +21,7 @@ CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 def install() -> None:
     """Bound the memory of fairseq's trainer on CPUs."""
+    use_huge_pages()  # not when a trainer is made: its model has tensors
     begin, update = Trainer.__init__, Trainer.train_step
 
     @functools.wraps(begin)

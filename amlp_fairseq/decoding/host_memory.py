@@ -34,6 +34,12 @@ def keep_freed_memory() -> None:
             mallopt(threshold, KEPT)
 
 
+def use_huge_pages() -> None:
+    """Let torch ask for pages of 2 MiB for its large tensors on a CPU, where the system has them for those who ask: to
+    get freed memory again takes a fraction of the time. It has an effect before the process makes its first tensor."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
 def resident_bytes() -> int:
     """The memory of this process. Linux only."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")

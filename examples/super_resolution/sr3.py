@@ -92,6 +92,8 @@ def replace_self_attentions(unet: Any, options: Namespace) -> None:
     for layer, (attentions, i, level) in enumerate(places):
         of_level = {
             "encoder_embed_dim": options.channels[level],
+            "encoder_ffn_embed_dim": options.channels[level],
+            "activation_dropout": options.dropout,
             "encoder_layers": len(places),
             "max_source_positions": (options.high_size >> level) ** 2,
         }

@@ -61,8 +61,9 @@ def test_a_memory_of_the_same_translations_knows_every_word(greedy: list[tuple[s
 def test_the_encoder_runs_once_if_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Translator(MODELS / "ar", beam=1, draft_path=str(MODELS / "ar"))
     expected = model.translate(TEXTS[:1])
-    (verifier,) = model.generator.ready_models([model.model])
-    drafting = model.generator.drafter
+    generator = model._own.generator
+    (verifier,) = generator.ready_models([model.model])
+    drafting = generator.drafter
     (drafter,) = drafting.generator.ready_models([drafting.model])
     assert drafter.encoder is verifier.encoder
     calls = []

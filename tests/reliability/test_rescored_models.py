@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli import watch
+from amlp_fairseq.recipes.download import sha256
 from amlp_fairseq.translator import steps
 from amlp_fairseq.translator.translator import Translation
 
@@ -96,6 +98,9 @@ def test_another_dictionary_is_named(tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", MODELS / "ar", other], check=True)
     lines = (other / "dict.de.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     (other / "dict.de.txt").write_text("".join(lines[1:] + lines[:1]), encoding="utf-8")
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    config["checksums"]["dict.de.txt"] = sha256(other / "dict.de.txt")  # as of a model that was made with it
+    (other / "config.json").write_text(json.dumps(config), encoding="utf-8")
     for name, options in (("ibdecoder", {"beam": 4, "rescore_path": str(other)}), ("ar", {"draft_path": str(other)})):
         option = "--rescore-path" if "rescore_path" in options else "--draft-path"
         with pytest.raises(ValueError, match=f"{option} {other}: its target dictionary is not that of the model"):

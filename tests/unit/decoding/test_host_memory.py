@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +92,23 @@ for _ in range(100):
     pieces.after_update()
 print(before - resident_bytes())
 """
+
+
+HUGE = """
+import amlp_fairseq, torch
+large = torch.zeros(64 << 18)
+print(*[line.split()[1] for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")])
+"""
+OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not OFFERED.exists() or "[never]" in OFFERED.read_text(encoding="ascii"), reason="the system has no huge pages"
+)
+def test_large_tensors_have_huge_pages() -> None:
+    """In a process that imports the plugin before it makes a tensor. It has none otherwise."""
+    done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) >= 2 << 10
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
