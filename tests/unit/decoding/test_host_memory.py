@@ -31,6 +31,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def new_pages(*words: str) -> int:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    environment["THP_MEM_ALLOC_ENABLE"] = "0"  # pages of one size
     command = [sys.executable, "-c", PROGRAM, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return int(done.stdout.split()[-1])
