@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from fairseq.trainer import Trainer
 
-from amlp_fairseq.decoding.host_memory import FreedPieces, keep_freed_memory, use_huge_pages
+from amlp_fairseq.decoding.host_memory import (
+    KEPT,
+    KEPT_BY_TRAINING,
+    FreedPieces,
+    has_huge_pages,
+    keep_freed_memory,
+    use_huge_pages,
+)
 
 #: Products in bfloat16 that are kept, twice those of a Transformer's update. Nearly every batch of an epoch has a shape
 #: of its own, with about 20 products of half a MB each: a thousand do not hold an epoch's.
@@ -30,7 +37,7 @@ def install() -> None:
         if getattr(cfg, "common", cfg).cpu or not torch.cuda.is_available():
             for name in CAPACITIES:
                 os.environ.setdefault(name, str(PRODUCTS))
-            keep_freed_memory()
+            keep_freed_memory(KEPT_BY_TRAINING if has_huge_pages() else KEPT)
             self._freed_pieces = FreedPieces()
         begin(self, cfg, *args, **kwargs)
 

@@ -13,6 +13,10 @@ from typing import Any
 
 #: The most bytes that are kept.
 KEPT = 1 << 30
+#: A training keeps blocks up to this size. Logits are larger: with pages of 2 MiB it is quick to get them anew, and
+#: kept they leave pieces, for nearly every batch has logits of another size.
+KEPT_BY_TRAINING = 32 << 20
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 #: Parameters of mallopt (malloc.h): the sizes from which free memory at the end of the heap is returned, and from which
 #: blocks get pages of their own.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -26,18 +30,24 @@ def _glibc(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None)
 
 
-def keep_freed_memory() -> None:
-    """Let this process keep up to ``KEPT`` bytes that it has freed. It does nothing where malloc is not glibc's."""
+def keep_freed_memory(largest: int = KEPT) -> None:
+    """Let this process keep up to ``KEPT`` bytes that it has freed, in blocks of up to ``largest`` bytes. It does
+    nothing where malloc is not glibc's."""
     mallopt = _glibc("mallopt")
     if mallopt is not None:
-        for threshold in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            mallopt(threshold, KEPT)
+        mallopt(_TRIM_THRESHOLD, KEPT)
+        mallopt(_MMAP_THRESHOLD, largest)
 
 
 def use_huge_pages() -> None:
-    """Let torch ask for pages of 2 MiB for its large tensors on a CPU, where the system has them for those who ask: to
-    get freed memory again takes a fraction of the time. It has an effect before the process makes its first tensor."""
+    """Let torch ask for pages of 2 MiB for its large tensors on a CPU: to get freed memory again takes a fraction of
+    the time. It has an effect before the process makes its first tensor."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+def has_huge_pages() -> bool:
+    """True if the system gives huge pages to a process that asks for them."""
+    return HUGE_PAGES.exists() and "[never]" not in HUGE_PAGES.read_text(encoding="ascii")
 
 
 def resident_bytes() -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import toy
 
 from amlp_fairseq.decoding import host_memory, ready_cache
-from amlp_fairseq.decoding.host_memory import FreedPieces
+from amlp_fairseq.decoding.host_memory import FreedPieces, has_huge_pages
 from amlp_fairseq.decoding.ready_cache import ReadyCache
 
 BLOCKS = 32 << 20
@@ -100,12 +99,9 @@ import amlp_fairseq, torch
 large = torch.zeros(64 << 18)
 print(*[line.split()[1] for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")])
 """
-OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-@pytest.mark.skipif(
-    not OFFERED.exists() or "[never]" in OFFERED.read_text(encoding="ascii"), reason="the system has no huge pages"
-)
+@pytest.mark.skipif(not has_huge_pages(), reason="the system has no huge pages")
 def test_large_tensors_have_huge_pages() -> None:
     """In a process that imports the plugin before it makes a tensor. It has none otherwise."""
     done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
