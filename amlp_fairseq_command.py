@@ -21,7 +21,7 @@ QUICK = {"-h", "--help", "--version"}
 NEEDED = {"amlp_fairseq_command", "omegaconf", "antlr4", "attr", "yaml"}
 #: Parts of the plugin that they do not need.
 NOT_NEEDED = {f"amlp_fairseq.{name}" for name in "attention compat criterions data decoding models ops search".split()}
-NOT_NEEDED |= {"amlp_fairseq.order", "amlp_fairseq.tasks"}
+NOT_NEEDED |= {"amlp_fairseq.ops.generation_order", "amlp_fairseq.tasks"}
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     try:
         from amlp_fairseq.cli.main import main as command
     except ImportError as error:
-        # Raised by compat/versions.py and compat/fairseq_present.py; any other is a bug, with a traceback.
+        # Raised by common/versions.py and compat/fairseq_present.py; any other is a bug, with a traceback.
         if error.name not in ("Python", "torch", "numpy", "fairseq"):
             raise
         sys.exit(f"amlp-fairseq: {error}")

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from amlp_fairseq.attention.amlp import AMLP, AMLPPQuery
 from amlp_fairseq.attention.multihead import MultiHeadAttention
+from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
-from amlp_fairseq.usage import positive
 
 
 def between_positions(x: Tensor, words: Tensor) -> float:

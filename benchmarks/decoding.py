@@ -68,13 +68,13 @@ from fairseq import __version__ as fairseq_version
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.models.transformer import TransformerModel
 
+from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
-from amlp_fairseq.recipes.charts import Point, frontier
-from amlp_fairseq.recipes.decoding_times import Row, SpeedUp, add_speedups, way
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.parameters import dictionary
-from amlp_fairseq.recipes.results import markdown
-from amlp_fairseq.usage import positive
+from amlp_fairseq.evaluation.charts import Point, frontier
+from amlp_fairseq.evaluation.decoding_times import Row, SpeedUp, add_speedups, way
+from amlp_fairseq.evaluation.parameters import dictionary
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import markdown
 from benchmarks import quiet
 from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds, write
 from benchmarks.labels import label_points

@@ -49,10 +49,10 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.results import markdown
-from amlp_fairseq.recipes.score import read_references
-from amlp_fairseq.usage import positive
+from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.evaluation.score import read_references
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import markdown
 from benchmarks import quiet
 from benchmarks.efficiency_plot import draw
 from benchmarks.harness import check_folders, write

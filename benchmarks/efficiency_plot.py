@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
-from amlp_fairseq.recipes.charts import BOTTOM, LEFT, TOP, Linear, Log, canvas, draw_axes, draw_label, node, number
+from amlp_fairseq.evaluation.charts import BOTTOM, LEFT, TOP, Linear, Log, canvas, draw_axes, draw_label, node, number
 
 WIDTH, HEIGHT = 620, 420
 STYLE = """

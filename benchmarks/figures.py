@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amlp_fairseq.recipes.decoding_times import ended_early, speed_up
+from amlp_fairseq.evaluation.decoding_times import ended_early, speed_up
 from benchmarks.harness import decoding_result
 from benchmarks.labels import label_ends, label_points
 

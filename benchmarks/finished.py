@@ -18,11 +18,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.score import bleu_of, read_references
+from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.evaluation.score import bleu_of, read_references
 from amlp_fairseq.search.options import FINISHED
+from amlp_fairseq.training.environment import environment
 from amlp_fairseq.translator.translator import Translation, Translator
-from amlp_fairseq.usage import positive
 
 SCORINGS: dict[str, dict[str, Any]] = {
     "folder": {},

@@ -129,7 +129,7 @@ class Report:
 
 
 def check_environment(report: Report, size: Size, device: str) -> None:
-    from amlp_fairseq.recipes.environment import environment
+    from amlp_fairseq.training.environment import environment
 
     values: Row = dict(environment(device))
     if device == "cuda":
@@ -236,7 +236,7 @@ def check_agreement(report: Report, size: Size, device: str) -> None:
 def check_graphs(report: Report, size: Size, device: str) -> None:
     """Words and scores of the same model with and without graphs, in batches of several sizes."""
     from amlp_fairseq.decoding import cuda_graphs
-    from amlp_fairseq.recipes.parameters import dictionary
+    from amlp_fairseq.evaluation.parameters import dictionary
     from benchmarks.decoding import random_words
     from benchmarks.systems import SYSTEMS, Batch, Workshop
 
@@ -492,7 +492,7 @@ def device_here() -> str:
 
 def tables(result: Row) -> str:
     """All of it in Markdown."""
-    from amlp_fairseq.recipes.results import markdown
+    from amlp_fairseq.training.results import markdown
 
     def cell(value: Any) -> str:
         return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from amlp_fairseq.usage import positive
+from amlp_fairseq.common.arguments import positive
 from benchmarks.targets import BASE
 
 Key = TypeVar("Key")

@@ -42,11 +42,11 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.amlp import ACTIVATIONS
 from amlp_fairseq.attention.registry import ATTENTIONS, AttentionSpec
 from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.results import markdown
-from amlp_fairseq.usage import positive
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds, verdict
 from benchmarks.labels import label_ends
 from benchmarks.ops import AGREEMENT, GIB, MIB, disagreement, memory_limit, peak_extra_memory

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from amlp_fairseq.order import GenerationOrder
-from amlp_fairseq.recipes.text import MODELS
-from amlp_fairseq.translator.model_folder import WEIGHTS, read_checkpoint, read_config
+from amlp_fairseq.model_folder.format import WEIGHTS, read_checkpoint, read_config
+from amlp_fairseq.ops.generation_order import GenerationOrder
+from amlp_fairseq.text.subwords import MODELS
 
 AMLP = (sys.executable, "-m", "amlp_fairseq")
 #: The decoding options of a folder that all systems have.

@@ -26,10 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.parameters import dictionary
-from amlp_fairseq.recipes.results import markdown
-from amlp_fairseq.usage import positive
+from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.evaluation.parameters import dictionary
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import markdown
 from benchmarks.decoding import random_words
 from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends

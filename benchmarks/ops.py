@@ -40,11 +40,11 @@ from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from torch import Tensor
 
+from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.ops.dynamic_conv import cases, dynamic_conv, light_conv
 from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.results import markdown
-from amlp_fairseq.usage import positive
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import markdown
 from benchmarks.harness import finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends
 

@@ -78,7 +78,7 @@ def main() -> None:
 
     if "--stock" not in switches:
         import amlp_fairseq  # noqa: F401
-        from amlp_fairseq.decoding.host_memory import FreedPieces
+        from amlp_fairseq.common.host_memory import FreedPieces
         from amlp_fairseq.ops.bernoulli import faster_bernoulli
 
         if "--keep-all" in switches:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from amlp_fairseq.recipes.decoding_times import SpeedUp, add_speedups, ended_early, speed_up
-from amlp_fairseq.recipes.results import markdown
+from amlp_fairseq.evaluation.decoding_times import SpeedUp, add_speedups, ended_early, speed_up
+from amlp_fairseq.training.results import markdown
 from benchmarks.harness import decoding_result, verdict
 from benchmarks.targets import targets
 

@@ -39,9 +39,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor, nn
 
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.results import markdown
-from amlp_fairseq.usage import positive
+from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import markdown
 from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds
 from benchmarks.labels import label_ends
 

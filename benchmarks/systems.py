@@ -34,19 +34,19 @@ from torch import nn
 
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder
 from amlp_fairseq.decoding.captured_pass import CapturedPass
+from amlp_fairseq.evaluation.score import read_references
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
-from amlp_fairseq.order import GenerationOrder
-from amlp_fairseq.recipes.corpus import text_settings
-from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.drafts import ModelDrafter
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
+from amlp_fairseq.training.data_folder import text_settings
 
 TimedCall = Callable[[], Any]
 

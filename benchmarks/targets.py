@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from amlp_fairseq.recipes.decoding_times import Row, speed_up
+from amlp_fairseq.evaluation.decoding_times import Row, speed_up
 
 #: The sizes at which the targets are to be reached.
 BASE = {"embed_dim": 512, "ffn_embed_dim": 2048, "layers": 6, "heads": 8, "words": 32000}

@@ -32,8 +32,8 @@ from typing import Any
 
 import torch
 
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.usage import positive
+from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.training.environment import environment
 from benchmarks.harness import check_folders, verdict, write
 
 SETTINGS = ("float32", "bfloat16", "unbounded float32", "unbounded bfloat16", "stock float32", "stock bfloat16")

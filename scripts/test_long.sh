@@ -27,7 +27,7 @@ write_results() {
     awk 'NR == FNR { known[$0]; next } { name = $0; sub(/^[^ ]+ [^ ]+ /, "", name) } name in known' "$folder/tests" - \
     > "$folder/lines"
   {
-    python -c 'from amlp_fairseq.recipes.environment import environment; print(environment())'
+    python -c 'from amlp_fairseq.training.environment import environment; print(environment())'
     echo "$(wc -l < "$folder/lines") of $(wc -l < "$folder/tests") long tests have run, $(grep -c ^PASSED "$folder/lines") passed"
     cat "$folder/lines"
   } > "$folder/results"

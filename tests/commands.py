@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from amlp_fairseq.recipes.score import lines_by_sentence
+from amlp_fairseq.evaluation.score import lines_by_sentence
 
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "amlp_fairseq"
@@ -34,14 +34,15 @@ TRAINING = [
 # A clean process that has imported fairseq and forks one child for each command: a start takes no seconds.
 MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate", "interactive", "validate", "eval_lm")]
 forks = multiprocessing.get_context("forkserver")
-RECIPES = ("average", "distill", "evaluate", "parameters", "pmi", "prepare", "reproduce", "score", "tables", "train")
-MODULES += ["amlp_fairseq.cli.main", *(f"amlp_fairseq.recipes.{name}" for name in RECIPES)]
+MODULES += [
+    f"amlp_fairseq.{name}" for name in ("cli.main", "corpora.prepare", "evaluation.reproduce", "training.train")
+]
 MODULES += ["torch._dynamo"]  # every training imports it, which would take longer than the training
 forks.set_forkserver_preload(MODULES)
 
 
 def run(command: str, *arguments: object, text: str = "", check: bool = True, cwd: Path | None = None) -> str:
-    """Run a module's command (``fairseq_cli.train``, ``amlp_fairseq.recipes.train``, …) in a process of its own.
+    """Run a module's command (``fairseq_cli.train``, ``amlp_fairseq.training.train``, …) in a process of its own.
 
     Args:
         command: the module; its ``cli_main`` or ``main`` is called.

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.translator import decoding_options, sentences
-from amlp_fairseq.translator.model_folder import ONE_MODEL, read_config
-from amlp_fairseq.usage import StoreOnce, add_device, positive
+from amlp_fairseq.common.arguments import StoreOnce, add_device, positive
+from amlp_fairseq.model_folder.format import ONE_MODEL, read_config
+from amlp_fairseq.text import sentences
+from amlp_fairseq.translator import decoding_options
 
 #: The help text of ``--device``.
 DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"

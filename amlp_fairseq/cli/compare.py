@@ -36,12 +36,13 @@ from amlp_fairseq.cli.arguments import (
     decoding_flags,
     refuse_details,
 )
-from amlp_fairseq.recipes.bleu import bleu_of
-from amlp_fairseq.recipes.score import read_references
+from amlp_fairseq.common.arguments import add_device, command_parser, positive
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.evaluation.score import read_references
+from amlp_fairseq.model_folder.format import CONFIG, read_config
+from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.model_folder import CONFIG, read_config
 from amlp_fairseq.translator.translator import Translation, Translator
-from amlp_fairseq.usage import add_device, command_parser, parse_with_fairseqs, positive
 
 #: Translations that are shown.
 EXAMPLES = 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from amlp_fairseq.usage import command_parser
+from amlp_fairseq.common.arguments import command_parser
 
 
 def main() -> None:

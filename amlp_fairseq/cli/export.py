@@ -20,10 +20,10 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from amlp_fairseq.common.arguments import command_parser
+from amlp_fairseq.model_folder.format import read_config
 from amlp_fairseq.translator import exported_program
-from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int16", "float16", "bfloat16")
 

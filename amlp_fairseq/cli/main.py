@@ -13,18 +13,18 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
-from amlp_fairseq.cli.endings import clear_endings
-from amlp_fairseq.cli.logs import readable, take_verbose
+from amlp_fairseq.common.arguments import PLUGIN, as_fairseq_has_it, nearest
+from amlp_fairseq.common.exit_handling import clear_endings
+from amlp_fairseq.common.logs import readable, take_verbose
 from amlp_fairseq.compat.command_line import one_line_errors
-from amlp_fairseq.usage import PLUGIN, as_fairseq_has_it, nearest
 
 #: The commands by what they are for, in the order in which they are used: the package of the module, and what it does.
 GROUPS = {
     "From a corpus to a model": {
-        "prepare": ("recipes", "make the data folder of a corpus, or of text of your own"),
-        "train": ("recipes", "train a row of a paper's table at a scale, or any model of fairseq-train"),
-        "evaluate": ("recipes", "average checkpoints, decode, score, and store the results"),
-        "distill": ("recipes", "copy a data folder, with a teacher's translations as training targets"),
+        "prepare": ("corpora", "make the data folder of a corpus, or of text of your own"),
+        "train": ("training", "train a row of a paper's table at a scale, or any model of fairseq-train"),
+        "evaluate": ("evaluation", "average checkpoints, decode, score, and store the results"),
+        "distill": ("training", "copy a data folder, with a teacher's translations as training targets"),
         "package": ("cli", "make one folder of a trained model"),
     },
     "Translating with such a folder": {
@@ -36,16 +36,16 @@ GROUPS = {
         "compile": ("cli", "compile the operators in C++, with which CPUs decode faster"),
     },
     "The papers' tables": {
-        "reproduce": ("recipes", "train and evaluate all rows of a paper's tables, raw and distilled"),
-        "tables": ("recipes", "print results next to those of the papers"),
-        "report": ("recipes", "make one page of results and benchmarks, for any browser"),
-        "parameters": ("recipes", "compare numbers of parameters with the published ones"),
+        "reproduce": ("evaluation", "train and evaluate all rows of a paper's tables, raw and distilled"),
+        "tables": ("evaluation", "print results next to those of the papers"),
+        "report": ("evaluation", "make one page of results and benchmarks, for any browser"),
+        "parameters": ("evaluation", "compare numbers of parameters with the published ones"),
     },
     "Tools": {
-        "score": ("recipes", "score translations, or the output of fairseq-generate"),
-        "align": ("recipes", "copy a data folder, with word alignments, from which NAT with fertilities learns"),
-        "average": ("recipes", "average the weights of checkpoints"),
-        "pmi": ("recipes", "estimate how much words that are predicted together depend on each other"),
+        "score": ("evaluation", "score translations, or the output of fairseq-generate"),
+        "align": ("corpora", "copy a data folder, with word alignments, from which NAT with fertilities learns"),
+        "average": ("training", "average the weights of checkpoints"),
+        "pmi": ("evaluation", "estimate how much words that are predicted together depend on each other"),
         "options": ("cli", "list tasks, architectures and every option, with defaults"),
         "path": ("", "print the folder of the plugin, for --user-dir"),
     },
@@ -99,7 +99,7 @@ def run(name: str, words: list[str]) -> None:
     if name in MODULES:
         import_module(f"amlp_fairseq.{MODULES[name]}.{name}").main()
         return
-    from amlp_fairseq.recipes.corpus import with_data_folder
+    from amlp_fairseq.training.data_folder import with_data_folder
 
     sys.argv[1:] = as_fairseq_has_it(with_data_folder(words))
     if name not in WITHOUT_USER_DIR:

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from amlp_fairseq.attention.registry import ATTENTIONS
+from amlp_fairseq.common.arguments import command_parser, refuse_unknown
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
@@ -27,8 +28,6 @@ from amlp_fairseq.compat.internals import (
     GenerationConfig,
 )
 from amlp_fairseq.compat.registration import is_ours
-from amlp_fairseq.recipes.config import refuse_unknown
-from amlp_fairseq.usage import command_parser
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import sys
 from dataclasses import fields
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
-from amlp_fairseq.translator.limits import Limits
+from amlp_fairseq.common.arguments import command_parser, positive
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.translator.translator import Translator
-from amlp_fairseq.usage import command_parser, parse_with_fairseqs, positive
 
 
 def port(text: str) -> int:
@@ -68,7 +69,7 @@ def run(words: list[str]) -> None:
 
 def serve(args: argparse.Namespace, words: list[str]) -> None:
     try:
-        from amlp_fairseq.translator import server
+        from amlp_fairseq.server import server
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise

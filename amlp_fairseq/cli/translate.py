@@ -27,11 +27,12 @@ from tqdm import tqdm
 
 from amlp_fairseq.cli import serve
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, refuse_details, translator_settings
-from amlp_fairseq.cli.endings import whole_lines
-from amlp_fairseq.compat.whole_lines import buffered_read, refuse_closed_input
-from amlp_fairseq.translator import sentences
+from amlp_fairseq.common.arguments import command_parser, positive
+from amlp_fairseq.common.exit_handling import whole_lines
+from amlp_fairseq.common.lines import buffered_read, refuse_closed_input
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.translator import Translation, Translator
-from amlp_fairseq.usage import command_parser, parse_with_fairseqs, positive
 
 #: How compressed files begin, and what unpacks them.
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
@@ -144,7 +145,7 @@ def check_files(source: Path | None, output: Path | None) -> None:
 
 
 def translate_shards(args: argparse.Namespace, settings: dict[str, Any]) -> None:
-    from amlp_fairseq.cli import shards  # which imports this module
+    from amlp_fairseq.translator import shards  # which imports this module
 
     if args.output is None or args.input is not None:
         raise ValueError("--shards PATH needs --output DIR, and takes no --input")

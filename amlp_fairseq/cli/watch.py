@@ -30,10 +30,11 @@ from rich.panel import Panel
 from rich.text import Text
 
 from amlp_fairseq.cli.arguments import BEST_ALONE, DEVICES, add_decoding_options, decoding_flags, refuse_details
+from amlp_fairseq.common.arguments import add_device, command_parser
+from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.model_folder.format import read_config
 from amlp_fairseq.translator import decoding_options, page, steps
-from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.steps import Decoding, Step
-from amlp_fairseq.usage import add_device, command_parser, parse_with_fairseqs
 
 #: Of directions, in turn.
 COLOURS = ("cyan", "magenta", "blue", "yellow")

@@ -1,6 +1,7 @@
 """Everything that reaches into fairseq's insides: the folder to open when fairseq changes."""
 
-from amlp_fairseq.compat import fairseq_present, versions
+from amlp_fairseq.common import versions
+from amlp_fairseq.compat import fairseq_present
 
 versions.check()
 fairseq_present.require()

@@ -21,7 +21,7 @@ from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationTask
 from sacrebleu.metrics import BLEU
 
 from amlp_fairseq.compat.internals import GenerationConfig, TranslationLevenshteinTask, data_utils
-from amlp_fairseq.recipes.bleu import bleu_of
+from amlp_fairseq.text.bleu import bleu_of
 
 #: JSON values of the types of fairseq's generation options.
 VALUES = {int: "a whole number", float: "a number", bool: "true or false"}

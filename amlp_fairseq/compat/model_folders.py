@@ -1,4 +1,4 @@
-"""The folder of a model (``translator/model_folder.py``) wherever fairseq reads a checkpoint, and the folder of a
+"""The folder of a model (``model_folder/format.py``) wherever fairseq reads a checkpoint, and the folder of a
 training that ``amlp-fairseq evaluate`` has averaged."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def install() -> None:
     load, isfile = checkpoint_utils.load_checkpoint_to_cpu, PathManager.isfile
 
     def is_checkpoint(path: str) -> bool:
-        from amlp_fairseq.translator.model_folder import is_model_folder
+        from amlp_fairseq.model_folder.format import is_model_folder
 
         return isfile(path) or is_model_folder(path) or (Path(path) / AVERAGE).is_file()
 
@@ -30,7 +30,7 @@ def install() -> None:
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
         if not Path(path).is_dir():
             return load(path, arg_overrides, load_on_all_ranks)
-        from amlp_fairseq.translator.model_folder import is_model_folder, read_checkpoint
+        from amlp_fairseq.model_folder.format import is_model_folder, read_checkpoint
 
         if not is_model_folder(path) and (Path(path) / AVERAGE).is_file():
             return load(str(Path(path) / AVERAGE), arg_overrides, load_on_all_ranks)

@@ -13,9 +13,9 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from filelock import FileLock, Timeout
 
+from amlp_fairseq.common.arguments import WITHOUT_COLON
 from amlp_fairseq.compat.guarded_tasks import is_guarded
 from amlp_fairseq.compat.resumed_state import patience_state
-from amlp_fairseq.usage import WITHOUT_COLON
 
 logger = logging.getLogger(__name__)
 

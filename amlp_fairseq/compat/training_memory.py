@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from fairseq.trainer import Trainer
 
-from amlp_fairseq.decoding.host_memory import (
+from amlp_fairseq.common.host_memory import (
     KEPT,
     KEPT_BY_TRAINING,
     FreedPieces,

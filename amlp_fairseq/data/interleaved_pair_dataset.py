@@ -9,7 +9,7 @@ from fairseq.data import BaseWrapperDataset, LanguagePairDataset
 from torch import Tensor
 
 from amlp_fairseq.compat.internals import data_utils
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 
 
 class InterleavedPairDataset(BaseWrapperDataset):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amlp_fairseq.decoding.host_memory import keep_freed_memory
+from amlp_fairseq.common.host_memory import keep_freed_memory
 
 
 def is_final(models: Sequence[Any]) -> bool:

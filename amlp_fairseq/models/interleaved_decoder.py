@@ -23,7 +23,7 @@ from amlp_fairseq.models.plugin_transformer import (
     register_sizes,
 )
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
-from amlp_fairseq.order import (
+from amlp_fairseq.ops.generation_order import (
     ATTENTION_MASKS,
     GenerationOrder,
     attention_mask,

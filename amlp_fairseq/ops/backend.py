@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import torch
 
-from amlp_fairseq.compat.versions import installed
+from amlp_fairseq.common.versions import installed
 
 BACKENDS = ("auto", "torch", "triton")
 #: An environment variable that says what ``auto`` means, one of ``BACKENDS``.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
-from amlp_fairseq.compat.versions import installed
+from amlp_fairseq.common.versions import installed
 from amlp_fairseq.ops.backend import interpreting
 
 

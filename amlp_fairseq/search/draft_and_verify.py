@@ -17,7 +17,7 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from amlp_fairseq.decoding.ready_model import ReadyModel
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.drafts import Draft, Drafter, ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from amlp_fairseq.decoding.host_memory import KEPT
+from amlp_fairseq.common.host_memory import KEPT
 
 GIB = 1 << 30
 

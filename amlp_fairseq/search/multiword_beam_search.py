@@ -17,7 +17,7 @@ from torch import Tensor
 from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.decoding.step_decoder import Decoding
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams

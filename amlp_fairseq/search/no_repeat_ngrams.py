@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 
 
 class NoRepeatNgrams:

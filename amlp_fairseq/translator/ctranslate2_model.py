@@ -14,9 +14,9 @@ from ctranslate2.specs.transformer_spec import TransformerSpec
 from fairseq.models.transformer import TransformerModelBase
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
+from amlp_fairseq.model_folder.format import read_config
 from amlp_fairseq.tasks.helpers import HELP_OFF
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.model_folder import read_config
 from amlp_fairseq.translator.translator import Translator
 
 #: Its activations, by fairseq's names.

@@ -6,11 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from amlp_fairseq.common.metrics import METRICS, metric_of
 from amlp_fairseq.compat.internals import TranslationLevenshteinTask
-from amlp_fairseq.recipes.metrics import METRICS, metric_of
-from amlp_fairseq.recipes.results import markdown, read_results
+from amlp_fairseq.model_folder.format import CARD, is_model_folder, read_config
+from amlp_fairseq.training.results import markdown, read_results
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.model_folder import CARD, is_model_folder, read_config
 from amlp_fairseq.translator.translator import Translator
 
 SCORES = "## Scores"

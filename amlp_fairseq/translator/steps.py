@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.order import GenerationOrder
-from amlp_fairseq.translator import sentences
-from amlp_fairseq.translator.model_folder import read_config
+from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.ops.generation_order import GenerationOrder
+from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.translator import Translator
 
 WRITE, MASK, DRAFT = "write", "mask", "draft"

@@ -11,7 +11,7 @@ import numpy as np
 from fairseq.data import Dictionary
 
 from amlp_fairseq.compat.internals import data_utils
-from amlp_fairseq.recipes.text import segmenter
+from amlp_fairseq.text.subwords import segmenter
 
 #: Of so many sources that the training kept one may be longer than the limit, which is their 99.9th percentile.
 ONE_OF = 1000

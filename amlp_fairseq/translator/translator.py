@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 
+from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.compat.guarded_tasks import with_steps
-from amlp_fairseq.languages import writes_spaces
-from amlp_fairseq.recipes.config import refuse_unknown
-from amlp_fairseq.translator import decoding_options, sentences
-from amlp_fairseq.translator.model_folder import read_config, splits_sentences
+from amlp_fairseq.model_folder.format import read_config, splits_sentences
+from amlp_fairseq.text import sentences
+from amlp_fairseq.text.languages import writes_spaces
+from amlp_fairseq.text.pipeline import TextPipeline
+from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.options import CallOptions
-from amlp_fairseq.translator.text_pipeline import TextPipeline
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -19,9 +19,9 @@ from copynet import CopyNet, numbered
 from rules import END, LONGEST, PAD, START, TYPES, UNK, VOCABULARY, Pair, make_pair, make_rules
 from torch import Tensor
 
-from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.common.arguments import Parser, positive
+from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.compat.command_line import one_line_errors
-from amlp_fairseq.usage import Parser, positive
 
 #: New sentences of each rule.
 TEST = 100

@@ -19,10 +19,9 @@ import torch
 from pointer_network import PointerNetwork
 from puzzles import PUZZLES, Points, Puzzle, area, is_simple, tour_length
 
-from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.common.arguments import Parser, positive, refuse_unknown
+from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.compat.command_line import one_line_errors
-from amlp_fairseq.recipes.config import refuse_unknown
-from amlp_fairseq.usage import Parser, positive
 
 #: Points of another seed than those of the training.
 TEST_SEED = 1 << 32

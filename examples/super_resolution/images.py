@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from amlp_fairseq.recipes.download import sha256
+from amlp_fairseq.common.files import sha256
 
 
 class Folder(Dataset[Tensor]):

@@ -10,7 +10,7 @@ import yaml
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
 
-from amlp_fairseq.recipes.results import in_columns
+from amlp_fairseq.training.results import in_columns
 
 #: Scales and published numbers.
 TABLE = yaml.safe_load(Path(__file__).with_name("table4.yaml").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from amlp_fairseq.recipes.results import in_columns
+from amlp_fairseq.training.results import in_columns
 
 #: The option for c, which is the last of a training where several are tried.
 INNER_DIM = "--attention-inner-dim"

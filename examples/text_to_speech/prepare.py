@@ -21,10 +21,10 @@ import soundfile
 import yaml
 from numpy import ndarray
 
-from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.common.arguments import Parser
+from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.compat.command_line import one_line_errors
 from amlp_fairseq.compat.librosa_import import import_librosa
-from amlp_fairseq.usage import Parser
 
 SAMPLE_RATE, WINDOW, HOP, CHANNELS = 22050, 1024, 256, 80
 LOWEST, HIGHEST = 20, 8000

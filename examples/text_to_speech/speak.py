@@ -35,13 +35,13 @@ from fairseq import checkpoint_utils, utils
 from tones import write_tones
 from torch import Tensor
 
-from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.common.arguments import Parser, positive
+from amlp_fairseq.common.exit_handling import clear_endings
+from amlp_fairseq.common.files import sha256
 from amlp_fairseq.compat.command_line import one_line_errors
-from amlp_fairseq.recipes.config import flags
-from amlp_fairseq.recipes.download import sha256
-from amlp_fairseq.recipes.environment import environment
-from amlp_fairseq.recipes.results import append_results, read_results
-from amlp_fairseq.usage import Parser, positive
+from amlp_fairseq.training.config import flags
+from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.results import append_results, read_results
 
 #: Iterations of Griffin and Lim's algorithm.
 ITERATIONS = 32

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from amlp_fairseq.recipes.results import in_columns
+from amlp_fairseq.training.results import in_columns
 
 #: Scales, horizons and published numbers.
 TABLE = yaml.safe_load(Path(__file__).with_name("table5.yaml").read_text(encoding="utf-8"))

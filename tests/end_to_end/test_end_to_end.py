@@ -10,9 +10,9 @@ import commands
 import pytest
 import sacrebleu
 
-from amlp_fairseq.recipes import embedded_corpus
-from amlp_fairseq.recipes.config import flags, load
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.corpora import embedded_corpus
+from amlp_fairseq.training.config import flags, load
+from amlp_fairseq.training.results import read_results
 
 pytestmark = pytest.mark.xdist_group("end_to_end")  # one process trains the teacher
 
@@ -98,7 +98,7 @@ def train(corpus: Path, folder: Path, *options: Any) -> Path:
     )
     assert len(list(folder.glob("checkpoint_*_*.pt"))) == 3
     average = folder / "average.pt"
-    commands.run("amlp_fairseq.recipes.average", "--inputs", folder, "--last-updates", "3", "--output", average)
+    commands.run("amlp_fairseq.training.average", "--inputs", folder, "--last-updates", "3", "--output", average)
     return average
 
 

@@ -15,7 +15,7 @@ import yaml
 from fairseq import checkpoint_utils
 from fairseq.data.data_utils import load_indexed_dataset
 
-from amlp_fairseq.recipes import embedded_corpus
+from amlp_fairseq.corpora import embedded_corpus
 
 pytestmark = pytest.mark.xdist_group("language_models")  # one process trains the models
 
@@ -42,10 +42,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given["pieces"] += ["--vocab-size", "200"]
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY), encoding="utf-8")
     for name, row in ROWS.items():
-        commands.run("amlp_fairseq.recipes.prepare", *given[name], "--workers", "1")
+        commands.run("amlp_fairseq.corpora.prepare", *given[name], "--workers", "1")
         words = ["--row", row, "--scale", folder / "tiny.yaml", "--save-dir", folder / row, "--cpu"]
-        commands.run("amlp_fairseq.recipes.train", folder / name / "data-bin", *words)
-        commands.run("amlp_fairseq.recipes.evaluate", folder / row, folder / name / "data-bin", "--cpu")
+        commands.run("amlp_fairseq.training.train", folder / name / "data-bin", *words)
+        commands.run("amlp_fairseq.evaluation.evaluate", folder / row, folder / name / "data-bin", "--cpu")
     return folder
 
 
@@ -107,7 +107,7 @@ def test_sentences_that_the_model_cannot_read_are_an_error(trained: Path, tmp_pa
     """fairseq-eval-lm leaves them out, and says nothing."""
     words = ["--results", tmp_path / "results.jsonl", "--model-overrides", "{'max_target_positions': 8}", "--cpu"]
     folders = [trained / "lm_self_attention", trained / "words/data-bin"]
-    printed = commands.run("amlp_fairseq.recipes.evaluate", *folders, *words, check=False)
+    printed = commands.run("amlp_fairseq.evaluation.evaluate", *folders, *words, check=False)
     assert "it leaves out sentences that are longer than the model's --max-target-positions" in printed
     assert not (tmp_path / "results.jsonl").exists()
 

@@ -14,7 +14,7 @@ import commands
 import pytest
 
 from amlp_fairseq import Translator
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.training.results import read_results
 
 
 def blocks(page: str, language: str = "") -> list[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import commands
 import pytest
 
-from amlp_fairseq.recipes.config import names
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.training.config import names
+from amlp_fairseq.training.results import read_results
 
 SCRIPTS = commands.ROOT / "scripts"
 #: test_long.sh and test_matrix.sh hand all their arguments on to pytest and nox.

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from rouge_score.rouge_scorer import RougeScorer
 
-from amlp_fairseq.recipes import embedded_corpus, embedded_summaries
+from amlp_fairseq.corpora import embedded_corpus, embedded_summaries
 
 pytestmark = pytest.mark.xdist_group("summarisation")  # one process trains the models
 
@@ -31,12 +31,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = embedded_summaries.generate(train=300, valid=10, test=20)
     embedded_corpus.write(folder / "text", text, ("article", "summary"))
     words = ["embedded_summaries", folder / "out", "--data", folder / "text", "--workers", "1"]
-    commands.run("amlp_fairseq.recipes.prepare", *words)
+    commands.run("amlp_fairseq.corpora.prepare", *words)
     scale = {"base": "embedded_summaries", "train": {**TINY, "max-update": 20, "warmup-updates": 4}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(scale), encoding="utf-8")
     for row in TASKS:
         words = ["--row", row, "--scale", folder / "tiny.yaml", "--save-dir", folder / row, "--cpu"]
-        commands.run("amlp_fairseq.recipes.train", folder / "out/data-bin", *words, "--max-tokens", "1000")
+        commands.run("amlp_fairseq.training.train", folder / "out/data-bin", *words, "--max-tokens", "1000")
     return folder
 
 
@@ -72,7 +72,7 @@ def test_results_have_rouge(trained: Path) -> None:
     (trained / "tuned.yaml").write_text(yaml.safe_dump(row), encoding="utf-8")
     words = [trained / "transformer", trained / "out/data-bin", "--row", trained / "tuned.yaml", "--cpu"]
     words += ["--scale", trained / "tiny.yaml", "--batch-size", "10", "--results", trained / "results.jsonl"]
-    printed = commands.run("amlp_fairseq.recipes.evaluate", *words)
+    printed = commands.run("amlp_fairseq.evaluation.evaluate", *words)
     tried = re.findall(r"^greedy, .*, max-len-b (\d+): (\S+) ROUGE-L on the validation set$", printed, re.MULTILINE)
     assert [length for length, _ in tried] == ["1", "5"]
     best, _ = max(tried, key=lambda each: float(each[1]))

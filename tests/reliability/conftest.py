@@ -13,7 +13,7 @@ import commands
 import pytest
 from filelock import FileLock
 
-from amlp_fairseq.recipes import config
+from amlp_fairseq.training import config
 
 #: Rows of configs/rows: each kind of decoder, attention and search.
 SYSTEMS = (
@@ -98,7 +98,7 @@ def system(data: Path, shared: Path) -> Callable[[str], System]:
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
                 words = [data, "--corpus", "embedded", "--row", row, "--scale", "embedded", *TINY]
-                commands.run("amlp_fairseq.recipes.train", *words, "--save-dir", f"{folder}.part")
+                commands.run("amlp_fairseq.training.train", *words, "--save-dir", f"{folder}.part")
                 Path(f"{folder}.part").rename(folder)
         decoding = next(iter(recipe.generate.values()))
         options = config.flags({**recipe.task, **decoding}, row)

@@ -38,10 +38,10 @@ def updates(folder: Path) -> int:
 @pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.long)], ids=["bounded", "long"])
 def test_a_killed_training_ends_with_the_same_parameters(row: str, kills: int, data: Path, tmp_path: Path) -> None:
     """SIGKILL at random moments, with checkpoints of all ages, then the same command again, until it ends."""
-    commands.run("amlp_fairseq.recipes.train", *words(data, row, tmp_path / "whole"))
+    commands.run("amlp_fairseq.training.train", *words(data, row, tmp_path / "whole"))
     rng, killed = random.Random(row), tmp_path / "killed"
     for count in range(kills + 1):
-        training = commands.start("amlp_fairseq.recipes.train", *words(data, row, killed))
+        training = commands.start("amlp_fairseq.training.train", *words(data, row, killed))
         if count < kills:
             after = rng.randrange(updates(killed), UPDATES // 2 if count == 0 else UPDATES)
             while training.is_alive() and updates(killed) <= after:
@@ -66,7 +66,7 @@ def test_parameters_of_16_bits_go_on_with_those_in_float32(
     for name, updates in (("whole", [UPDATES]), ("stopped", [13, UPDATES])):
         for count in updates:
             command = [*words(data, row, tmp_path / name), precision, *scale, "--max-update", count]
-            commands.run("amlp_fairseq.recipes.train", *command)
+            commands.run("amlp_fairseq.training.train", *command)
     expected, found = (parameters(tmp_path / name) for name in ("whole", "stopped"))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -74,12 +74,12 @@ def test_parameters_of_16_bits_go_on_with_those_in_float32(
 def test_what_was_changed_in_a_checkpoint_is_what_goes_on(data: Path, tmp_path: Path) -> None:
     """Not the parameters in float32 of before it; fairseq's average_checkpoints.py, for one, keeps the optimizer."""
     command = [*words(data, "ibdecoder", tmp_path), "--bf16"]
-    commands.run("amlp_fairseq.recipes.train", *command, "--max-update", 3)
+    commands.run("amlp_fairseq.training.train", *command, "--max-update", 3)
     state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
     name = "decoder.layers.0.fc1.weight"
     state["model"][name].zero_()
     torch.save(state, tmp_path / "checkpoint_last.pt")
-    commands.run("amlp_fairseq.recipes.train", *command, "--max-update", 4, "--lr", "1e-9")
+    commands.run("amlp_fairseq.training.train", *command, "--max-update", 4, "--lr", "1e-9")
     found = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["model"][name]
     assert found.float().abs().max() < 1e-3
 
@@ -90,7 +90,7 @@ def test_patience_goes_on(data: Path, tmp_path: Path) -> None:
 
     def train(name: str, updates: int) -> str:
         command = [*words(data, "ibdecoder", tmp_path / name), *learning_nothing, "--validate-interval-updates", "4"]
-        return commands.run("amlp_fairseq.recipes.train", *command, "--eval-bleu", "--max-update", updates)
+        return commands.run("amlp_fairseq.training.train", *command, "--eval-bleu", "--max-update", updates)
 
     def ended(name: str) -> int:
         state = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=False)
@@ -108,7 +108,7 @@ def test_patience_goes_on(data: Path, tmp_path: Path) -> None:
 def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_offered(
     damage: str, data: Path, tmp_path: Path
 ) -> None:
-    command = ["amlp_fairseq.recipes.train", *words(data, "ibdecoder", tmp_path)]
+    command = ["amlp_fairseq.training.train", *words(data, "ibdecoder", tmp_path)]
     commands.run(*command)
     last = tmp_path / "checkpoint_last.pt"
     expected = parameters(tmp_path)
@@ -126,7 +126,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_offered(
 @pytest.mark.parametrize("row", ["ibdecoder", "transformer"])
 def test_two_trainings_in_one_folder(row: str, data: Path, tmp_path: Path) -> None:
     """Of the plugin's models and of fairseq's."""
-    command = ["amlp_fairseq.recipes.train", *words(data, row, tmp_path), "--max-update", "100000"]
+    command = ["amlp_fairseq.training.train", *words(data, row, tmp_path), "--max-update", "100000"]
     first = commands.start(*command)
     try:
         while not (tmp_path / RECIPE).exists() or not list(tmp_path.glob("checkpoint_*.pt")):

@@ -17,7 +17,7 @@ import sacrebleu
 from conftest import SYSTEMS, TINY
 from filelock import FileLock
 
-from amlp_fairseq.recipes import config
+from amlp_fairseq.training import config
 
 #: Words in pieces, and how they are written behind others in German (Moses writes English 's without a space).
 WRITTEN = {"▁Haus": " Haus", "▁Baum es": " Baumes", "▁See": " See", "▁,": ",", "▁'s": " 's"}
@@ -65,7 +65,7 @@ def test_training_says_what_generate_and_sacrebleu_say(row: str, pieces: Path, t
     if recipe.task["task"] == "translation_cmlmc":
         search = {"iter_decode_max_iter": 2, "iter_decode_with_beam": 3}
     log = commands.run(
-        *("amlp_fairseq.recipes.train", pieces / "data", "--corpus", "embedded", "--row", row, "--scale", "embedded"),
+        *("amlp_fairseq.training.train", pieces / "data", "--corpus", "embedded", "--row", row, "--scale", "embedded"),
         *(
             *TINY,
             "--max-update",

@@ -1,4 +1,4 @@
-"""Trainings by two processes on a CPU. That they equal one with twice the batches: tests/unit/recipes/test_train.py."""
+"""Trainings by two processes on a CPU. That they equal one with twice the batches: tests/unit/training/test_train.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def join(rank: int, port: int, arguments: list[str], output: Path) -> None:
     """One of two processes, as torchrun starts them."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    commands._call("amlp_fairseq.recipes.train", arguments, Path(os.devnull), output, Path.cwd(), None)
+    commands._call("amlp_fairseq.training.train", arguments, Path(os.devnull), output, Path.cwd(), None)
 
 
 @contextmanager

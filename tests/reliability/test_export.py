@@ -15,9 +15,9 @@ from conftest import TINY, System
 from test_model_folders import folder_of, untrained
 
 from amlp_fairseq import Translator
-from amlp_fairseq.recipes.text import learn
+from amlp_fairseq.text.pipeline import TextPipeline
+from amlp_fairseq.text.subwords import learn
 from amlp_fairseq.translator.exported_program import Text
-from amlp_fairseq.translator.text_pipeline import TextPipeline
 
 MODEL = commands.ROOT / "examples/models/ar"
 #: Unlike the model's training: with another beam or length penalty it writes other words.

@@ -9,9 +9,9 @@ import pytest
 import torch
 from conftest import TINY
 
-from amlp_fairseq.recipes.beginning import write_fitted
-from amlp_fairseq.recipes.config import load
-from amlp_fairseq.recipes.train import command
+from amlp_fairseq.training.config import load
+from amlp_fairseq.training.train import command
+from amlp_fairseq.training.warm_start import write_fitted
 
 
 def train(data: Path, save_dir: Path, row: str, *options: object, check: bool = True) -> str:

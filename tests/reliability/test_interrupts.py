@@ -20,7 +20,7 @@ import pytest
 from conftest import TINY, WORDS, System, evaluable
 from test_model_folders import folder_of
 
-from amlp_fairseq.recipes.results import append_results, read_results
+from amlp_fairseq.training.results import append_results, read_results
 
 CLI = "amlp_fairseq.cli.main"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

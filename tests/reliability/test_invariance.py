@@ -147,9 +147,9 @@ def test_training_again_gives_the_same_parameters(
     words = ["--corpus", "embedded", "--row", row, "--scale", "embedded", *TINY, "--save-dir", tmp_path]
     expected = torch.load(system(row).checkpoint, weights_only=False)["model"]
     if request.node.get_closest_marker("long"):
-        commands.fresh("amlp_fairseq.recipes.train", data, *words, env={"PYTHONHASHSEED": "2"})
+        commands.fresh("amlp_fairseq.training.train", data, *words, env={"PYTHONHASHSEED": "2"})
     else:
-        commands.run("amlp_fairseq.recipes.train", data, *words)
+        commands.run("amlp_fairseq.training.train", data, *words)
     found = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)["model"]
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

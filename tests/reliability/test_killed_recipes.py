@@ -1,6 +1,6 @@
 """SIGKILL at random moments of average, distill and evaluate: the same command then makes what it always makes.
 
-tests/unit/recipes/test_distill.py has the bounded version for distill.
+tests/unit/training/test_distill.py has the bounded version for distill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from conftest import System, evaluable
 
 from amlp_fairseq.compat.guarded_tasks import RECIPE
-from amlp_fairseq.recipes.config import load, read, save
+from amlp_fairseq.training.config import load, read, save
 
 CLI = "amlp_fairseq.cli.main"
 #: What differs between two evaluations of the same model.

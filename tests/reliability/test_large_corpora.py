@@ -22,10 +22,11 @@ from conftest import WORDS, System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
-from amlp_fairseq.cli import shards, translate
-from amlp_fairseq.recipes import config
-from amlp_fairseq.recipes.corpus import is_distilled
-from amlp_fairseq.recipes.distill import teachers_of
+from amlp_fairseq.cli import translate
+from amlp_fairseq.training import config
+from amlp_fairseq.training.data_folder import is_distilled
+from amlp_fairseq.training.distill import teachers_of
+from amlp_fairseq.translator import shards
 from amlp_fairseq.translator.decoding_options import PATHS
 
 COMMAND = "amlp_fairseq.cli.main"
@@ -244,7 +245,7 @@ def test_mistakes(model: Path, tmp_path: Path) -> None:
 
 def test_without_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(tmp_path / "in", [2])
-    monkeypatch.delitem(sys.modules, "amlp_fairseq.cli.on_ray", raising=False)
+    monkeypatch.delitem(sys.modules, "amlp_fairseq.translator.on_ray", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     options = {"model": model, "shards": [tmp_path / "in"], "output": tmp_path / "out", "workers": 2}
     with pytest.raises(ValueError, match=r'--workers needs ray, which is not installed: pip install "ray\[data\]'):

@@ -40,7 +40,7 @@ def test_trainings_in_half_precision(row: str, dtype: str, updates: int, data: P
     """All that is logged and saved; fp16 runs on a CPU, too, and never has to scale its losses down."""
     log = ["--log-format", "json", "--log-interval", "1", "--max-update", updates, f"--{dtype}"]
     words = [data, "--corpus", "embedded", "--row", row, "--scale", "embedded", *TINY, *log, "--save-dir", tmp_path]
-    printed = commands.run("amlp_fairseq.recipes.train", *words).splitlines()
+    printed = commands.run("amlp_fairseq.training.train", *words).splitlines()
     lines = [json.loads(found[1]) for line in printed if (found := re.search(r"\btrain_inner\b\W*?({.*})", line))]
     assert [int(line["num_updates"]) for line in lines] == list(range(1, updates + 1))
     numbers = [float(line[name]) for line in lines for name in line if name not in ("epoch", "update", "wall")]

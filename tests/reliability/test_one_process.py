@@ -196,16 +196,16 @@ def test_train_generate_and_train_in_one_process(row: str, system: Callable[[str
 
     decoding = [*trained.options, "--path", str(tmp_path / "together/checkpoint_last.pt")]
     steps = [
-        ("amlp_fairseq.recipes.train", train("together", 3)),
+        ("amlp_fairseq.training.train", train("together", 3)),
         ("fairseq_cli.generate", decoding),
-        ("amlp_fairseq.recipes.train", train("together", 6)),
+        ("amlp_fairseq.training.train", train("together", 6)),
         ("fairseq_cli.generate", decoding),
     ]
     child = commands.forks.Process(target=several, args=(steps, tmp_path))
     child.start()
     child.join()
     assert child.exitcode == 0
-    commands.run("amlp_fairseq.recipes.train", *train("alone", 6))
+    commands.run("amlp_fairseq.training.train", *train("alone", 6))
     states = [torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("together", "alone")]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
     printed = [(tmp_path / f"printed-{number}").read_text(encoding="utf-8") for number in (1, 3)]

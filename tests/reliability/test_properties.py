@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
-from amlp_fairseq.order import ATTENTION_MASKS, GenerationOrder, attention_mask, slot_directions, word_positions
+from amlp_fairseq.ops.generation_order import (
+    ATTENTION_MASKS,
+    GenerationOrder,
+    attention_mask,
+    slot_directions,
+    word_positions,
+)
 from amlp_fairseq.search.search_steps import combine_words
 
 BOS, PAD, EOS = 0, 1, 2

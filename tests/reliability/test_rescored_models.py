@@ -12,7 +12,7 @@ import torch
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli import watch
-from amlp_fairseq.recipes.download import sha256
+from amlp_fairseq.common.files import sha256
 from amlp_fairseq.translator import steps
 from amlp_fairseq.translator.translator import Translation
 

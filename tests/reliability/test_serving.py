@@ -24,8 +24,8 @@ from conftest import WORDS, System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
-from amlp_fairseq.translator.limits import Limits
-from amlp_fairseq.translator.server import listen, server
+from amlp_fairseq.server.limits import Limits
+from amlp_fairseq.server.server import listen, server
 from amlp_fairseq.translator.translator import Translation
 
 SECONDS = 60  # in which everything here has long happened
@@ -393,7 +393,7 @@ def test_too_many_requests() -> None:
 
 def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are open are answered, further ones are refused until one of them ends."""
-    monkeypatch.setattr("amlp_fairseq.translator.server.CONNECTIONS", 3)
+    monkeypatch.setattr("amlp_fairseq.server.server.CONNECTIONS", 3)
     with held() as (_, address, _):
         clients = [httpx.Client(base_url=address, timeout=SECONDS) for _ in range(3)]
         for client in [*clients, *clients]:

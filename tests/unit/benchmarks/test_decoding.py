@@ -21,7 +21,7 @@ import toy
 from fairseq.data import Dictionary
 from omegaconf import OmegaConf
 
-from amlp_fairseq.recipes.decoding_times import add_speedups
+from amlp_fairseq.evaluation.decoding_times import add_speedups
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rescoring import Rescorer

@@ -48,7 +48,7 @@ def test_help_lists_every_command(
     assert fairseqs == [", ".join(FAIRSEQ)]
     found = {
         path.stem: folder
-        for folder in ("recipes", "cli")
+        for folder in ("cli", "corpora", "evaluation", "training")
         for path in (commands.PLUGIN / folder).glob("*.py")
         if "\ndef main()" in path.read_text(encoding="utf-8")
     }

@@ -5,7 +5,7 @@ import sys
 
 POOLS = """
 import multiprocessing
-from amlp_fairseq.cli.endings import clear_endings
+from amlp_fairseq.common.exit_handling import clear_endings
 with clear_endings("test"):
     for _ in range(8):
         with multiprocessing.Pool(4):

@@ -11,7 +11,8 @@ import commands
 import pytest
 
 from amlp_fairseq import Translator
-from amlp_fairseq.cli import compare, shards, translate, watch
+from amlp_fairseq.cli import compare, translate, watch
+from amlp_fairseq.translator import shards
 
 MODEL = commands.ROOT / "examples/models/ar"
 LONG = "the friend has drunk milk and " * 8 + "he sleeps."

@@ -17,10 +17,10 @@ from sacrebleu.metrics import BLEU
 
 from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import TranslationLevenshteinConfig, TranslationLevenshteinTask
-from amlp_fairseq.recipes import train
-from amlp_fairseq.recipes.config import load
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
+from amlp_fairseq.training import train
+from amlp_fairseq.training.config import load
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import commands
 from torch.multiprocessing import ProcessRaisedException
 
 from amlp_fairseq.compat import diverged
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.training.results import read_results
 
 
 def test_a_training_that_diverges_is_a_result(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_training_that_diverges_is_a_result(tmp_path: Path) -> None:
     updates = diverged.diverged(save)
     assert updates is not None
     assert updates >= 1
-    commands.run("amlp_fairseq.recipes.evaluate", save, data, "--cpu", "--subset", "valid,test")
+    commands.run("amlp_fairseq.evaluation.evaluate", save, data, "--cpu", "--subset", "valid,test")
     lines = read_results(save / "results.jsonl")
     assert [(line["split"], line["diverges"], line["updates"]) for line in lines] == [
         ("valid", True, updates),

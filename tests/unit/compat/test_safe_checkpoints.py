@@ -22,7 +22,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq_cli import train
 
-from amlp_fairseq.recipes.average import average_checkpoints
+from amlp_fairseq.training.average import average_checkpoints
 
 pytestmark = pytest.mark.xdist_group("safe-checkpoints")
 INTERLEAVED = ["--user-dir", str(commands.PLUGIN), "--task", "translation_interleaved"]
@@ -175,7 +175,7 @@ def test_average_checkpoints_refuses_code(interleaved: Path, tmp_path: Path) -> 
     checkpoint, trace = attack(tmp_path, "posix.system", interleaved)
     average = tmp_path / "average.pt"
     result = commands.fresh(
-        *("amlp_fairseq.recipes.average", "--inputs", interleaved, checkpoint, "--output", average), check=False
+        *("amlp_fairseq.training.average", "--inputs", interleaved, checkpoint, "--output", average), check=False
     )
     assert result.returncode != 0
     assert f"UnpicklingError: {checkpoint} is refused: it holds posix.system, " in result.stdout

@@ -30,7 +30,8 @@ from fairseq.data.fasta_dataset import FastaDataset
 from numpy._core import multiarray
 from omegaconf.basecontainer import BaseContainer
 
-from amlp_fairseq.recipes import config, text
+from amlp_fairseq.corpora import text
+from amlp_fairseq.training import config
 
 
 def folder_content(folder: Path) -> dict[str, bytes | None]:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from amlp_fairseq.compat.whole_lines import buffered_read
+from amlp_fairseq.common.lines import buffered_read
 
 
 def test_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import toy
 from fairseq.data import LanguagePairDataset
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 
 PAD, EOS = 1, 2
 

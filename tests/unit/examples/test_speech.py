@@ -30,7 +30,7 @@ from fairseq.data.audio.audio_utils import TTSMelScale, TTSSpectrogram
 from fairseq.tasks.text_to_speech import batch_compute_distortion, compute_rms_dist
 
 from amlp_fairseq.models.text_to_speech import PluginFastSpeech2Model, PluginTTSTransformerModel
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.training.results import read_results
 
 RESULTS = commands.ROOT / "docs/results/text_to_speech.jsonl"
 ALIGNMENT = "Begin,End,Label,Type,Speaker\n0.5,1.0,HH,phones,x\n1.0,1.2,AY,phones,x\n0.5,1.2,hi,words,x\n"

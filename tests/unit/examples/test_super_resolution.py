@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import ATTENTIONS, supporting
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.training.results import read_results
 
 pytest.importorskip("diffusers", reason="it needs Python 3.11")
 sys.path.insert(0, str(commands.ROOT / "examples/super_resolution"))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import ATTENTIONS, supporting
-from amlp_fairseq.recipes.results import read_results
+from amlp_fairseq.training.results import read_results
 
 sys.path.insert(0, str(commands.ROOT / "examples/time_series"))
 import ett

@@ -11,7 +11,7 @@ import toy
 
 from amlp_fairseq.decoding.ready_model import ReadyModel
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
-from amlp_fairseq.order import ATTENTION_MASKS, attention_mask
+from amlp_fairseq.ops.generation_order import ATTENTION_MASKS, attention_mask
 
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 #: Without the one that takes turns between directions that do not see each other.

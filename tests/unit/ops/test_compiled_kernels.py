@@ -16,7 +16,7 @@ import pytest
 from commands import ROOT, fresh
 from launched import kernel_names
 
-from amlp_fairseq.compat.versions import installed
+from amlp_fairseq.common.versions import installed
 from amlp_fairseq.ops.amlp_cov import kernels as amlp_cov
 from amlp_fairseq.ops.dynamic_conv import kernels as dynamic_conv
 

@@ -20,7 +20,7 @@ from launched import record_launches
 from memory import peak_memory
 from torch import Tensor
 
-from amlp_fairseq.compat import versions
+from amlp_fairseq.common import versions
 from amlp_fairseq.ops import backend as backends
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, kernels, light_conv, op
 from amlp_fairseq.ops.dynamic_conv.cases import CASES, TOLERANCES, Case, errors, tf32x3_error, tolerances

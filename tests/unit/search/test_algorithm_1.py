@@ -9,7 +9,7 @@ import pytest
 import torch
 import toy
 
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 

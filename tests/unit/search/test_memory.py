@@ -10,7 +10,7 @@ import pytest
 import torch
 import toy
 
-from amlp_fairseq.decoding.host_memory import KEPT
+from amlp_fairseq.common.host_memory import KEPT
 from amlp_fairseq.search import iterative_refinement, memory, multiword_beam_search
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from amlp_fairseq.order import GenerationOrder
+from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.search_steps import combine_words
 

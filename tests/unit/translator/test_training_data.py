@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from subword_nmt.apply_bpe import BPE
 
 from amlp_fairseq.compat.internals import indexed_dataset
-from amlp_fairseq.recipes.text import learn
+from amlp_fairseq.text.subwords import learn
 from amlp_fairseq.translator import training_data
 
 

@@ -1,0 +1,58 @@
+"""Lines of text files; only a line feed ends one."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import logging
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
+    """The lines of a file, or of standard input for "-", ``buffer_size`` at a time and stripped."""
+    buffer = []
+    if input == "-":
+        refuse_closed_input()
+    with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as file:
+        for number, line in enumerate(file, 1):
+            buffer.append(_decoded(line, number).strip())
+            if len(buffer) >= buffer_size:
+                yield buffer
+                buffer = []
+    if buffer:
+        yield buffer
+
+
+def refuse_closed_input() -> None:
+    """Raise ValueError where there is no standard input."""
+    if sys.stdin is None:
+        raise ValueError("standard input is closed: name the text with --input FILE")
+
+
+def _decoded(line: bytes, number: int) -> str:
+    encoding = "utf-8-sig" if number == 1 else "utf-8"
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError:
+        logger.warning("line %d has bytes that are not UTF-8; each is read as the character U+FFFD", number)
+        return line.decode(encoding, errors="replace")
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, which may be compressed; only a newline ends a line."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+        try:
+            for line in file:
+                yield line.rstrip("\r\n")
+        except (EOFError, OSError, UnicodeDecodeError, zlib.error) as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def count_lines(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

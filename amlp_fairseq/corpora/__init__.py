@@ -1,0 +1,1 @@
+"""Data folders from public corpora, texts of one's own and generated text. Imports up to ``training``."""

@@ -1,0 +1,1 @@
+"""Decoding test sets, scores, and the papers' tables. Imports up to ``corpora``."""

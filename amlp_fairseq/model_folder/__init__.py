@@ -1,0 +1,1 @@
+"""The folder of a model: its format. Imports ``common`` and ``compat``."""

@@ -1,0 +1,269 @@
+"""One folder is one model: weights, dictionaries, subword model, and how to decode.
+
+    config.json        task, model, text and decoding options
+    model.safetensors  the weights
+    dict.*.txt         the dictionaries
+    bpecodes or sentencepiece.bpe.model, if words are cut up
+    README.md          the model card
+
+It stands wherever a checkpoint of fairseq does (``--path DIR``, see ``compat/model_folders.py``), and holds data alone:
+no pickle is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from omegaconf import OmegaConf
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from amlp_fairseq.common.files import sha256
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FORMAT = 1
+#: What config.json has, beside ``format``.
+KEYS = (
+    *("languages", "text", "decoding", "longest_source", "weights", "shared_weights", "updates", "task", "task_state"),
+    *("model", "model_options", "criterion"),
+)
+#: Types in which weights may be stored.
+WEIGHT_TYPES = ("float32", "bfloat16", "int8")
+#: Groups of fairseq's configuration that say nothing about a model.
+_OTHER_GROUPS = (
+    *("common", "common_eval", "distributed_training", "dataset", "optimization", "checkpoint", "bmuf", "generation"),
+    *("eval_lm", "interactive", "optimizer", "lr_scheduler", "scoring", "ema"),
+)
+#: What to do with several models.
+ONE_MODEL = (
+    "ensembles are not supported here yet: give one model (amlp-fairseq generate --path A:B decodes with several, "
+    "amlp-fairseq package averages the checkpoints of a training)"
+)
+#: Tasks that add nothing to their dictionaries.
+PLAIN_TASKS = ("translation", "translation_interleaved", "translation_cmlmc", "translation_lev")
+#: The suffix of the name under which the scales (rows,) of an int8 matrix (rows, columns) are stored.
+_SCALES = ":scales"
+
+
+def is_model_folder(path: str | Path) -> bool:
+    return (Path(path) / CONFIG).is_file()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json``: ``languages`` (source, target), ``text`` (see ``text_pipeline.py``), ``decoding`` (options of
+    fairseq-generate and of the task by name), ``longest_source`` (pieces of a source that is not too long; None: the
+    model's positions), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``; folders of older versions may
+    lack ``checksums`` (SHA-256 of the other files by name), and ``split_sentences`` is only there where it is False: a
+    line is a document.
+
+    Raises:
+        ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
+    """
+    path = folder / CONFIG
+    if ":" in str(folder) and not folder.exists():
+        raise ValueError(f"{folder}: there is no such folder; {ONE_MODEL}")
+    if ":" in str(folder):
+        raise ValueError(f"{folder}: rename it without ':', at which fairseq splits paths")
+    if not path.is_file():
+        raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        version = config["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+    if version != FORMAT:
+        raise ValueError(
+            f"{path} has format {version}; this version of amlp_fairseq reads {FORMAT}: install a newer one"
+        )
+    if missing := [key for key in KEYS if key not in config]:
+        raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
+    return dict(config)
+
+
+def splits_sentences(config: Mapping[str, Any]) -> bool:
+    """False for a model whose input is a document, which ``split_sentences`` says: it summarises."""
+    return bool(config.get("split_sentences", True))
+
+
+def write(
+    folder: Path, state: Mapping[str, Any], weights: str, config: dict[str, Any], files: Mapping[str, Path]
+) -> None:
+    """Make the folder of a model.
+
+    Args:
+        folder: to be made; its parent exists.
+        state: a checkpoint of fairseq.
+        weights: the type to store weights in, one of ``WEIGHT_TYPES``.
+        config: ``languages``, ``text`` and ``decoding``, see :func:`read_config`.
+        files: dictionaries and the subword model, to be copied, by their names in the folder.
+    """
+    cfg = state["cfg"]
+    task, model = dict(cfg["task"]), cfg["model"]
+    legacy = isinstance(model, argparse.Namespace)
+    options = vars(model) if legacy else dict(model)
+    unrelated = {name for group in _OTHER_GROUPS for name in (cfg.get(group) or {})} | {*task, "user_dir"}
+    if legacy:
+        kept = ("_name", "arch", "max_source_positions", "max_target_positions")
+        options = {name: value for name, value in options.items() if name not in unrelated or name in kept}
+    task.pop("data", None)
+    shared = _shared(state["model"])
+    content = {
+        "format": FORMAT,
+        **config,
+        "weights": weights,
+        "shared_weights": shared,
+        "updates": state["optimizer_history"][-1].get("num_updates", 0),
+        "task": _plain(task),
+        "task_state": _plain(state.get("task_state", {})),
+        "model": _plain(options),
+        "model_options": "namespace" if legacy else "config",
+        "criterion": _plain(cfg.get("criterion")),
+    }
+    folder.mkdir()
+    for name, file in files.items():
+        shutil.copy(file, folder / name)
+    (folder / WEIGHTS).write_bytes(save(_stored(state["model"], weights, shared)))
+    content["checksums"] = {name: sha256(folder / name) for name in (*files, WEIGHTS)}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")  # last: without it the folder is not a model
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """What ``torch.load`` would give for the checkpoint that the folder was made of, without its optimizer; weights in
+    float32 if they were stored as int8.
+
+    Raises:
+        ValueError: if the folder is damaged, or one of its files is not the one that it was made with; names the file.
+    """
+    config = read_config(folder)
+    try:
+        weights = _restored(load_file(folder / WEIGHTS), config["shared_weights"])
+    except (SafetensorError, OSError, KeyError) as error:
+        raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from None
+    _check_files(folder, config)
+    defaults = {name: field.default for name, field in FairseqConfig.__dataclass_fields__.items()}
+    cfg: dict[str, Any] = {name: asdict(each()) if isinstance(each, type) else None for name, each in defaults.items()}
+    cfg["task"] = {**config["task"], "data": str(folder)}
+    cfg["model"], cfg["criterion"] = config["model"], config["criterion"]
+    if config["model_options"] == "namespace":
+        cfg["model"] = argparse.Namespace(**config["model"], data=str(folder))
+    cfg["generation"] |= {name: value for name, value in config["decoding"].items() if name in cfg["generation"]}
+    kind = TASK_DATACLASS_REGISTRY.get(cfg["task"]["_name"])  # checkpoints of older versions lack its newer options
+    known = cfg["task"].keys() | (kind.__dataclass_fields__.keys() if kind else set())
+    cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in known}
+    state = {
+        "args": None,
+        "cfg": OmegaConf.create(cfg, flags={"allow_objects": True}),
+        "model": weights,
+        "criterion": None,
+        "task_state": config["task_state"],
+        "optimizer_history": [
+            {
+                "criterion_name": None,
+                "optimizer_name": None,
+                "lr_scheduler_state": {},
+                "num_updates": config["updates"],
+            }
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    }
+    check_dictionaries(state, [folder / f"dict.{language}.txt" for language in config["languages"]])
+    return state
+
+
+def _check_files(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise ValueError for a file that is not the one with which ``write`` has made the folder."""
+    for name, expected in config.get("checksums", {}).items():
+        path = folder / name
+        if not path.is_file():
+            raise ValueError(f"{folder} has no {name}, with which it was made")
+        if sha256(path) != expected:
+            raise ValueError(
+                f"{path} is not the file that the model was made with (config.json has another SHA-256): put that one "
+                "back, or make the folder anew with amlp-fairseq package"
+            )
+
+
+def check_dictionaries(state: Mapping[str, Any], dictionaries: Sequence[Path]) -> None:
+    """Raise ValueError for a dictionary that has not as many entries as its embedding.
+
+    Args:
+        state: a checkpoint.
+        dictionaries: of the source and of the target; one that is missing is left to others.
+    """
+    if state["cfg"]["task"]["_name"] not in PLAIN_TASKS:
+        return
+    for side, path in zip(("encoder", "decoder"), dictionaries, strict=True):
+        table = state["model"].get(f"{side}.embed_tokens.weight") if path.is_file() else None
+        if table is not None and len(table) != (entries := len(Dictionary.load(str(path)))):
+            sizes = f"it has {entries} entries, the {side}'s embedding {len(table)}"
+            raise ValueError(f"{path} is not the dictionary of the model: {sizes}")
+
+
+def _shared(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """The names of weights that are stored under another name, which has the same values: tied embeddings."""
+    first: dict[Any, list[str]] = {}
+    shared = {}
+    for name, weight in weights.items():
+        like = first.setdefault((weight.shape, weight.dtype), [])
+        same = next((other for other in like if torch.equal(weights[other], weight)), None)
+        if same is None:
+            like.append(name)
+        elif weight.dim() == 2:
+            shared[name] = same
+    return shared
+
+
+def _stored(weights: Mapping[str, Tensor], kind: str, shared: Mapping[str, str]) -> dict[str, Tensor]:
+    """Weights as they are written, those that are shared once."""
+    result = {}
+    for name, weight in weights.items():
+        if name in shared:
+            continue
+        weight = weight.detach().contiguous().clone()
+        if weight.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            if kind == "int8" and weight.dim() == 2:
+                weight, result[name + _SCALES] = _quantised(weight.float())
+            else:
+                weight = weight.to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+        result[name] = weight
+    return result
+
+
+def _quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix (rows, columns) as int8, with a scale for each row (rows,): those of ``--decode-dtype int8``."""
+    scales = weight.abs().amax(dim=1) / 127
+    scales[scales == 0] = 1
+    return (weight / scales.unsqueeze(1)).round().to(torch.int8), scales
+
+
+def _restored(stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> dict[str, Tensor]:
+    result = {}
+    for name, weight in stored.items():
+        if name.endswith(_SCALES):
+            continue
+        scales = stored.get(name + _SCALES)
+        result[name] = weight if scales is None else weight.float() * scales.unsqueeze(1)
+    return result | {name: result[first] for name, first in shared.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value.value if isinstance(value, Enum) else value

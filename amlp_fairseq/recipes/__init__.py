@@ -1,1 +1,0 @@
-"""From a corpus to results: prepare, train, distill, evaluate, reproduce, and tables of what came out."""

@@ -1,0 +1,1 @@
+"""Translation over HTTP. Imports up to ``translator``."""

@@ -1,0 +1,156 @@
+"""Texts of many requests, translated together by the one thread that uses the model."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from amlp_fairseq.text.sentences import TooLong
+from amlp_fairseq.translator.translator import Translation, Translator
+
+#: Seconds that a text waits for others to join its batch.
+WAIT = 0.002
+#: A longer text counts as several, one for each of so many characters, about a sentence.
+CHARACTERS = 200
+
+
+class Full(Exception):
+    """As many requests as may wait are there already."""
+
+
+@dataclass(eq=False)
+class _Request:
+    texts: Sequence[str]
+    future: Future[list[Translation]] = field(default_factory=Future)
+    #: The translations of its first texts.
+    found: list[Translation] = field(default_factory=list)
+
+
+class Batcher:
+    """A queue and its thread, which runs inside ``with``. Requests take turns: one that has more texts than a batch
+    goes on behind those that wait.
+
+    Args:
+        translator: used by no other thread meanwhile.
+        max_batch: texts that are translated together; fewer where some are long, at least one.
+        max_waiting: requests that have no answer yet.
+    """
+
+    def __init__(self, translator: Translator, max_batch: int, max_waiting: int) -> None:
+        self.translator, self.max_batch, self.max_waiting = translator, max_batch, max_waiting
+        self._unfinished: set[Future[list[Translation]]] = set()
+        self._queue: deque[_Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        # It may be in the middle of a batch that nobody waits for any more when the program ends.
+        self._thread = threading.Thread(target=self._work, name="translator", daemon=True)
+
+    def __enter__(self) -> Batcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that have no answer yet."""
+        return len(self._unfinished)
+
+    def submit(self, texts: Sequence[str]) -> Future[list[Translation]]:
+        """A request, which can be cancelled. Its exception is a ``TooLong`` with the number of the text, from 1, or
+        what the model raised.
+
+        Raises:
+            Full: if ``max_waiting`` requests are there.
+        """
+        request = _Request(texts)
+        with self._changed:
+            if len(self._unfinished) >= self.max_waiting:
+                raise Full(f"{self.max_waiting} requests are waiting")
+            self._unfinished.add(request.future)
+            self._queue.append(request)
+            self._changed.notify_all()
+        request.future.add_done_callback(self._unfinished.discard)
+        return request.future
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                self._changed.wait_for(lambda: self._closed or self._queued() >= self.max_batch, WAIT)
+                if self._closed:
+                    return
+                batch = self._take()
+            outcomes = iter(self._outcomes([text for _, texts in batch for text in texts]))
+            for request, texts in batch:
+                self._add(request, [next(outcomes) for _ in texts])
+
+    def _queued(self) -> int:
+        """The number of texts in the queue, a long one counted as several."""
+        return sum(_count(text) for request in self._queue for text in request.texts[len(request.found) :])
+
+    def _take(self) -> list[tuple[_Request, Sequence[str]]]:
+        """The next batch: requests, and the texts of each that are in it. Cancelled requests leave the queue."""
+        batch: list[tuple[_Request, Sequence[str]]] = []
+        room = self.max_batch
+        while room > 0 and self._queue:
+            request = self._queue.popleft()
+            if not request.future.cancelled():
+                begin = end = len(request.found)
+                while room > 0 and end < len(request.texts):
+                    room -= _count(request.texts[end])
+                    end += 1
+                batch.append((request, request.texts[begin:end]))
+        return batch
+
+    def _outcomes(self, texts: list[str]) -> list[Translation | Exception]:
+        """For each text its translation, or why it has none."""
+        try:
+            return list(self.translator.translations(texts))
+        except TooLong:
+            errors = [self._unreadable(text) for text in texts]
+            rest = iter(self._outcomes([text for text, error in zip(texts, errors, strict=True) if error is None]))
+            return [error or next(rest) for error in errors]
+        except Exception as error:
+            if len(texts) == 1:
+                return [error]
+            return [outcome for text in texts for outcome in self._outcomes([text])]
+
+    def _unreadable(self, text: str) -> TooLong | None:
+        try:
+            self.translator.check(text)
+        except TooLong as error:
+            return error
+        return None
+
+    def _add(self, request: _Request, outcomes: list[Translation | Exception]) -> None:
+        """Answer a request, or put it back if it has more texts."""
+        error: Exception | None = None
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                error = outcome
+                break
+            request.found.append(outcome)
+        if error is None and len(request.found) < len(request.texts):
+            with self._changed:
+                self._queue.append(request)
+        elif request.future.set_running_or_notify_cancel():
+            if error is None:
+                request.future.set_result(request.found)
+            else:
+                number = len(request.found) + 1
+                request.future.set_exception(TooLong(number, str(error)) if isinstance(error, TooLong) else error)
+
+
+def _count(text: str) -> int:
+    return 1 + len(text) // CHARACTERS

@@ -1,0 +1,276 @@
+"""A translator over HTTP, see docs/serving.md."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from amlp_fairseq.server.batcher import Batcher, Full
+from amlp_fairseq.server.limits import Limits
+from amlp_fairseq.text.sentences import TooLong
+from amlp_fairseq.translator.translator import Translation, Translator
+
+USAGE = "POST /translate, GET /health, GET /"
+#: Connections that may be open; further ones are told that there are too many.
+CONNECTIONS = 500
+_BODY = b"%d connections are open: try again later\n" % CONNECTIONS
+TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n"
+    b"Retry-After: 1\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+#: Seconds that a connection without a request is kept: longer than proxies and clients keep it, who would else begin a
+#: request while it is closed.
+KEEP_ALIVE = 65
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is any that is free.
+
+    Raises:
+        OSError: if the address is taken, or not one of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "unknown host"
+        raise OSError(f"--host {host} --port {port}: {reason} (--port 0 takes one that is free)") from None
+
+
+def server(
+    translator: Translator, listener: socket.socket, limits: Limits, announce: Callable[[str], None]
+) -> uvicorn.Server:
+    """What answers requests while ``run([listener])`` lasts: until SIGINT or SIGTERM, whose earlier handlers are called
+    when what was begun is finished.
+
+    Args:
+        translator: used by no other thread meanwhile.
+        listener: from :func:`listen`.
+        limits: see there.
+        announce: is told the address (``http://127.0.0.1:8000``) when requests are answered.
+    """
+    host, port = listener.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+    config = uvicorn.Config(
+        application(translator, limits, lambda: announce(address)),
+        http=_impatient(limits.read_timeout),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(limits.read_timeout + limits.timeout),
+    )
+    return uvicorn.Server(config)
+
+
+def application(translator: Translator, limits: Limits, started: Callable[[], None]) -> Starlette:
+    """The ASGI application; ``started`` is called when it is ready."""
+    service = _Service(translator, limits)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        with service.batcher:
+            started()
+            yield
+
+    routes = [
+        Route("/", service.home, methods=["GET"]),
+        Route("/health", service.health, methods=["GET"]),
+        Route("/translate", service.translate, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refused, Exception: _failed})
+
+
+class _Service:
+    """What is answered to requests."""
+
+    def __init__(self, translator: Translator, limits: Limits) -> None:
+        self.limits = limits
+        self.batcher = Batcher(translator, limits.max_batch, limits.max_waiting)
+        self.facts = {"model": translator.folder.resolve().name, "languages": list(translator.languages)}
+        self.nbest = translator.nbest
+
+    async def home(self, request: Request) -> Response:
+        example = {"texts": [f"A sentence ({self.facts['languages'][0]})."], "nbest": self.nbest}
+        limits = {"nbest": self.nbest, **asdict(self.limits)}
+        return JSONResponse({**self.facts, "usage": USAGE, "POST /translate": example, "limits": limits})
+
+    async def health(self, request: Request) -> Response:
+        ready = self.batcher.alive
+        answer = {**self.facts, "ready": ready, "waiting": self.batcher.waiting}
+        return JSONResponse(answer, 200 if ready else 503)
+
+    async def translate(self, request: Request) -> Response:
+        try:
+            body = await asyncio.wait_for(self._body(request), self.limits.read_timeout)
+        except asyncio.TimeoutError:
+            # The rest is thrown away until the connection ends: closed at once, a client that sends loses the answer.
+            raise HTTPException(408, f"the request did not arrive within {self.limits.read_timeout:g} s") from None
+        except ClientDisconnect:
+            return Response(status_code=499)  # which nobody hears
+        texts, nbest = self._request(body)
+        try:
+            future = asyncio.wrap_future(self.batcher.submit(texts))
+        except Full as error:
+            raise HTTPException(503, f"{error}: try again later", {"Retry-After": "1"}) from None
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            either: list[asyncio.Future[Any]] = [future, gone]
+            await asyncio.wait(either, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if future.done():
+                return JSONResponse({"translations": [_answer(each, nbest) for each in future.result()]})
+            if gone.done():
+                return Response(status_code=499)
+            raise HTTPException(504, f"no translation within {self.limits.timeout:g} s: send less, or try again later")
+        except TooLong as error:
+            raise HTTPException(422, f"texts[{error.number - 1}]: {error}") from None
+        finally:
+            future.cancel()
+            gone.cancel()
+
+    async def _body(self, request: Request) -> bytes:
+        """What is left unread is thrown away as it comes, so that the client reads the answer."""
+        limit = self.limits.max_body
+        body = bytearray()
+        length = int(request.headers.get("content-length", 0))
+        if length <= limit:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    break
+        if max(length, len(body)) > limit:
+            raise HTTPException(413, f"the request has more than {limit} bytes")
+        return bytes(body)
+
+    def _request(self, body: bytes) -> tuple[list[str], int]:
+        """The texts of a request, and the number of translations that it asks for."""
+        try:
+            request = json.loads(body.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise HTTPException(400, f"the request is not UTF-8: byte {error.start}, {error.reason}") from None
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, f"the request is not JSON: {error}") from None
+        if not isinstance(request, dict) or "texts" not in request:
+            raise HTTPException(400, 'the request must be {"texts": ["…", …]}')
+        if unknown := request.keys() - {"texts", "nbest"}:
+            options = "decoding options are those that the server was started with"
+            raise HTTPException(400, f"unknown key {min(unknown)!r}: known are texts and nbest; {options}")
+        texts, nbest = request["texts"], request.get("nbest", self.nbest)
+        if not isinstance(texts, list):
+            raise HTTPException(400, f"texts must be a list of strings, not {_kind(texts)}")
+        if len(texts) > self.limits.max_texts:
+            raise HTTPException(413, f"{len(texts)} texts: at most {self.limits.max_texts} may be sent at once")
+        for index, text in enumerate(texts):
+            self._check(f"texts[{index}]", text)
+        if type(nbest) is not int or not 1 <= nbest <= self.nbest:
+            message = f"nbest must be a number from 1 to {self.nbest}, the server's own (amlp-fairseq serve --nbest)"
+            raise HTTPException(400, message)
+        return texts, nbest
+
+    def _check(self, name: str, text: object) -> None:
+        if not isinstance(text, str):
+            raise HTTPException(400, f"{name} must be a string, not {_kind(text)}")
+        if len(text) > self.limits.max_characters:
+            raise HTTPException(413, f"{name} has {len(text)} characters: at most {self.limits.max_characters}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise HTTPException(400, f"{name} has half a surrogate pair at character {error.start}") from None
+
+
+def _kind(value: object) -> str:
+    """The name of a value in JSON."""
+    if value is None:
+        return "null"
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    return kinds[type(value)]
+
+
+def _answer(translation: Translation, nbest: int) -> dict[str, Any]:
+    parts = tuple(replace(part, alternatives=part.alternatives[: nbest - 1]) for part in translation.parts)
+    return asdict(replace(translation, alternatives=translation.alternatives[: nbest - 1], parts=parts))
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = error.detail
+    if error.status_code in (404, 405):
+        detail = f"{request.method} {request.url.path}: {detail}; there are {USAGE}"
+    return JSONResponse({"error": detail}, error.status_code, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """For a bug; uvicorn logs its traceback."""
+    return JSONResponse({"error": "the server failed; its log says where"}, 500)
+
+
+def _impatient(seconds: float) -> type[H11Protocol]:
+    """A protocol that ends connections on which a request has begun, or is to be the first, and whose headers are not
+    there within this time, and those beyond the most that may be open."""
+
+    class Impatient(H11Protocol):
+        deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > CONNECTIONS:
+                transport.write(TOO_MANY)
+                transport.close()
+            else:
+                self.set_deadline()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.deadline is None and self.cycle.response_complete:
+                self.set_deadline()
+
+        def on_response_complete(self) -> None:
+            self.no_deadline()
+            super().on_response_complete()
+            if self.conn.trailing_data[0]:  # the next request has begun
+                self.set_deadline()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.no_deadline()
+            super().connection_lost(exc)
+
+        def set_deadline(self) -> None:
+            self.deadline = self.loop.call_later(seconds, self.end_if_late)
+
+        def no_deadline(self) -> None:
+            if self.deadline is not None:
+                self.deadline.cancel()
+            self.deadline = None
+
+        def end_if_late(self) -> None:
+            self.deadline = None
+            begun = self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
+            if self.cycle is None or (self.cycle.response_complete and begun):
+                self.transport.abort()
+
+    return Impatient

@@ -1,0 +1,87 @@
+"""From a line of raw text to the pieces that a model reads, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from amlp_fairseq.compat.internals import data_utils
+from amlp_fairseq.text.subwords import MODELS, segmenter
+from amlp_fairseq.text.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class TextPipeline:
+    """How text was prepared for a model; the fields are those of text.json, which ``amlp-fairseq prepare`` writes.
+
+    Attributes:
+        folder: with the subword model.
+        languages: source, target.
+        tokenizer: ``moses`` or None.
+        post_process: how words were cut up: ``sentencepiece``, ``subword_nmt`` or None.
+        normalize, split_hyphens, lowercase: see ``text.tokenizers.Tokenizer``.
+    """
+
+    folder: Path
+    languages: tuple[str, str]
+    tokenizer: str | None = None
+    post_process: str | None = None
+    normalize: bool = False
+    split_hyphens: bool = False
+    lowercase: bool = False
+
+    @classmethod
+    def of(cls, folder: Path, languages: tuple[str, str], text: dict[str, Any]) -> TextPipeline:
+        """From the section ``text`` of a model's config.json. The subword model is read now: the folder may be replaced
+        later.
+
+        Raises:
+            ValueError: for a setting that is not one of the fields, or has another value, and if the subword model is
+                missing or damaged.
+        """
+        known = cls.__dataclass_fields__.keys() - {"folder", "languages"}
+        if unknown := text.keys() - known:
+            raise ValueError(f"{folder}: unknown text settings {sorted(unknown)}; known are {sorted(known)}")
+        for name, choices in (("tokenizer", ("moses",)), ("post_process", sorted(MODELS))):
+            if (value := text.get(name)) is not None and value not in choices:
+                raise ValueError(f"{folder}/config.json: {name} {value!r} is unknown: {', '.join(choices)} or null")
+        pipeline = cls(folder, languages, **text)
+        if pipeline.subword_model is not None and not pipeline.subword_model.is_file():
+            raise ValueError(f"{folder} has no {pipeline.subword_model.name}, the model of its subword units")
+        _ = pipeline.segment
+        return pipeline
+
+    @property
+    def subword_model(self) -> Path | None:
+        return None if self.post_process is None else self.folder / MODELS[self.post_process]
+
+    @cached_property
+    def segment(self) -> Callable[[str], str]:
+        """From words to pieces."""
+        if self.post_process is None or self.subword_model is None:
+            return str
+        return segmenter(self.post_process, self.subword_model)
+
+    def encode(self, line: str) -> str:
+        """The pieces of a line of the source language, with spaces between them."""
+        text = " ".join(line.split())
+        if self.tokenizer is not None:
+            text = Tokenizer(self.languages[0], self.normalize, self.split_hyphens, self.lowercase)(text)
+        return self.segment(text)
+
+    def decode(self, pieces: str) -> str:
+        """The text that pieces of the target language stand for."""
+        text = data_utils.post_process(pieces, self.post_process) if self.post_process else pieces
+        if self.tokenizer is not None:
+            text = str(_detokenizer(self.languages[1]).detokenize(text.split()))
+        return " ".join(text.split())
+
+
+@lru_cache
+def _detokenizer(language: str) -> Any:
+    import sacremoses  # which takes half a second
+
+    return sacremoses.MosesDetokenizer(language)

@@ -1,0 +1,113 @@
+"""Subword units: learning them, and cutting up words."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+
+import sentencepiece
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
+
+from amlp_fairseq.common.files import writing
+from amlp_fairseq.common.lines import lines
+
+SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
+#: The names that fairseq's ``from_pretrained`` looks for.
+MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
+
+
+def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
+    """What segments the words of a line into the units of a model, which is read now.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    if segmentation == "sentencepiece":
+        try:
+            return partial(_pieces, sentencepiece.SentencePieceProcessor(model_file=str(model)))
+        except RuntimeError as error:
+            raise ValueError(f"{model} is damaged: {error}") from None
+    said = StringIO()
+    try:
+        with open(model, encoding="utf-8") as codes, redirect_stderr(said):
+            process: Callable[[str], str] = BPE(codes).process_line
+    except (SystemExit, ValueError) as error:  # it prints what is wrong, and exits
+        raise ValueError(f"{model} is damaged: {(said.getvalue() or str(error)).splitlines()[0]}") from None
+    return process
+
+
+def _pieces(processor: sentencepiece.SentencePieceProcessor, line: str) -> str:
+    return " ".join(processor.encode(line, out_type=str))
+
+
+_segmenter_of_process = lru_cache(segmenter)
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """Segments the words of a line into the units of a model, which each process of a pool reads once."""
+
+    segmentation: str
+    model: Path
+
+    def __call__(self, line: str) -> str:
+        return _segmenter_of_process(self.segmentation, self.model)(line)
+
+
+def train_sentencepiece(
+    texts: Sequence[Path], model: Path, vocab_size: int, character_coverage: float = 1.0, sentences: int = 0
+) -> None:
+    """Train a BPE model of sentencepiece on all texts together.
+
+    Args:
+        texts: files with one sentence per line.
+        model: where to write; the vocabulary goes to the same name with the suffix ``.vocab``.
+        vocab_size: how many pieces.
+        character_coverage: the share of characters that get a piece of their own.
+        sentences: learn from a random sample of this size, always the same; 0: from all.
+
+    Raises:
+        ValueError: if there is too little text for so many pieces.
+    """
+    sentencepiece.set_random_generator_seed(1)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=[str(text) for text in texts],
+            model_prefix=str(model.with_suffix("")),
+            vocab_size=vocab_size,
+            model_type="bpe",
+            character_coverage=character_coverage,
+            input_sentence_size=sentences,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).split(" or decrease character_coverage")[0]  # which prepare has no option for
+        fails = f"{vocab_size} pieces cannot be learnt from {texts[0].parent}"
+        raise ValueError(f"--vocab-size: {fails}: {reason}") from None
+
+
+def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, coverage: float, sample: int) -> None:
+    """Learn subword units from all texts together; see ``train_sentencepiece`` for the arguments.
+
+    Raises:
+        ValueError: if there is no text, or too little for so many units.
+    """
+    if not any(line.strip() for line in chain.from_iterable(map(lines, texts))):
+        raise ValueError(f"{texts[0]}: nothing is left of the training text; give other text and another folder")
+    if segmentation == "subword_nmt":
+        with writing(model) as (codes,):
+            learn_bpe(chain.from_iterable(map(lines, texts)), codes, size)
+    else:
+        folder = model.with_name("learning")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        train_sentencepiece(texts, folder / model.name, size, coverage, sample)
+        (folder / model.name).replace(model)
+        shutil.rmtree(folder)

@@ -1,0 +1,1 @@
+"""Rows and scales, data folders, training, averaging and distillation. Imports up to ``translator``."""

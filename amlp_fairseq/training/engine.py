@@ -1,0 +1,118 @@
+"""Which search decodes a model: the plugin's, or fairseq's own where it is asked for.
+
+Of an autoregressive Transformer both write the same words in as many decoder calls, the plugin's in a fraction of the
+time: how long one model takes with one and another model with the other says nothing of the models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.models.nat import FairseqNATModel
+from fairseq.models.transformer import TransformerModelBase
+
+from amlp_fairseq.common.arguments import flags_of
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, TASK_REGISTRY, GenerationConfig
+from amlp_fairseq.compat.registration import is_ours
+from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
+from amlp_fairseq.training.config import PAPER, load, names
+
+ENGINES = OURS, FAIRSEQS = ("amlp-fairseq", "fairseq")
+#: The tasks with which they decode an autoregressive Transformer.
+TASK, FAIRSEQS_TASK = "translation_interleaved", "translation"
+#: Options of the plugin's task that say how a model writes, and how its outputs are scored.
+MODEL_OPTIONS = (
+    *("num_directions", "words_per_direction", "middle_to_side"),
+    *("length_penalty", "words_behind_end", "deduplicate_ngrams"),
+)
+
+
+def engine_argument(parser: argparse.ArgumentParser) -> None:
+    """``--engine``."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=OURS,
+        help="fairseq: decode autoregressive models with fairseq's own search, which is slower (default: %(default)s)",
+    )
+
+
+def task_flags(task: Mapping[str, Any], arch: str, engine: str) -> dict[str, Any]:
+    """Flags of the task that decodes a model.
+
+    Args:
+        task: the flags of its training's task, ``{"task": "translation"}``, which all but the name are kept.
+        arch: its architecture.
+        engine: of ``ENGINES``.
+
+    Raises:
+        ValueError: if fairseq's search cannot decode it.
+    """
+    kind: Any = ARCH_MODEL_REGISTRY.get(arch, object)
+    transformer = issubclass(kind, TransformerModelBase) and not issubclass(kind, FairseqNATModel)
+    if engine == OURS and task["task"] == FAIRSEQS_TASK and transformer:
+        return {**task, "task": TASK, "num-directions": 1}
+    if engine == FAIRSEQS and task == {**task, "task": TASK, "num-directions": 1} and transformer:
+        own = {option.replace("_", "-") for option in MODEL_OPTIONS}
+        if own & task.keys() == {"num-directions"}:
+            return {**{flag: value for flag, value in task.items() if flag not in own}, "task": FAIRSEQS_TASK}
+    if engine == FAIRSEQS and task["task"] != FAIRSEQS_TASK:
+        raise ValueError(f"--engine {engine}: fairseq's search does not decode a model of --task {task['task']}")
+    return dict(task)
+
+
+def engine_of_task(task: str) -> str:
+    """The engine of fairseq-generate under a task."""
+    return OURS if is_ours(TASK_REGISTRY.get(task, object)) else FAIRSEQS
+
+
+def given_task(words: Sequence[str]) -> str | None:
+    """The value of ``--task`` on a command line."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--task")
+    task: str | None = parser.parse_known_args(words)[0].task
+    return task
+
+
+def saved_task(path: Path) -> tuple[dict[str, Any], str]:
+    """The flags of the task and the architecture of a checkpoint, or of the folder of a model."""
+    cfg = checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"]
+    flags = {"task": cfg.task._name}
+    if cfg.task._name == TASK:
+        for option in MODEL_OPTIONS:
+            value = getattr(cfg.task, option, None)
+            if value not in (None, getattr(TranslationInterleavedConfig, option)):
+                flags[option.replace("_", "-")] = value
+    return flags, cfg.model._name
+
+
+def check_options(words: Sequence[str], task: str) -> None:
+    """Refuse options of a command line that only fairseq's search has, where the plugin's decodes under a task.
+
+    Raises:
+        ValueError: naming them and the way out.
+    """
+    others = GenerationConfig.__dataclass_fields__.keys() - TranslationInterleavedTask.HONOURED_GENERATION_OPTIONS
+    flags = [flag for flag in flags_of(words) if flag.removeprefix("--").replace("-", "_") in others]
+    if flags and task == TASK:
+        raise ValueError(f"{', '.join(flags)}: only fairseq's own search has it (--engine {FAIRSEQS})")
+
+
+def engine_of(line: Mapping[str, Any]) -> str:
+    """The engine of a result. Old ones do not say it: that of their options or of their row; "not stated" if neither
+    says it."""
+    if line.get("engine"):
+        return str(line["engine"])
+    task = given_task(shlex.split(line.get("options") or ""))
+    return engine_of_task(task) if task else _engine_of_row(line.get("system", ""))
+
+
+@cache
+def _engine_of_row(row: str) -> str:
+    return engine_of_task(load(row, "", PAPER).task["task"]) if row in names("rows") else "not stated"

@@ -1,0 +1,215 @@
+"""Text files, each translated into a file of the same name: in this process, or by workers of Ray.
+
+A file is translated under a hidden name and renamed when it is whole, so whatever stops a run, the same command goes on
+with the files that are missing, and several machines may work on one folder: a file that another one has finished
+meanwhile is done (docs/large-corpora.md).
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amlp_fairseq.cli.translate import as_json, say, translated
+from amlp_fairseq.common.files import sha256
+from amlp_fairseq.model_folder.format import CARD, read_config, splits_sentences
+from amlp_fairseq.translator.decoding_options import PATHS
+from amlp_fairseq.translator.translator import Translator
+
+#: What the files of a folder were translated with.
+SETTINGS = ".settings.json"
+PART = ".part"
+INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A text file, and where its translation goes."""
+
+    source: Path
+    output: Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """How shards are translated.
+
+    Attributes:
+        model: a model folder.
+        settings: keyword arguments of ``Translator``.
+        jsonl, buffer_size: as ``amlp-fairseq translate`` takes them.
+    """
+
+    model: Path
+    settings: dict[str, Any]
+    jsonl: bool
+    buffer_size: int
+
+    def translator(self) -> Translator:
+        return Translator(self.model, **self.settings)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides about the translations, as JSON has it: files by their checksums, and what they say where
+        nothing is given."""
+        others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
+        config = read_config(self.model)
+        options = config["decoding"] | self.settings
+        if others.get("split_sentences") is None:
+            others["split_sentences"] = splits_sentences(config)
+        helpers = {name: _checksums(Path(options[name])) for name in PATHS if options.get(name)}
+        identity = {"model": _checksums(self.model), "jsonl": self.jsonl, **others, **helpers}
+        return dict(json.loads(json.dumps(identity, default=str)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a shard: its number of lines, and of those with a sentence that was cut; or why it is not
+    translated."""
+
+    name: str
+    lines: int = 0
+    error: str | None = None
+    cut: int = 0
+
+    def __str__(self) -> str:
+        cut = f", {self.cut} with a sentence of more than --max-length pieces, which was cut" if self.cut else ""
+        return f"{self.name}: {self.error or f'{self.lines} lines{cut}'}"
+
+
+def find(paths: Iterable[Path], out: Path) -> list[Shard]:
+    """The shards of files, and of folders: of these all files that are not hidden, by name.
+
+    Raises:
+        ValueError: for what cannot be translated into ``out``; names it.
+    """
+    sources: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"--shards {path} does not exist")
+        if path.is_dir() and path.resolve() in out.resolve().parents:
+            raise ValueError(f"--output {out} is in the folder of --shards {path}: name another one")
+        inside = sorted(each for each in path.iterdir() if each.name[0] != ".") if path.is_dir() else [path]
+        if folders := [each for each in inside if each.is_dir()]:
+            raise ValueError(f"--shards {path} has the folder {folders[0].name}: name the folders that have the files")
+        sources += inside
+    if not sources:
+        raise ValueError("--shards: there is no file to translate")
+    shards: dict[str, Shard] = {}
+    for source in sources:
+        if source.name in shards:
+            raise ValueError(f"--shards: {shards[source.name].source} and {source} would have the same output")
+        if source.parent.resolve() == out.resolve():
+            raise ValueError(f"--output {out} is the folder of --shards: name another one")
+        shards[source.name] = Shard(source.absolute(), out.absolute() / source.name)
+    return list(shards.values())
+
+
+def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shard]:
+    """Make the folder of the output, or check the one that is there; returns the shards that are missing in it.
+
+    Raises:
+        ValueError: for files that were not made by this command, or with other settings, or of another number of lines.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--output {out} is a file: with --shards a folder is needed")
+    out.mkdir(parents=True, exist_ok=True)
+    missing = [shard for shard in shards if not shard.output.exists()]
+    settings = out / SETTINGS
+    if not settings.exists():
+        if len(missing) < len(shards):
+            raise ValueError(f"--output {out} has files of these names that were not made by --shards: name another")
+        part = _part(settings)
+        part.write_text(json.dumps(identity, indent=1), encoding="utf-8")
+        part.replace(settings)
+    begun = json.loads(settings.read_text(encoding="utf-8"))
+    if changed := sorted(name for name in begun | identity if begun.get(name) != identity.get(name)):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise ValueError(f"--output {out} was begun with other {flags} ({SETTINGS} in it): name another folder")
+    for shard in shards:
+        if shard.output.exists() and (lines := _lines(shard.output)) != (expected := _lines(shard.source)):
+            counts = f"{shard.source} has {expected} lines, {shard.output} has {lines}"
+            raise ValueError(f"{counts}: delete the latter, and it is made again")
+    return missing
+
+
+def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
+    """Translate a shard, unless another process has. Its output appears when it is whole; a line that is too long, or a
+    file that cannot be read or written, is the outcome's error."""
+    part, cut = _part(shard.output), 0
+    try:
+        if not shard.output.exists():
+            with part.open("w", encoding="utf-8") as file:
+                for line, translation in translated(translator, shard.source, job.buffer_size):
+                    print(as_json(line, translation) if job.jsonl else translation.text, file=file)
+                    cut += translation.cuts > 0
+                file.flush()
+                os.fsync(file.fileno())
+            lines, expected = _lines(part), _lines(shard.source)
+            if lines != expected:
+                raise ValueError(f"{expected} lines became {lines}: has the file changed meanwhile?")
+            part.replace(shard.output)
+    except (ValueError, OSError) as error:
+        if not shard.output.exists():  # or another process has been faster, and has removed the part
+            return Outcome(shard.source.name, error=" ".join(str(error).split()))
+    finally:
+        part.unlink(missing_ok=True)
+    return Outcome(shard.source.name, _lines(shard.output), cut=cut)
+
+
+def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None:
+    """Translate all shards that are not translated yet, saying on standard error which are.
+
+    Args:
+        workers: processes of Ray; None for this one alone.
+
+    Raises:
+        ValueError: if a shard could not be translated; the others are.
+    """
+    shards = find(paths, out)
+    missing = begin(out, shards, job.identity)
+    say(f"{len(missing)} of {len(shards)} files to translate")
+    failed = 0
+    for number, outcome in enumerate(_outcomes(job, missing, workers) if missing else (), 1):
+        failed += outcome.error is not None
+        say(f"{number} of {len(missing)}: {outcome}")
+    if failed:
+        raise ValueError(f"{failed} of {len(missing)} files are not translated; the same command tries them again")
+    for shard in shards:  # parts of processes that were killed, or that are slower: all outputs are there
+        for part in shard.output.parent.glob(f".{glob.escape(shard.source.name)}.{'[0-9a-f]' * 32}{PART}"):
+            part.unlink(missing_ok=True)
+
+
+def _outcomes(job: Job, shards: list[Shard], workers: int | None) -> Iterator[Outcome]:
+    if workers is None:
+        translator = job.translator()
+        return (translate(translator, shard, job) for shard in shards)
+    try:
+        from amlp_fairseq.translator import on_ray
+    except ModuleNotFoundError as error:
+        if error.name not in ("ray", "pyarrow", "pandas"):
+            raise
+        raise ValueError(f"--workers needs {error.name}, which is not installed: {INSTALL}") from None
+    return on_ray.outcomes(job, shards, workers)
+
+
+def _part(path: Path) -> Path:
+    """A name beside a path that no other process takes."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """Those of a file, or of the files of a model folder."""
+    files = sorted(each for each in path.iterdir() if each.is_file() and each.name != CARD) if path.is_dir() else [path]
+    return {each.name: sha256(each) for each in files}
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
