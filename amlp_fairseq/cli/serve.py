@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from dataclasses import fields
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
@@ -47,11 +46,6 @@ def seconds(text: str) -> float:
 
 
 def main() -> None:
-    run(sys.argv[1:])
-
-
-def run(words: list[str]) -> None:
-    """Serve, with the arguments of a command line."""
     parser = command_parser("serve", __doc__)
     add_translator_arguments(parser, "texts")
     parser.add_argument("--port", type=port, default=8000, metavar="N", help="default: 8000; 0 takes a free one")
@@ -63,7 +57,7 @@ def run(words: list[str]) -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parse_with_fairseqs(parser, words, lambda args: decoding_flags(args.model))
+    args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(args.model))
     serve(args, words)
 
 

@@ -51,6 +51,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
         "--tgt --trg --tgt-lang --trg-lang --target": ("--target-lang",),
         "--ref --references": ("--reference",),
         "--split --gen-subset --test-set": ("--subset", "--gen-subset"),
+        "--serve --server": ("amlp-fairseq serve --port N",),
         "--vocab --vocabulary-size --bpe-size": ("--vocab-size",),
     }.items()
     for name in names.split()

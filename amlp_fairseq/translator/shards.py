@@ -11,21 +11,20 @@ import glob
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.cli.translate import as_json, say, translated
 from amlp_fairseq.common.files import sha256
 from amlp_fairseq.model_folder.format import CARD, read_config, splits_sentences
 from amlp_fairseq.translator.decoding_options import PATHS
+from amlp_fairseq.translator.files import as_json, say, translated
 from amlp_fairseq.translator.translator import Translator
 
 #: What the files of a folder were translated with.
 SETTINGS = ".settings.json"
 PART = ".part"
-INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
 
 
 @dataclass(frozen=True)
@@ -163,11 +162,21 @@ def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
     return Outcome(shard.source.name, _lines(shard.output), cut=cut)
 
 
-def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None:
+#: What translates shards: the outcome of each, as they end.
+Outcomes = Callable[[Job, list[Shard]], Iterator[Outcome]]
+
+
+def here(job: Job, shards: list[Shard]) -> Iterator[Outcome]:
+    """Translate shards in this process."""
+    translator = job.translator()
+    return (translate(translator, shard, job) for shard in shards)
+
+
+def run(job: Job, paths: Iterable[Path], out: Path, outcomes: Outcomes = here) -> None:
     """Translate all shards that are not translated yet, saying on standard error which are.
 
     Args:
-        workers: processes of Ray; None for this one alone.
+        outcomes: what translates them.
 
     Raises:
         ValueError: if a shard could not be translated; the others are.
@@ -176,7 +185,7 @@ def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None
     missing = begin(out, shards, job.identity)
     say(f"{len(missing)} of {len(shards)} files to translate")
     failed = 0
-    for number, outcome in enumerate(_outcomes(job, missing, workers) if missing else (), 1):
+    for number, outcome in enumerate(outcomes(job, missing) if missing else (), 1):
         failed += outcome.error is not None
         say(f"{number} of {len(missing)}: {outcome}")
     if failed:
@@ -184,19 +193,6 @@ def run(job: Job, paths: Iterable[Path], out: Path, workers: int | None) -> None
     for shard in shards:  # parts of processes that were killed, or that are slower: all outputs are there
         for part in shard.output.parent.glob(f".{glob.escape(shard.source.name)}.{'[0-9a-f]' * 32}{PART}"):
             part.unlink(missing_ok=True)
-
-
-def _outcomes(job: Job, shards: list[Shard], workers: int | None) -> Iterator[Outcome]:
-    if workers is None:
-        translator = job.translator()
-        return (translate(translator, shard, job) for shard in shards)
-    try:
-        from amlp_fairseq.translator import on_ray
-    except ModuleNotFoundError as error:
-        if error.name not in ("ray", "pyarrow", "pandas"):
-            raise
-        raise ValueError(f"--workers needs {error.name}, which is not installed: {INSTALL}") from None
-    return on_ray.outcomes(job, shards, workers)
 
 
 def _part(path: Path) -> Path:

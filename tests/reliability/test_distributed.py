@@ -1,4 +1,5 @@
-"""Trainings by two processes on a CPU. That they equal one with twice the batches: tests/unit/training/test_train.py."""
+"""Trainings by two processes on a CPU. tests/unit/training/test_train.py has that they
+equal one with twice the batches."""
 
 from __future__ import annotations
 

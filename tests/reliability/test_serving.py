@@ -278,10 +278,10 @@ def test_texts_of_several_sentences() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(number: signal.Signals, folder: Path, tmp_path: Path) -> None:
-    """It ends by its signal; ``translate --serve`` is the same server."""
+    """It ends by its signal."""
     output = tmp_path / "out"
     output.touch()
-    words = ["translate", "--model", folder, "--serve=0", "--max-texts", "1"]
+    words = ["serve", "--model", folder, "--port=0", "--max-texts", "1"]
     child = commands.start("amlp_fairseq.cli.main", *words, output=output)
     address = wait_for(lambda: re.search(r"http://\S+", output.read_text(encoding="utf-8")))[0]
     assert httpx.post(f"{address}/translate", json={"texts": ["", ""]}).status_code == 413
@@ -289,7 +289,7 @@ def test_signals(number: signal.Signals, folder: Path, tmp_path: Path) -> None:
     child.join(SECONDS)
     assert child.exitcode == -number
     last = {
-        signal.SIGINT: "amlp-fairseq translate: interrupted",
+        signal.SIGINT: "amlp-fairseq serve: interrupted",
         signal.SIGTERM: f"model translates en to de on {address}",
     }
     assert output.read_text(encoding="utf-8").splitlines()[-1] == last[number]

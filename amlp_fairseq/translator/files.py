@@ -1,0 +1,86 @@
+"""Lines of a file, or of standard input, translated."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from amlp_fairseq.common.lines import buffered_read, refuse_closed_input
+from amlp_fairseq.text import sentences
+from amlp_fairseq.translator.translator import Translation, Translator
+
+#: How compressed files begin, and what unpacks them.
+COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+
+
+def translated(translator: Translator, source: Path | None, buffer: int) -> Iterator[tuple[str, Translation]]:
+    """The lines of a file, or of standard input, with their translations.
+
+    Raises:
+        ValueError: for a compressed file, and a line that is too long, naming it.
+    """
+    refuse_compressed(source)
+    terminal = source is None and sys.stdin.isatty()
+    before = 0
+    progress = tqdm(unit=" lines", disable=terminal or not sys.stderr.isatty())
+    with progress:
+        for lines in buffered_read(str(source or "-"), 1 if terminal else buffer):
+            try:
+                yield from zip(lines, translator.translations(lines), strict=True)
+            except sentences.TooLong as error:
+                raise ValueError(f"line {before + error.number}: {error}") from None
+            before += len(lines)
+            progress.update(len(lines))
+
+
+def as_json(line: str, translation: Translation) -> str:
+    return json.dumps({"source": line, **asdict(translation)}, ensure_ascii=False)
+
+
+def about_cuts(translator: Translator) -> str:
+    """What has become of a sentence with a cut."""
+    what = "cut between words" if translator.long == "split" else "not read to its end"
+    return f"a sentence of more than {translator.max_length} pieces (--max-length), which was {what}"
+
+
+def say(text: str) -> None:
+    """Print a line to standard error, above a bar of progress."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        print(f"amlp-fairseq translate: {text}", file=sys.stderr, flush=True)
+
+
+def check_files(source: Path | None, output: Path | None) -> None:
+    """Look at the files before the output is opened, which empties it. None is standard input or output.
+
+    Raises:
+        ValueError: where there is no input, it is compressed, or the output is the same file, by whatever name.
+    """
+    if source is None:
+        refuse_closed_input()
+    refuse_compressed(source)
+    read = os.fstat(0) if source is None else source.stat()
+    if output is not None and not output.exists():
+        return
+    written = os.fstat(1) if output is None else output.stat()
+    if stat.S_ISREG(written.st_mode) and os.path.samestat(read, written):  # a terminal may well be both
+        name = "standard output" if output is None else f"--output {output}"
+        raise ValueError(f"{name} is the text that is to be translated: name another file")
+
+
+def refuse_compressed(source: Path | None) -> None:
+    """Raise ValueError for a regular file whose lines are not text. None is standard input."""
+    if source is not None and not source.is_file():
+        return
+    with open(0 if source is None else source, "rb", buffering=0, closefd=source is not None) as file:
+        begin = os.pread(file.fileno(), 8, 0) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    for magic, program in COMPRESSED.items():
+        if begin.startswith(magic):
+            name = source or "standard input"
+            raise ValueError(f"{name} is compressed: unpack it first ({program} < {source or 'FILE'} > TEXT)")
