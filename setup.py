@@ -5,7 +5,6 @@ from setuptools import find_packages, setup
 CONFIGS = [f"amlp_fairseq.configs{part}" for part in ("", ".rows", ".data", ".scale")]
 
 setup(
-    py_modules=["amlp_fairseq_command"],
     packages=[*find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]), *CONFIGS],
     package_dir={"amlp_fairseq.configs": "configs"},
     package_data={

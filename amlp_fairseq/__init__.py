@@ -1,25 +1,11 @@
 """Fast-decoding machine translation for fairseq.
 
-Importing registers tasks, models and architectures, lets fairseq's own checkpoints load safely, and mends what breaks
-fairseq on current numpy. It prints nothing and touches no device.
+Importing it has no effect, and needs neither torch nor fairseq: what it names is imported when it is asked for. Where
+fairseq has been imported before, as by its ``--user-dir``, the plugin is installed (``plugin.py``).
 """
 
-import warnings
+import sys
 from typing import TYPE_CHECKING
-
-from amlp_fairseq.quick_imports import quick_imports
-
-# Python 3.12 names bad escapes of fairseq when it compiles them: always, where it may not keep what it compiles.
-warnings.filterwarnings("ignore", category=SyntaxWarning, module=r".*[/\\]fairseq[/\\]")
-with quick_imports(), warnings.catch_warnings():
-    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # fairseq uses it; torch 2.14 warns
-    from amlp_fairseq import compat
-
-    compat.install()
-
-    # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
-    from amlp_fairseq import criterions, models, tasks  # noqa: F401
-
 
 __all__ = ["Translation", "Translator"]
 
@@ -28,7 +14,6 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """What is imported when it is first asked for: commands that train do not need it."""
         if name in __all__:
             from amlp_fairseq import translator
 
@@ -37,3 +22,7 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
+
+
+if "fairseq" in sys.modules:
+    from amlp_fairseq import plugin  # noqa: F401

@@ -50,7 +50,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from amlp_fairseq.common.arguments import positive
-from amlp_fairseq.evaluation.score import read_references
+from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.training.results import markdown
 from benchmarks import quiet

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.common.arguments import positive
-from amlp_fairseq.evaluation.score import bleu_of, read_references
+from amlp_fairseq.common.parallel_text import read_references
+from amlp_fairseq.evaluation.score import bleu_of
 from amlp_fairseq.search.options import FINISHED
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.translator.translator import Translation, Translator

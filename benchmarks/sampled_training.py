@@ -77,7 +77,7 @@ def main() -> None:
     from fairseq_cli import train
 
     if "--stock" not in switches:
-        import amlp_fairseq  # noqa: F401
+        import amlp_fairseq.plugin  # noqa: F401
         from amlp_fairseq.common.host_memory import FreedPieces
         from amlp_fairseq.ops.bernoulli import faster_bernoulli
 

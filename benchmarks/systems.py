@@ -32,9 +32,9 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from sacrebleu import BLEU
 from torch import nn
 
+from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.decoding.captured_decoding import CapturedDecoder
 from amlp_fairseq.decoding.captured_pass import CapturedPass
-from amlp_fairseq.evaluation.score import read_references
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel

@@ -40,7 +40,7 @@ if [[ -e $(echo "$work"/out/fairseq_fixed-*-none-any.whl) ]]; then die "fairseq 
 step "antlr4" pip wheel --no-build-isolation --no-deps -w "$work/out" "antlr4-python3-runtime==4.9.3"
 # In a copy: setuptools would also pack what an earlier build has left in the checkout.
 mkdir "$work/source"
-cp -r "$root"/{amlp_fairseq,amlp_fairseq_command.py,configs,setup.py,pyproject.toml,README.md,LICENSE} "$work/source"
+cp -r "$root"/{amlp_fairseq,configs,setup.py,pyproject.toml,README.md,LICENSE} "$work/source"
 step "amlp-fairseq" pip wheel --no-build-isolation --no-deps -w "$work/out" "$work/source"
 mkdir -p "$out"
 mv -f "$work"/out/*.whl "$out"

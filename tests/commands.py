@@ -35,7 +35,8 @@ TRAINING = [
 MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate", "interactive", "validate", "eval_lm")]
 forks = multiprocessing.get_context("forkserver")
 MODULES += [
-    f"amlp_fairseq.{name}" for name in ("cli.main", "corpora.prepare", "evaluation.reproduce", "training.train")
+    f"amlp_fairseq.{name}"
+    for name in ("plugin", "cli.main", "corpora.prepare", "evaluation.reproduce", "training.train")
 ]
 MODULES += ["torch._dynamo"]  # every training imports it, which would take longer than the training
 forks.set_forkserver_preload(MODULES)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import amlp_fairseq.plugin  # noqa: F401
 from amlp_fairseq.ops import backend as backends
 from amlp_fairseq.ops.compiled import SOURCES, compile_source, loaded
 

@@ -36,9 +36,9 @@ from amlp_fairseq.cli.arguments import (
     decoding_flags,
     refuse_details,
 )
-from amlp_fairseq.common.arguments import add_device, command_parser, positive
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
-from amlp_fairseq.evaluation.score import read_references
+from amlp_fairseq.common.arguments import add_device, command_parser, parse_with_fairseqs, positive
+from amlp_fairseq.common.parallel_text import read_references
+from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.model_folder.format import CONFIG, read_config
 from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.translator import decoding_options
@@ -136,7 +136,7 @@ def main() -> None:
     add_device(parser, "cpu", DEVICES)
     add_decoding_options(parser)
     args, words = parse_with_fairseqs(
-        parser, accepted=lambda args: decoding_flags(*(each.folder for each in args.model))
+        parser, known_flags, accepted=lambda args: decoding_flags(*(each.folder for each in args.model))
     )
     sources, references = map(read_references, (args.source, args.reference))
     if len(sources) != len(references):

@@ -9,14 +9,16 @@ usage: amlp-fairseq COMMAND … [--verbose]     (details and an example: amlp-fa
 
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import version
 
+from amlp_fairseq.cli.quick_help import stand_ins
 from amlp_fairseq.common.arguments import PLUGIN, as_fairseq_has_it, nearest
 from amlp_fairseq.common.exit_handling import clear_endings
-from amlp_fairseq.common.logs import readable, take_verbose
-from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.common.logs import DECODING, LOGGING, readable, take_verbose
 
 #: The commands by what they are for, in the order in which they are used: the package of the module, and what it does.
 GROUPS = {
@@ -57,12 +59,48 @@ FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
 WITHOUT_USER_DIR = ("preprocess",)
 
 
+#: What is answered without torch and fairseq, wherever it stands in the line.
+QUICK = {"-h", "--help", "--version"}
+
+
 def main() -> None:
-    words, verbose = take_verbose(sys.argv[1:])
-    name, *words = words or ["--help"]
+    words = sys.argv[1:] or ["--help"]
+    if is_quick(words):
+        given = sys.argv[:]
+        with suppress(Exception), stand_ins():  # where a stand-in will not do, it takes seconds
+            quick_answer(words)
+        sys.argv = given
+    load_plugin()
+    from amlp_fairseq.compat import progress
+    from amlp_fairseq.compat.command_line import one_line_errors
+
+    (name, *words), verbose = take_verbose(words)
     command = f"amlp-fairseq {name}"
-    with one_line_errors(command), clear_endings(command, at_once=name == "train"), readable(name, verbose):
+    bars = progress.shown() if name in (*DECODING, *LOGGING) else nullcontext()
+    endings = clear_endings(command, at_once=name == "train")
+    with one_line_errors(command), endings, readable(name, verbose), bars:
         run(name, words)
+
+
+def is_quick(words: list[str]) -> bool:
+    """True for help, the version and the folder of the plugin, which need neither torch nor fairseq."""
+    return words == ["path"] or bool(QUICK & {*words})
+
+
+def load_plugin() -> None:
+    """Import it, which takes seconds: Ctrl-C meanwhile, and what is not installed, end the command without a
+    traceback."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt is signal.default_int_handler:  # not where nohup has turned it off
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        from amlp_fairseq import plugin  # noqa: F401
+    except ImportError as error:
+        # Raised by common/versions.py and compat/fairseq_import.py; any other is a bug, with a traceback.
+        if error.name not in ("Python", "torch", "numpy", "fairseq"):
+            raise
+        sys.exit(f"amlp-fairseq: {error}")
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def quick_answer(words: list[str]) -> None:

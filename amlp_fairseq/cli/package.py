@@ -24,19 +24,20 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
-from amlp_fairseq.common.arguments import command_parser, folder, positive, say_next
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fairseqs, positive, say_next
+from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE, fingerprint
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
-from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.model_folder import format
+from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.text.subwords import MODELS
+from amlp_fairseq.training import model_card
 from amlp_fairseq.training.average import average_checkpoints
 from amlp_fairseq.training.config import corpus_metric, flags, names, read
 from amlp_fairseq.training.data_folder import data_folder, stored_text
-from amlp_fairseq.translator import decoding_options, model_card, training_data
+from amlp_fairseq.translator import decoding_options, training_data
 from amlp_fairseq.translator.translator import Translator
 
 #: Settings of text.json that are about how a line is cut up.
@@ -194,7 +195,9 @@ def main() -> None:
     )
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
     args, words = parse_with_fairseqs(
-        parser, accepted=lambda args: decoding_options.flags("translation_interleaved", "translation_cmlmc")
+        parser,
+        known_flags,
+        accepted=lambda args: decoding_options.flags("translation_interleaved", "translation_cmlmc"),
     )
     package(args, words)
 

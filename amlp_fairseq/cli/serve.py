@@ -14,8 +14,8 @@ import math
 from dataclasses import fields
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
-from amlp_fairseq.common.arguments import command_parser, positive
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive
+from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.translator.translator import Translator
 
@@ -57,7 +57,7 @@ def main() -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(args.model))
+    args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
     serve(args, words)
 
 

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, refuse_details, translator_settings
-from amlp_fairseq.common.arguments import command_parser, positive
+from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive
 from amlp_fairseq.common.exit_handling import whole_lines
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.translator import shards
 from amlp_fairseq.translator.files import about_cuts, as_json, check_files, say, translated
 from amlp_fairseq.translator.translator import Translator
@@ -47,7 +47,7 @@ def main() -> None:
         metavar="N",
         help="lines that are read at a time (default: 1000)",
     )
-    args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(args.model))
+    args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
     settings = translator_settings(args, words)
     if not args.jsonl:
         refuse_details(settings, "needs --jsonl: a line of text is the best translation alone")

@@ -30,8 +30,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from amlp_fairseq.cli.arguments import BEST_ALONE, DEVICES, add_decoding_options, decoding_flags, refuse_details
-from amlp_fairseq.common.arguments import add_device, command_parser
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.common.arguments import add_device, command_parser, parse_with_fairseqs
+from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.model_folder.format import read_config
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.steps import Decoding, Step
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the animation, for any browser")
     add_device(parser, "cpu", DEVICES)
     add_decoding_options(parser)
-    args, words = parse_with_fairseqs(parser, accepted=lambda args: decoding_flags(*args.model))
+    args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(*args.model))
     if others := [word for word in words if not word.startswith("-")]:
         parser.error(f"{others[0]!r}: one SENTENCE is needed, in quotes, and = between a decoding option and its value")
     if args.html and not args.html.parent.is_dir():

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -234,3 +235,36 @@ def refuse_unknown(
             listed = f"; known: {', '.join(known)}" if len(known) <= MOST_NAMES else ""
             hint = f"; did you mean {near!r}?" if near else listed
             raise ValueError(f"{where}: {name!r} is unknown{hint}{line(name)}")
+
+
+def parse_with_fairseqs(
+    parser: Parser,
+    known_flags: Callable[[], Collection[str]],
+    words: Sequence[str] | None = None,
+    accepted: Callable[[argparse.Namespace], Iterable[str]] = lambda args: (),
+    forward_device: bool = False,
+) -> tuple[argparse.Namespace, list[str]]:
+    """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
+    that neither can have ends it as the parser's errors do.
+
+    Args:
+        parser: of the command.
+        known_flags: the flags, without dashes, of all that fairseq has: ``compat.command_line.known_flags``.
+        words: the command line; None for that of this process.
+        accepted: the flags of fairseq that the command takes, which may be suggested.
+        forward_device: give the parser ``--device``, and the words what fairseq has for it.
+    """
+    if forward_device:
+        add_device(parser, None, "cpu or cuda (default: cuda, if there is one)")
+    args, rest = parser.parse_known_args(words)
+    if forward_device:
+        rest += fairseqs_device(args.device)
+    flags = flags_of(rest)
+    if flags and "--user-dir" not in flags:  # which brings others
+        for flag in flags:
+            if flag.removeprefix("--") not in known_flags():
+                others: Iterable[str] = ()
+                with suppress(ValueError):  # of another mistake
+                    others = accepted(args)
+                parser.error(parser.unknown(flag, others))
+    return args, rest

@@ -1,4 +1,4 @@
-"""What the commands of amlp-fairseq print beside their results: progress, and what matters of the logs.
+"""What the commands of amlp-fairseq print beside their results: what matters of the logs.
 
 Logs of commands that write translations go to standard error, so that standard output has only results.
 """
@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Iterator
 
 from tqdm import tqdm
-
-from amlp_fairseq.common import progress
 
 #: In the environment of the processes that a command with --verbose starts.
 VERBOSE = "AMLP_FAIRSEQ_VERBOSE"
@@ -60,7 +58,6 @@ def readable(name: str, verbose: bool) -> Iterator[None]:
                 warnings.filterwarnings("ignore", message)
         if name in (*DECODING, *LOGGING):
             stack.enter_context(_logging(name, verbose))
-            stack.enter_context(progress.shown())
         if name in DECODING and sys.stdout.isatty() and sys.stderr.isatty():
             stack.enter_context(_lines_above_the_bar())
         yield

@@ -89,3 +89,15 @@ def _with_file(command: str, path: str | Path) -> str:
 
 def _is_compressed(path: str | Path) -> bool:
     return str(path).endswith(".gz")
+
+
+def read_references(path: Path) -> list[str]:
+    """The raw references of a file, one a line; only a newline ends a line.
+
+    Raises:
+        ValueError: if it is empty.
+    """
+    text = read(path)
+    if not text:
+        raise ValueError(f"{path} is empty")
+    return text.removesuffix("\n").split("\n")

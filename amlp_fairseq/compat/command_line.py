@@ -12,7 +12,7 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,7 @@ from fairseq.registry import REGISTRIES
 from fairseq.trainer import Trainer
 
 from amlp_fairseq.common import parallel_text
-from amlp_fairseq.common.arguments import Parser, add_device, fairseqs_device, flags_of, nearest
+from amlp_fairseq.common.arguments import Parser, nearest
 from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
 from amlp_fairseq.compat.internals import (
     TASK_REGISTRY,
@@ -319,37 +319,6 @@ def fairseqs_flags(kind: str, *words: str) -> set[str]:
     if words or kind != "training":
         options.parse_args_and_arch(parser, ["DATA", *words], parse_known=True)  # adds the options of what is chosen
     return {flag for flag in parser._option_string_actions if flag.startswith("--")}
-
-
-def parse_with_fairseqs(
-    parser: Parser,
-    words: Sequence[str] | None = None,
-    accepted: Callable[[argparse.Namespace], Iterable[str]] = lambda args: (),
-    forward_device: bool = False,
-) -> tuple[argparse.Namespace, list[str]]:
-    """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
-    that neither can have ends it as the parser's errors do.
-
-    Args:
-        parser: of the command.
-        words: the command line; None for that of this process.
-        accepted: the flags of fairseq that the command takes, which may be suggested.
-        forward_device: give the parser ``--device``, and the words what fairseq has for it.
-    """
-    if forward_device:
-        add_device(parser, None, "cpu or cuda (default: cuda, if there is one)")
-    args, rest = parser.parse_known_args(words)
-    if forward_device:
-        rest += fairseqs_device(args.device)
-    flags = flags_of(rest)
-    if flags and "--user-dir" not in flags:  # which brings others
-        for flag in flags:
-            if flag.removeprefix("--") not in known_flags():
-                others: Iterable[str] = ()
-                with contextlib.suppress(ValueError):  # of another mistake
-                    others = accepted(args)
-                parser.error(parser.unknown(flag, others))
-    return args, rest
 
 
 @functools.cache

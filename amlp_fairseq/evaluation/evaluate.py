@@ -26,18 +26,19 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.arguments import among, command_parser, flags_of, say_next, without
+from amlp_fairseq.common.arguments import among, command_parser, flags_of, parse_with_fairseqs, say_next, without
 from amlp_fairseq.common.metrics import METRICS, metric_of
+from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.common.subprocesses import failed, watching
-from amlp_fairseq.compat.command_line import fairseqs_flags, parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.diverged import CRASH, diverged
 from amlp_fairseq.compat.guarded_tasks import RECIPE
-from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.training_folder import LAST, hold
 from amlp_fairseq.evaluation.kytea import segmenter
 from amlp_fairseq.evaluation.perplexity import perplexity
 from amlp_fairseq.evaluation.rouge import scorer
-from amlp_fairseq.evaluation.score import costs, describe, hypotheses_of, read_references, score
+from amlp_fairseq.evaluation.score import costs, describe, hypotheses_of, score
+from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.training.average import average_checkpoints, chosen, save
 from amlp_fairseq.training.config import SPLITS, Recipe, flags, quoted, read
@@ -261,6 +262,7 @@ def main() -> None:
     engine_argument(parser)
     args, rest = parse_with_fairseqs(
         parser,
+        known_flags,
         accepted=lambda args: fairseqs_flags("generation") - ELSEWHERE,
         forward_device=True,
     )

@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.arguments import PLUGIN, command_parser
+from amlp_fairseq.common.arguments import PLUGIN, command_parser, parse_with_fairseqs
 from amlp_fairseq.common.subprocesses import failed
-from amlp_fairseq.compat.command_line import fairseqs_flags, parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.evaluation.score import describe
 from amlp_fairseq.training.config import read
@@ -92,7 +92,7 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each model to this file")
     args, rest = parse_with_fairseqs(
-        parser, accepted=lambda args: fairseqs_flags("validation", "--task", TASK), forward_device=True
+        parser, known_flags, accepted=lambda args: fairseqs_flags("validation", "--task", TASK), forward_device=True
     )
     if len(args.checkpoints) % 2:
         parser.error(f"{len(args.checkpoints)} checkpoints cannot be paired: an even number is needed")

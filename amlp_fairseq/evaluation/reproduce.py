@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from amlp_fairseq.common.arguments import add_device, command_parser, nearest, positive, say_next
-from amlp_fairseq.compat.command_line import fairseqs_flags, parse_with_fairseqs
+from amlp_fairseq.common.arguments import add_device, command_parser, nearest, parse_with_fairseqs, positive, say_next
+from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.corpora.align import aligner
 from amlp_fairseq.evaluation.experiment import Experiment
 from amlp_fairseq.evaluation.reproduction import TARGETS, Reproduction
@@ -89,7 +89,7 @@ def main() -> None:
         help="evaluate distilled rows that write several words at once a second time: the first teacher reranks "
         "their hypotheses (--rescore-path)",
     )
-    args, training = parse_with_fairseqs(parser, accepted=lambda args: fairseqs_flags("training"))
+    args, training = parse_with_fairseqs(parser, known_flags, accepted=lambda args: fairseqs_flags("training"))
     if args.dry_run and args.from_teacher:
         parser.error("--dry-run: no command alone does what --from-teacher does")
     work = args.work or default_work(args.corpus, args.table, args.scale)

@@ -18,10 +18,10 @@ from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.compat.diverged import diverged
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
-from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.evaluation.experiment import Experiment
 from amlp_fairseq.evaluation.tables import report
+from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.training.config import (
     PAPER,
     SPLITS,

@@ -21,6 +21,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from amlp_fairseq.common import parallel_text
 from amlp_fairseq.common.arguments import command_parser
 from amlp_fairseq.common.metrics import DEFAULT, OF_OUTPUTS
+from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.evaluation.kytea import kytea_bleu
 from amlp_fairseq.evaluation.rouge import rouge
 from amlp_fairseq.text.bleu import bleu_of
@@ -39,18 +40,6 @@ def lines_by_sentence(generated: str, prefix: str) -> dict[int, list[str]]:
     for number, rest in re.findall(rf"^{prefix}-(\d+)\t(.*)$", generated, flags=re.MULTILINE):
         found.setdefault(int(number), rest.split("\t"))
     return found
-
-
-def read_references(path: Path) -> list[str]:
-    """The raw references of a file, one a line; only a newline ends a line.
-
-    Raises:
-        ValueError: if it is empty.
-    """
-    text = parallel_text.read(path)
-    if not text:
-        raise ValueError(f"{path} is empty")
-    return text.removesuffix("\n").split("\n")
 
 
 def hypotheses_of(generated: str, sentences: int) -> list[str]:

@@ -6,8 +6,8 @@
     bpecodes or sentencepiece.bpe.model, if words are cut up
     README.md          the model card
 
-It stands wherever a checkpoint of fairseq does (``--path DIR``, see ``compat/model_folders.py``), and holds data alone:
-no pickle is read.
+It stands wherever a checkpoint of fairseq does (``--path DIR``, see ``as_checkpoint.py``), and holds data alone: no
+pickle is read.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.compat.internals import data_utils
-from amlp_fairseq.text.subwords import MODELS, segmenter
+from amlp_fairseq.text.subwords import MODELS, joined, segmenter
 from amlp_fairseq.text.tokenizers import Tokenizer
 
 
@@ -74,7 +73,7 @@ class TextPipeline:
 
     def decode(self, pieces: str) -> str:
         """The text that pieces of the target language stand for."""
-        text = data_utils.post_process(pieces, self.post_process) if self.post_process else pieces
+        text = joined(pieces, self.post_process)
         if self.tokenizer is not None:
             text = str(_detokenizer(self.languages[1]).detokenize(text.split()))
         return " ".join(text.split())

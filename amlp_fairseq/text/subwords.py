@@ -61,6 +61,13 @@ class Segmenter:
         return _segmenter_of_process(self.segmentation, self.model)(line)
 
 
+def joined(units: str, segmentation: str | None) -> str:
+    """The words that units, with spaces between them, stand for. None: they are words."""
+    if segmentation == "sentencepiece":
+        return units.replace(" ", "").replace("\u2581", " ").strip()
+    return f"{units} ".replace("@@ ", "").rstrip() if segmentation == "subword_nmt" else units
+
+
 def train_sentencepiece(
     texts: Sequence[Path], model: Path, vocab_size: int, character_coverage: float = 1.0, sentences: int = 0
 ) -> None:

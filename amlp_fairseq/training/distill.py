@@ -42,13 +42,21 @@ from typing import IO, Any
 import torch
 from fairseq import checkpoint_utils, utils
 
-from amlp_fairseq.common.arguments import among, command_parser, folder, positive, say_next, without
+from amlp_fairseq.common.arguments import (
+    among,
+    command_parser,
+    folder,
+    parse_with_fairseqs,
+    positive,
+    say_next,
+    without,
+)
 from amlp_fairseq.common.files import sha256
-from amlp_fairseq.compat.command_line import fairseqs_flags, parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import indexed_dataset
-from amlp_fairseq.compat.model_folders import AVERAGE
 from amlp_fairseq.compat.training_folder import LAST
+from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.format import WEIGHTS, is_model_folder
 from amlp_fairseq.training.average import average_checkpoints, chosen, save
 from amlp_fairseq.training.config import corpus_metric, flags, names, quoted, read
@@ -377,6 +385,7 @@ def main() -> None:
     engine_argument(parser)
     args, given = parse_with_fairseqs(
         parser,
+        known_flags,
         accepted=lambda args: fairseqs_flags("generation") - REFUSED,
         forward_device=True,
     )

@@ -32,10 +32,11 @@ from amlp_fairseq.common.arguments import (
     command_parser,
     flags_of,
     folder,
+    parse_with_fairseqs,
     say_next,
     without,
 )
-from amlp_fairseq.compat.command_line import fairseqs_flags, parse_with_fairseqs
+from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.processes import started_by_torchrun
 from amlp_fairseq.compat.training_folder import BUSY, LAST, hold
@@ -158,7 +159,7 @@ def main() -> None:
     recipe_arguments(parser)
     parser.add_argument("--save-dir", type=folder, help="default: checkpoints/CORPUS[-distilled]/SCALE/ROW")
     parser.add_argument("--print", action="store_true", help="only show the configuration and the command")
-    args, rest = parse_with_fairseqs(parser, accepted=accepted, forward_device=True)
+    args, rest = parse_with_fairseqs(parser, known_flags, accepted=accepted, forward_device=True)
     if not args.data.is_dir():
         parser.error(f"DATA {args.data}: there is no such folder")
     text = text_settings(args.data, args.corpus)

@@ -189,7 +189,7 @@ def test_test_wants_files_that_exist(checkout: Path) -> None:
     ],
 )
 def test_the_command_without_fairseq_ends_in_one_line(path: str, fix: str) -> None:
-    program = "import sys; sys.modules['fairseq'] = None; from amlp_fairseq_command import main; main()"
+    program = "import sys; sys.modules['fairseq'] = None; from amlp_fairseq.cli.main import main; main()"
     words = (sys.executable, "-c", program, "options")
     done = commands.fresh(*words, cwd=commands.ROOT, env={"PATH": path}, check=False)
     assert done.returncode == 1
@@ -199,7 +199,7 @@ def test_the_command_without_fairseq_ends_in_one_line(path: str, fix: str) -> No
 
 
 def test_other_import_errors_keep_their_traceback() -> None:
-    program = "import sys; sys.modules['filelock'] = None; from amlp_fairseq_command import main; main()"
+    program = "import sys; sys.modules['filelock'] = None; from amlp_fairseq.cli.main import main; main()"
     done = commands.fresh(sys.executable, "-c", program, "options", cwd=commands.ROOT, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stdout
@@ -214,7 +214,7 @@ def test_an_interrupt_while_the_command_is_imported_leaves_no_traceback() -> Non
         "        if name == 'fairseq':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "from amlp_fairseq_command import main; main()"
+        "from amlp_fairseq.cli.main import main; main()"
     )
     done = commands.fresh(sys.executable, "-c", program, "options", cwd=commands.ROOT, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "")

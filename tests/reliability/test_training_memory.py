@@ -29,7 +29,7 @@ def used_after_updates(words: list[str], found: Queue[list[int]]) -> None:
     from fairseq.trainer import Trainer
     from fairseq_cli import train
 
-    import amlp_fairseq  # noqa: F401  (replaces train_step)
+    import amlp_fairseq.plugin  # noqa: F401  (replaces train_step)
 
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = Mallinfo

@@ -24,6 +24,7 @@ def printed(
 ) -> str:
     """What the command prints; ``status`` is what it ends with where it does not just return."""
     monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words])
+    monkeypatch.setattr(cli, "is_quick", lambda words: False)
     if status is None:
         cli.main()
     else:
@@ -56,13 +57,14 @@ def test_help_lists_every_command(
 
 
 HELP = """
-import contextlib, io, json, sys, amlp_fairseq_command
+import contextlib, io, json, sys
+from amlp_fairseq.cli.main import quick_answer
+from amlp_fairseq.cli.quick_help import stand_ins
 printed, imported = {}, set()
 for words in json.loads(sys.argv[1]):
     output = io.StringIO()
     sys.argv = ["amlp-fairseq", *words]
-    with contextlib.redirect_stdout(output), amlp_fairseq_command.without_fairseq():
-        from amlp_fairseq.cli.main import quick_answer
+    with contextlib.redirect_stdout(output), stand_ins():
         try:
             quick_answer(words)
         except SystemExit as end:

@@ -14,8 +14,8 @@ from fairseq.file_io import PathManager
 from omegaconf import OmegaConf
 
 from amlp_fairseq.cli import main
-from amlp_fairseq.common.arguments import add_device, as_fairseq_has_it, command_parser, say_next
-from amlp_fairseq.compat.command_line import parse_with_fairseqs
+from amlp_fairseq.common.arguments import add_device, as_fairseq_has_it, command_parser, parse_with_fairseqs, say_next
+from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.training.data_folder import data_folder, with_data_folder
 
 
@@ -144,7 +144,7 @@ def test_one_spelling_for_the_device(words: list[str], expected: list[str]) -> N
     parser = command_parser("x", None)
     parser.add_argument("data")
     parser.add_argument("--beam")
-    rest = parse_with_fairseqs(parser, words, forward_device=True)[1]
+    rest = parse_with_fairseqs(parser, known_flags, words, forward_device=True)[1]
     assert rest == (["--cpu"] if "--cpu" in expected else [])
     own = command_parser("x", None)
     add_device(own, "cuda", "")

@@ -96,7 +96,7 @@ print(before - resident_bytes())
 
 
 HUGE = """
-import amlp_fairseq, torch
+import amlp_fairseq.plugin, torch
 large = torch.zeros(64 << 18)
 print(*[line.split()[1] for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")])
 """

@@ -11,7 +11,7 @@ import torch
 from fairseq import options
 from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
-import amlp_fairseq  # noqa: F401  (mends it)
+import amlp_fairseq.plugin  # noqa: F401  (mends it)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fairseq.data import data_utils
 
-import amlp_fairseq  # noqa: F401  (restores them)
+import amlp_fairseq.plugin  # noqa: F401  (restores them)
 
 
 def test_numpy_names_that_fairseq_uses() -> None:

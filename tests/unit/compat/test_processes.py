@@ -6,7 +6,7 @@ import pytest
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
 
-import amlp_fairseq  # noqa: F401  (checks them)
+import amlp_fairseq.plugin  # noqa: F401  (checks them)
 
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "1"}
 

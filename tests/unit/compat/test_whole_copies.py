@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fairseq.file_io import PathManager
 
-import amlp_fairseq  # noqa: F401  (makes copies whole)
+import amlp_fairseq.plugin  # noqa: F401  (makes copies whole)
 
 
 def test_a_killed_copy_leaves_the_checkpoint_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import gc, json, sys
 {before}
-import amlp_fairseq
+import amlp_fairseq.plugin
 imported = {{"sklearn", "scipy.stats", "sacremoses", "amlp_fairseq.translator"}} & {{*sys.modules}}
 facts = {{"collects": gc.isenabled(), "imported": sorted(imported)}}
 from fairseq.criterions import sentence_prediction

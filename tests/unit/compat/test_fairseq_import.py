@@ -22,7 +22,7 @@ import pytest
 )
 def test_the_error_says_what_to_install(tmp_path: Path, content: str | None, message: str) -> None:
     """None: no fairseq; the second is what PyPI's fairseq does on Python 3.11; the third is not about fairseq."""
-    program = "import amlp_fairseq"
+    program = "import amlp_fairseq.plugin"
     if content is None:
         program = (
             "import sys\n"
@@ -44,7 +44,7 @@ def test_the_error_says_what_to_install(tmp_path: Path, content: str | None, mes
 
 def test_importing_leaves_logging_alone(tmp_path: Path) -> None:
     program = (
-        "import logging; import amlp_fairseq; root = logging.getLogger();"
+        "import logging; import amlp_fairseq.plugin; root = logging.getLogger();"
         "assert (root.handlers, root.level) == ([], logging.WARNING), (root.handlers, root.level);"
         "logging.basicConfig(format='mine %(message)s', level='INFO'); logging.info('seen')"
     )

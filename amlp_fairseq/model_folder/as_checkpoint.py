@@ -11,6 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from amlp_fairseq.compat.internals import overwrite_args_by_name
+from amlp_fairseq.model_folder.format import is_model_folder, read_checkpoint
 
 #: What ``amlp-fairseq evaluate`` writes into the folder of a training.
 AVERAGE = "average.pt"
@@ -22,16 +23,12 @@ def install() -> None:
     load, isfile = checkpoint_utils.load_checkpoint_to_cpu, PathManager.isfile
 
     def is_checkpoint(path: str) -> bool:
-        from amlp_fairseq.model_folder.format import is_model_folder
-
         return isfile(path) or is_model_folder(path) or (Path(path) / AVERAGE).is_file()
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
         if not Path(path).is_dir():
             return load(path, arg_overrides, load_on_all_ranks)
-        from amlp_fairseq.model_folder.format import is_model_folder, read_checkpoint
-
         if not is_model_folder(path) and (Path(path) / AVERAGE).is_file():
             return load(str(Path(path) / AVERAGE), arg_overrides, load_on_all_ranks)
         state = read_checkpoint(Path(path))

@@ -1,0 +1,69 @@
+"""The order of the package's folders: none imports what stands above it, in a function neither."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+import commands
+
+#: From the ground up. A folder imports from those before it.
+FLOORS = [
+    *("common", "text", "ops", "compat", "model_folder", "attention", "data", "criterions", "models", "decoding"),
+    *("search", "tasks", "plugin", "translator", "server", "training", "corpora", "evaluation", "cli"),
+]
+
+
+def modules() -> dict[str, set[str]]:
+    """The modules of the package, each with what it imports of the package."""
+    files = {
+        ".".join(path.relative_to(commands.ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in commands.PLUGIN.rglob("*.py")
+    }
+    found = {}
+    for name, path in files.items():
+        imported = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: a relative import"
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported |= {each if each in files else str(node.module) for each in names}
+        found[name] = imported & files.keys()
+    return found
+
+
+def floor(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_no_import_runs_up() -> None:
+    edges = [
+        (name, other)
+        for name, imported in modules().items()
+        for other in imported
+        if name not in ("amlp_fairseq", "amlp_fairseq.__main__")
+    ]
+    assert {floor(each) for edge in edges for each in edge} == {*FLOORS}
+    up = [edge for edge in edges if FLOORS.index(floor(edge[0])) < FLOORS.index(floor(edge[1]))]
+    assert up == []
+
+
+def test_there_is_no_circle() -> None:
+    """Whoever imports only what is gone goes, too: nobody stays. A folder's ``__init__`` counts as a module."""
+    left = modules()
+    del left["amlp_fairseq"]  # names the plugin and the translator for others
+    while free := {name for name, imported in left.items() if not imported & left.keys() - {name}}:
+        for name in free:
+            del left[name]
+    assert left == {}
+
+
+def test_the_ground_floors_do_without_fairseq() -> None:
+    """And the package without torch."""
+    program = "import sys; import amlp_fairseq, amlp_fairseq.common.arguments, amlp_fairseq.text.pipeline\n"
+    program += "assert 'torch' not in sys.modules and 'fairseq' not in sys.modules\n"
+    program += "import amlp_fairseq.ops.dynamic_conv, amlp_fairseq.ops.amlp_cov, amlp_fairseq.ops.cpu_layers\n"
+    program += "assert 'fairseq' not in sys.modules"
+    commands.fresh(sys.executable, "-c", program)
