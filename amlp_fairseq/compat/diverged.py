@@ -50,7 +50,8 @@ def install() -> None:
     @functools.wraps(load)
     def load_checkpoint(cfg: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = load(cfg, *args, **kwargs)
-        Path(cfg.save_dir, MARK).unlink(missing_ok=True)  # the training is tried again
+        if cfg.save_dir is not None:
+            Path(cfg.save_dir, MARK).unlink(missing_ok=True)  # the training is tried again
         return loaded
 
     @functools.wraps(call_main)

@@ -17,7 +17,7 @@ def install() -> None:
 
     @functools.wraps(save)
     def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
-        if cfg.no_epoch_checkpoints and is_guarded(trainer):
+        if getattr(cfg, "no_epoch_checkpoints", False) and is_guarded(trainer):
             epoch_itr = WithinEpoch(epoch_itr)
         return save(cfg, trainer, epoch_itr, val_loss)
 

@@ -1,22 +1,29 @@
 """``--no-repeat-ngram-size`` in fairseq's own search, where its CUDA extension is not built."""
 
-from __future__ import annotations
-
-import functools
-
+from fairseq import sequence_generator
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def install() -> None:
     """What a hypothesis ends with are its last words: stock looks at the end of a buffer, which is padding until the
     longest output is written, so that nothing is blocked."""
-    stock = NGramRepeatBlock._no_repeat_ngram
+    sequence_generator.NGramRepeatBlock = RepeatedNgrams
 
-    @functools.wraps(stock)
-    def of_the_words(
-        self: NGramRepeatBlock, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
-    ) -> Tensor:
-        return stock(self, tokens[:, : step + 1], lprobs, bsz, beam_size, step)  # a start symbol and ``step`` words
 
-    NGramRepeatBlock._no_repeat_ngram = of_the_words
+class RepeatedNgrams(nn.Module):
+    """Stock's module, which it gives what is written. TorchScript can compile it, as that of a generator."""
+
+    def __init__(self, no_repeat_ngram_size: int, use_extension: bool = True) -> None:
+        super().__init__()
+        self.stock = NGramRepeatBlock(no_repeat_ngram_size, use_extension)
+
+    def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+        """Log-probabilities (B K, V) without those of words that would repeat an n-gram.
+
+        Args:
+            tokens: (B K, T), of which a start symbol and ``step`` words are written.
+        """
+        words = tokens if self.stock.use_extension else tokens[:, : step + 1]
+        result: Tensor = self.stock(words, lprobs, bsz, beam_size, step)
+        return result

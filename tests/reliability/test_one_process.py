@@ -282,7 +282,7 @@ REPLACED = {
     "fairseq.checkpoint_utils load_checkpoint": "below",
     "fairseq.checkpoint_utils save_checkpoint": "test_train.py, below",
     "fairseq.checkpoint_utils load_checkpoint_to_cpu": "test_safe_checkpoints.py, below",
-    "fairseq.ngram_repeat_block NGramRepeatBlock._no_repeat_ngram": "test_repeated_ngrams.py",
+    "fairseq.sequence_generator NGramRepeatBlock": "test_repeated_ngrams.py",
     "fairseq.data.audio.audio_utils get_mel_filters": "test_mel_filters.py",
     "fairseq.models.text_to_speech.vocoder get_mel_filters": "test_mel_filters.py",
     "fairseq.trainer Trainer.__init__": "test_training_options.py",

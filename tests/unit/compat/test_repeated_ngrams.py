@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 import toy
-from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import SequenceGenerator
+
+from amlp_fairseq.compat.repeated_ngrams import RepeatedNgrams
 
 
 def repeated(words: list[int], size: int) -> bool:
@@ -33,5 +34,12 @@ def test_no_output_has_an_ngram_twice(size: int, beam: int) -> None:
 def test_what_would_repeat_is_forbidden_and_nothing_else() -> None:
     """Behind ``</s> 7 8 9 7 8`` only 9 would repeat a trigram, behind ``</s> 7 8 9 8 7`` nothing."""
     buffer = torch.tensor([[2, 7, 8, 9, 7, 8, 1, 1, 1], [2, 7, 8, 9, 8, 7, 1, 1, 1]])
-    lprobs = NGramRepeatBlock(3, use_extension=False)(buffer, torch.zeros(2, 12), 1, 2, 5)
+    lprobs = RepeatedNgrams(3, use_extension=False)(buffer, torch.zeros(2, 12), 1, 2, 5)
     assert lprobs.isinf().nonzero().tolist() == [[0, 9]]
+
+
+def test_a_generator_can_be_compiled() -> None:
+    """As fairseq's test_sequence_generator.py does."""
+    task = toy.task(6)
+    search = SequenceGenerator([toy.stock_transformer(task)], task.tgt_dict, beam_size=2, no_repeat_ngram_size=2)
+    assert torch.jit.script(search) is not None
