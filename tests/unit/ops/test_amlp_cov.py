@@ -62,8 +62,12 @@ def test_fresh_memory_is_poisoned() -> None:
 
 
 def parity_runs() -> Iterator[Any]:
-    for (backend, device), case, dtype in itertools.product(RUNS, CASES, TOLERANCES):
+    """Every case in the most exact type of each implementation, and a type changes loads and stores only: a few."""
+    for ((backend, device), dtype), case in itertools.product(itertools.product(RUNS, TOLERANCES), CASES):
         if backend == "triton" and dtype == torch.float64:
+            continue
+        most_exact = dtype == (torch.float64 if backend == "torch" else torch.float32)
+        if not most_exact and case not in ("padding left, right, both", "long, the last block not whole"):
             continue
         name = f"{backend}-{device}-{case}-{str(dtype).removeprefix('torch.')}"
         yield pytest.param(case, dtype, backend, device, id=name)
@@ -245,8 +249,9 @@ def test_one_position_normalised(backend: str, device: str) -> None:
 
 
 @on_every_backend
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("rubbish", [math.nan, math.inf, 1e4, 3e38])
+@pytest.mark.parametrize(
+    ("rubbish", "normalize"), [(math.nan, False), (math.nan, True), (math.inf, True), (3e38, False)]
+)
 def test_what_padding_holds_has_no_influence(rubbish: float, normalize: bool, backend: str, device: str) -> None:
     mask = torch.tensor([[True] * 3 + [False] * 6, [False] * 4 + [True] * 5, [True] * 9]).to(device)
     grad, tau = random(3, 2, 4, 5, seed=3).to(device), torch.ones(2, device=device)
@@ -318,11 +323,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 @on_every_backend
 @pytest.mark.parametrize(
     ("x_view", "y_view", "grad_view"),
-    [
-        *((name, "contiguous", "contiguous") for name in VIEWS),
-        *(("contiguous", name, "contiguous") for name in VIEWS if name != "contiguous"),
-        *(("contiguous", "contiguous", name) for name in VIEWS if name != "contiguous"),
-    ],
+    list(zip(VIEWS, [*VIEWS][3:] + [*VIEWS][:3], [*VIEWS][6:] + [*VIEWS][:6], strict=True)),
 )
 def test_inputs_of_any_strides(x_view: str, y_view: str, grad_view: str, backend: str, device: str) -> None:
     x = VIEWS[x_view](random(2, 2, 7, 4).to(device))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from amlp_fairseq.ops.ema import exponential_moving_average
 
-LENGTHS = [1, 2, 63, 64, 65, 200, 5000]
-BETAS = [0, 0.5, 0.9, 0.99]
+#: Lengths and β: around the border of a block of 64, and several of them.
+CASES = [(1, 0.9), (2, 0.5), (63, 0.9), (64, 0.99), (65, 0.9), (65, 0), (200, 0.99), (5000, 0.5), (5000, 0.99)]
 
 
 def random(*shape: int) -> Tensor:
@@ -28,8 +28,7 @@ def recursion(x: Tensor, beta: float) -> Tensor:
     return torch.from_numpy(out)
 
 
-@pytest.mark.parametrize("beta", BETAS)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(("length", "beta"), CASES)
 def test_average_is_the_recursion(length: int, beta: float) -> None:
     x = random(2, 3, length, 2) + 0.3  # an average that does not vanish
     for dtype, tolerance in (
@@ -44,8 +43,7 @@ def test_average_is_the_recursion(length: int, beta: float) -> None:
         torch.testing.assert_close(out.double(), recursion(rounded, beta), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("beta", BETAS)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(("length", "beta"), CASES)
 def test_gradient_is_the_reversed_recursion(length: int, beta: float) -> None:
     x, grad = random(3, length, 2).requires_grad_(), random(3, length, 2) + 0.3
     (out,) = torch.autograd.grad(exponential_moving_average(x, beta), x, grad)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pairwise import pairwise
 
 from amlp_fairseq.ops.top_k import BLOCK, top_k
 
 
-@pytest.mark.parametrize("k", [1, 3, 20])
-@pytest.mark.parametrize("size", [21, BLOCK, 5 * BLOCK, 30 * BLOCK, 30 * BLOCK + 1, 31 * BLOCK - 1])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 4)])
+@pytest.mark.parametrize(
+    ("shape", "size", "k"),
+    pairwise([(), (3,), (2, 4)], [21, BLOCK, 5 * BLOCK, 30 * BLOCK, 30 * BLOCK + 1, 31 * BLOCK - 1], [1, 3, 20]),
+)
 def test_it_is_topk(shape: tuple[int, ...], size: int, k: int) -> None:
     count = size * torch.Size(shape).numel()
     table = torch.randperm(count, generator=torch.Generator().manual_seed(size)).float().view(*shape, size)
