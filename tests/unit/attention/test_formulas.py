@@ -423,6 +423,13 @@ def test_abc_of_a_whole_sequence_is_the_formula_however_large_its_control_is() -
     np.testing.assert_allclose(out, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_causal_abc_stays_finite_however_large_its_control_is() -> None:
+    layer = randomized(build("abc", "causal self", heads=1))
+    q, k, v = (200 * random(9)[:, :1].reshape(1, 1, 9, WIDTH) for _ in "qkv")
+    assert layer.k_control(k).max() > math.log(torch.finfo(torch.float32).max)
+    assert layer.attend_causally(q, k, v, None, None).isfinite().all()
+
+
 def test_all_multi_head_attentions_have_formulas() -> None:
     assert {name for name, cls in ATTENTIONS.items() if issubclass(cls, MultiHeadAttention)} == set(FORMULAS)
 

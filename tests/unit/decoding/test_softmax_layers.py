@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import toy
+from pairwise import pairwise
 
 from amlp_fairseq.decoding import ready_nat as ready_nat_module
 from amlp_fairseq.decoding import softmax_layers
@@ -35,6 +36,7 @@ def at_once(decode_dtype: str | None) -> bool:
 
 
 pytestmark = pytest.mark.usefixtures("operators")
+BOTH = ["C++", "PyTorch"]
 
 
 @pytest.fixture
@@ -66,9 +68,11 @@ def compare_steps(task: Any, model: ReadyModel, counts: list[int], tolerance: fl
         words = torch.randint(4, 16, (6, count), generator=generator)
 
 
-@pytest.mark.parametrize("width", [16, 40, 512])
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
+@pytest.mark.parametrize(
+    ("operators", "decode_dtype", "norm_first", "width"),
+    pairwise(BOTH, [None, "int8", "bfloat16"], [False, True], [16, 40, 512]),
+    indirect=["operators"],
+)
 @torch.inference_mode()
 def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: int, tolerance: float) -> None:
     """Steps of a beam whose rows branch, over sources with padding, until the buffers grow; layers of few weights, such
@@ -98,9 +102,11 @@ OTHER_SELF_ATTENTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OTHER_SELF_ATTENTIONS)
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@pytest.mark.parametrize(
+    ("options", "operators", "decode_dtype", "norm_first"),
+    pairwise(OTHER_SELF_ATTENTIONS, BOTH, [None, "int8"], [False, True]),
+    indirect=["operators"],
+)
 @torch.inference_mode()
 def test_other_self_attentions_in_cpp(
     decode_dtype: str | None, norm_first: bool, options: dict[str, Any], operators: str, tolerance: float
@@ -152,9 +158,11 @@ def test_maps_that_are_not_scripted_are_called_from_python() -> None:
     assert decoder_layers(layers) is None
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
-@pytest.mark.parametrize("longest", [8, 80])
+@pytest.mark.parametrize(
+    ("operators", "decode_dtype", "norm_first", "longest"),
+    pairwise(BOTH, [None, "int8", "bfloat16"], [False, True], [8, 80]),
+    indirect=["operators"],
+)
 @torch.inference_mode()
 def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> None:
     """Against the layers called from Python and, where weights keep their type, the model's own; with padding and
@@ -178,9 +186,11 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
 LINEAR_SELF_ATTENTIONS = [{"decoder_self_attention_type": name} for name in ("abc", "amlp_cov", "amlp_pquery")]
 
 
-@pytest.mark.parametrize("options", [{}, *OTHER_SELF_ATTENTIONS, *LINEAR_SELF_ATTENTIONS])
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("decode_dtype", [None, "int8"])
+@pytest.mark.parametrize(
+    ("options", "operators", "decode_dtype", "norm_first"),
+    pairwise([{}, *OTHER_SELF_ATTENTIONS, *LINEAR_SELF_ATTENTIONS], BOTH, [None, "int8"], [False, True]),
+    indirect=["operators"],
+)
 @torch.inference_mode()
 def test_encoders_with_other_self_attentions(
     decode_dtype: str | None, norm_first: bool, options: dict[str, Any], operators: str, tolerance: float
@@ -251,9 +261,11 @@ def rounding(model: Any) -> float:
     return largest
 
 
-@pytest.mark.parametrize("no_repos", [False, True])
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("decode_dtype", [None, "int8", "bfloat16"])
+@pytest.mark.parametrize(
+    ("operators", "decode_dtype", "norm_first", "no_repos"),
+    pairwise(BOTH, [None, "int8", "bfloat16"], [False, True], [False, True]),
+    indirect=["operators"],
+)
 @torch.inference_mode()
 def test_non_autoregressive_decoder(
     decode_dtype: str | None, norm_first: bool, no_repos: bool, operators: str, monkeypatch: pytest.MonkeyPatch
@@ -301,10 +313,11 @@ def with_random_parameters(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("options", LINEAR_ATTENTIONS)
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("decode_dtype", [None, "int8"])
-@pytest.mark.parametrize("no_repos", [False, True])
+@pytest.mark.parametrize(
+    ("options", "operators", "decode_dtype", "norm_first", "no_repos"),
+    pairwise(LINEAR_ATTENTIONS, BOTH, [None, "int8"], [False, True], [False, True]),
+    indirect=["operators"],
+)
 @torch.inference_mode()
 def test_non_autoregressive_decoder_with_attentions_of_linear_cost(
     no_repos: bool,
@@ -326,15 +339,12 @@ def test_non_autoregressive_decoder_with_attentions_of_linear_cost(
     compare_passes(ready, [packed, model] if decode_dtype is None else [packed], tolerance)
 
 
+@pytest.mark.parametrize("operators", ["C++"], indirect=True)  # PyTorch may add in another order for other rows
 @pytest.mark.parametrize("options", LINEAR_ATTENTIONS)
 @torch.inference_mode()
-def test_a_sentence_with_attentions_of_linear_cost_depends_on_that_sentence_alone(
-    options: dict[str, Any], operators: str
-) -> None:
+def test_a_sentence_with_attentions_of_linear_cost_depends_on_that_sentence_alone(options: dict[str, Any]) -> None:
     """Bit for bit in C++, whatever is beside it."""
     model, words = ready_nat(toy.cmlmc(**options), None), toy.dictionary(12)
-    if operators != "C++":
-        pytest.skip("PyTorch may add in another order for another number of rows")
     sources = torch.randn(9, 3, 16)
     padding = torch.arange(9) >= torch.tensor([[9], [4], [6]])
     tokens = torch.randint(4, len(words), (3, 12)).masked_fill(torch.arange(12) >= torch.tensor([[5], [12], [8]]), 1)

@@ -11,16 +11,21 @@ from amlp_fairseq.evaluation import parameters
 from amlp_fairseq.training.config import load, names, row_corpora
 
 AS_IN_PAPERS = [(row, data) for row in names("rows") for data in row_corpora(row)]
+#: Those for which the paper says how many parameters they have.
+WITH_NUMBERS = [
+    (row, data)
+    for row, data in AS_IN_PAPERS
+    if any("parameters" in entry for entry in load(row, data, "paper").published)
+]
 #: Published absolute counts that cannot be met, for reasons that the configurations' notes give.
 UNEXPLAINED_BY_SIZE = {"lightconv_glu", "amlp_transformer", "cmlmc"}
 
 
-@pytest.mark.parametrize(("row", "data"), AS_IN_PAPERS)
+@pytest.mark.parametrize(("row", "data"), WITH_NUMBERS)
 def test_models_are_as_large_as_published(row: str, data: str) -> None:
     recipe = load(row, data, "paper")
     compared = parameters.comparisons([recipe])
-    if not compared:
-        assert parameters.count(recipe) > 30e6
+    assert compared
     for line in compared:
         difference = abs(line.ours - line.published)
         if "over" in line.entry:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import toy
 from fairseq.sequence_generator import SequenceGenerator
+from pairwise import pairwise
 
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
@@ -64,10 +65,11 @@ class BlockerThatSeesTheWords(torch.nn.Module):
         return self.blocker(tokens[:, : step + 1], lprobs, bsz, beam, step)
 
 
-@pytest.mark.parametrize("kind", ["ibdecoder", "transformer"])
-@pytest.mark.parametrize("beam", [1, 4, 5])
-@pytest.mark.parametrize("lenpen", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("ngram", [0, 2, 3])
+@pytest.mark.parametrize(
+    ("operators", "kind", "beam", "lenpen", "ngram"),
+    pairwise(["C++", "PyTorch"], ["ibdecoder", "transformer"], [1, 4, 5], [0.0, 0.6, 1.0, 2.0], [0, 2, 3]),
+    indirect=["operators"],
+)
 def test_one_word_per_step_is_fairseqs_search(kind: str, beam: int, lenpen: float, ngram: int) -> None:
     task = toy.task(num_directions=1)
     model = toy.model(task, seed=beam) if kind == "ibdecoder" else toy.stock_transformer(task, seed=beam)
@@ -176,11 +178,13 @@ def test_words_behind_the_end_can_be_counted() -> None:
     assert differences > 0
 
 
-@of_every_kind
-@pytest.mark.parametrize("ngram", [0, 2])
-@pytest.mark.parametrize(("h", "c"), PATTERNS)
-def test_a_sentence_is_translated_alone_as_in_any_batch(h: int, c: int, ngram: int, options: dict) -> None:
-    task, model = build(h, c, **options)
+@pytest.mark.parametrize(
+    ("pattern", "operators", "ngram", "options"),
+    pairwise(PATTERNS, ["C++", "PyTorch"], [0, 2], [{}, CONVOLUTION]),
+    indirect=["operators"],
+)
+def test_a_sentence_is_translated_alone_as_in_any_batch(pattern: tuple[int, int], ngram: int, options: dict) -> None:
+    task, model = build(*pattern, **options)
     rows = toy.random_sources(7, 12, seed=5)
     options = {"max_len_a": 1.5, "max_len_b": 3, "no_repeat_ngram_size": ngram}
     left = search(task, [model], toy.batch(rows, task.src_dict), **options)
