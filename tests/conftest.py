@@ -26,6 +26,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Folders whose tests start processes or train.
+SLOW = ("end_to_end", "reliability")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow folders, before ``-m`` chooses."""
+    for item in items:
+        if not {*SLOW}.isdisjoint(item.path.parts):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """The garbage collector need not look again and again at what stays: the tests and all that they import."""
     gc.collect()

@@ -59,39 +59,38 @@ def refusal(checkout: Path, name: str, *words: object, **environment: object) ->
     return line.partition(": ")[2]
 
 
-@pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("name", [*STARTED, "test_long.sh", "test_matrix.sh"])
-def test_help_does_nothing_else(checkout: Path, name: str, flag: str) -> None:
+def test_help_does_nothing_else(checkout: Path) -> None:
     before = files(checkout)
-    done = start(checkout, name, flag)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"bash scripts/{name}" in done.stdout
-    assert not re.search(r"^#|^set -", done.stdout, flags=re.MULTILINE)
+    for number, name in enumerate([*STARTED, "test_long.sh", "test_matrix.sh"]):
+        done = start(checkout, name, ("--help", "-h")[number % 2])
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert f"bash scripts/{name}" in done.stdout
+        assert not re.search(r"^#|^set -", done.stdout, flags=re.MULTILINE), name
     assert files(checkout) == before
 
 
-@pytest.mark.parametrize("name", STARTED)
-def test_unknown_arguments_are_refused_before_anything_happens(checkout: Path, name: str) -> None:
-    line = refusal(checkout, name, "--nonsense")
-    if name in WRAPPERS or name.startswith("wmt14_"):  # it is amlp-fairseq that knows the arguments
-        assert line == "amlp-fairseq is not installed: bash scripts/install.sh"
-    else:
-        assert "--nonsense" in line
-        assert f"bash scripts/{name} --help" in line
+def test_unknown_arguments_are_refused_before_anything_happens(checkout: Path) -> None:
+    for name in STARTED:
+        line = refusal(checkout, name, "--nonsense")
+        if name in WRAPPERS or name.startswith("wmt14_"):  # it is amlp-fairseq that knows the arguments
+            assert line == "amlp-fairseq is not installed: bash scripts/install.sh"
+        else:
+            assert "--nonsense" in line
+            assert f"bash scripts/{name} --help" in line
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_wrappers_hand_everything_on(checkout: Path, name: str) -> None:
+def test_wrappers_hand_everything_on(checkout: Path) -> None:
     programs = checkout / ".venv/bin"
     programs.mkdir(parents=True)
     (programs / "amlp-fairseq").write_text('#!/bin/sh\nprintf "<%s>" "$@"\nexit 3\n', encoding="utf-8")
     (programs / "amlp-fairseq").chmod(0o755)
-    command = name.removesuffix(".sh").replace("_", "><", 1)
-    done = start(checkout, name, "a b", "--c=*")
-    assert (done.returncode, done.stdout) == (3, f"<{command}><a b><--c=*>")
-    done = start(checkout, name, "x", "--help")
-    assert done.stdout.splitlines()[-1] == f"<{command}><x><--help>"
-    assert f"bash scripts/{name}" in done.stdout
+    for name in WRAPPERS:
+        command = name.removesuffix(".sh").replace("_", "><", 1)
+        done = start(checkout, name, "a b", "--c=*")
+        assert (done.returncode, done.stdout) == (3, f"<{command}><a b><--c=*>")
+        done = start(checkout, name, "x", "--help")
+        assert done.stdout.splitlines()[-1] == f"<{command}><x><--help>"
+        assert f"bash scripts/{name}" in done.stdout
 
 
 def test_what_the_scripts_have_not_made_stays(checkout: Path) -> None:
@@ -175,7 +174,28 @@ def test_build_wheels_wants_one_folder(checkout: Path) -> None:
 
 
 def test_test_wants_files_that_exist(checkout: Path) -> None:
-    assert refusal(checkout, "test.sh", "tests/none.py::test") == f"there is no file {checkout}/tests/none.py"
+    for words in (["tests/none.py::test"], ["--full", "tests/none.py"]):
+        assert refusal(checkout, "test.sh", *words) == f"there is no file {checkout}/tests/none.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ([], ["-m", "not slow and not long"]),
+        (["--full"], ["-m", "not long"]),
+        (["setup.py"], ["-m", "not long", "setup.py"]),
+        (["--", "-k", "a b"], ["-m", "not slow and not long", "-k", "a b"]),
+    ],
+)
+def test_test_chooses_the_fast_tests_all_or_files(checkout: Path, words: list[str], chosen: list[str]) -> None:
+    (checkout / "scripts/install.sh").write_text("", encoding="utf-8")
+    programs = checkout / ".venv/bin"
+    programs.mkdir(parents=True)
+    for name in ("ruff", "mypy", "pytest"):
+        (programs / name).write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$0.words"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    assert start(checkout, "test.sh", *words).returncode == 0
+    assert (programs / "pytest.words").read_text(encoding="utf-8").splitlines()[-len(chosen) :] == chosen
 
 
 @pytest.mark.parametrize(

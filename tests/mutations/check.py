@@ -3,7 +3,7 @@
     python -m tests.mutations.check [--checkout FOLDER] [WORD …]
 
 With WORDs only the faults that have one of them. Status 1 if no test finds a fault, or if one finds some without it.
-Every fault is tried in a fork of this process, which has imported fairseq, in a second or two; in C++ it takes a minute.
+Every fault is tried in a fork of this process, which has imported fairseq: in seconds, in C++ in a minute.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def main() -> int:
                 f"{number}/{len(faults)} {fault['fault']}: {name if caught else 'NOT FOUND by ' + fault['tests']}",
                 flush=True,
             )
-        every = sorted({word for fault in faults for word in (fault["tests"],)})
-        for tests in every:
+        for tests in sorted({fault["tests"] for fault in faults}):
             status, name = run(selection(tests, copy), copy)
             if status:
                 wrong += 1

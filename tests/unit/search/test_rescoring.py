@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import toy
+from pairwise import pairwise
 
 from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
@@ -37,14 +38,16 @@ def searched(task: Any, sources: list[list[int]], chooser: Any, **options: Any) 
     return search.generate(search.models, toy.batch(sources, task.src_dict))
 
 
-@pytest.mark.parametrize("name", CHOOSERS)
-@pytest.mark.parametrize(("h", "c"), [(2, 1), (2, 2)])
-@pytest.mark.parametrize("most_words", [1, 2048], ids=["by sentence", "at once"])
+@pytest.mark.parametrize(
+    ("name", "operators", "words_per_direction", "most_words"),
+    pairwise(list(CHOOSERS), ["C++", "PyTorch"], [1, 2], [1, 2048]),  # one sentence after the other, or all at once
+    indirect=["operators"],
+)
 def test_scores_are_those_of_fairseqs_scorer(
-    name: str, h: int, c: int, most_words: int, monkeypatch: pytest.MonkeyPatch
+    name: str, words_per_direction: int, most_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rescoring, "MOST_WORDS", most_words)
-    chooser, task = CHOOSERS[name](), toy.task(num_directions=h, words_per_direction=c)
+    chooser, task = CHOOSERS[name](), toy.task(num_directions=2, words_per_direction=words_per_direction)
     sources = toy.random_sources(4, 12, seed=3)
     own, found = searched(task, sources, None), searched(task, sources, chooser)
     differ = 0

@@ -100,13 +100,17 @@ def test_combinations_equal_enumeration(z: int, behind: str) -> None:
         torch.testing.assert_close(found.scores[row, : len(best)], torch.tensor([score for _, score in best]))
 
 
-@pytest.mark.parametrize("behind", ["ignore", "count"])
-@pytest.mark.parametrize("z", [1, 2, 4])
-@pytest.mark.parametrize("k", [1, 2, 8, 50])
+@pytest.mark.parametrize(
+    ("operators", "k", "z", "behind"),
+    [("C++", *case) for case in itertools.product([1, 8], [1, 2, 4], ["ignore", "count"])]
+    + [("C++", 50, 4, "ignore"), ("PyTorch", 1, 2, "ignore"), ("PyTorch", 8, 4, "ignore"), ("PyTorch", 8, 2, "count")],
+    indirect=["operators"],
+)
 def test_large_dictionaries(k: int, z: int, behind: str) -> None:
-    """The definition over float64 tables, of rows of which one has no number in a slot and one few finite entries."""
+    """The definition over float64 tables, of rows of which one has no number in a slot, one few finite entries, and one
+    an end symbol that nothing is worse than."""
     lprobs = torch.randn(5, z, 3001, generator=torch.Generator().manual_seed(k)).log_softmax(-1)
-    lprobs[1, -1], lprobs[2, :, 20:] = math.nan, -math.inf
+    lprobs[1, -1], lprobs[2, :, 20:], lprobs[3, :, EOS] = math.nan, -math.inf, -100.0
     found, expected = (combine_words(table, k, EOS, PAD, behind) for table in (lprobs, lprobs.double()))
     torch.testing.assert_close(found.scores, expected.scores.float())
     possible = expected.scores > -math.inf

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import toy
+from pairwise import pairwise
 
 from amlp_fairseq.decoding import step_decoder
 from amlp_fairseq.decoding.step_decoder import Decoding
@@ -56,14 +57,14 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module._Search, "_searches_at_once", lambda self: None)
 
 
-@pytest.mark.parametrize("decode_dtype", [None, "int8"])
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize(("h", "c"), [(1, 1), (2, 1), (2, 2), (1, 3), (4, 0)])
+@pytest.mark.parametrize(
+    ("order", "beam", "decode_dtype"), pairwise([(1, 1), (2, 1), (2, 2), (1, 3), (4, 0)], [1, 4], [None, "int8"])
+)
 def test_both_find_the_same(
-    h: int, c: int, beam: int, decode_dtype: str | None, calls: list[int], monkeypatch: pytest.MonkeyPatch
+    order: tuple[int, int], beam: int, decode_dtype: str | None, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches whose sources have padding, with limits that some outputs reach, and words that may follow the end."""
-    task = toy.task(9, num_directions=h, words_per_direction=c)
+    task = toy.task(9, num_directions=order[0], words_per_direction=order[1])
     sources = toy.random_sources(5, 9, seed=1)
     options: dict[str, Any] = {"beam_size": beam, "max_len_b": 9, "decode_dtype": decode_dtype}
     variants: list[dict[str, Any]] = [
@@ -83,21 +84,20 @@ def test_both_find_the_same(
     assert not any(calls[before:])
 
 
-@pytest.mark.parametrize("decode_dtype", [None, "int8"])
-@pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize(("h", "c"), [(1, 1), (2, 1), (1, 3)])
-@pytest.mark.parametrize("attention", ["average", "dynamic_conv", "light_conv"])
+@pytest.mark.parametrize(
+    ("attention", "order", "beam", "decode_dtype"),
+    pairwise(["average", "dynamic_conv", "light_conv"], [(1, 1), (2, 1), (1, 3)], [1, 4], [None, "int8"]),
+)
 def test_other_self_attentions(
     attention: str,
-    h: int,
-    c: int,
+    order: tuple[int, int],
     beam: int,
     decode_dtype: str | None,
     calls: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both find the same, and in float32 what is found with layers that are called from Python."""
-    task = toy.task(9, num_directions=h, words_per_direction=c)
+    task = toy.task(9, num_directions=order[0], words_per_direction=order[1])
     model = toy.model(task, decoder_self_attention_type=attention, decoder_kernel_size_list=[2, 5])
     sources = toy.random_sources(5, 9, seed=1)
     options: dict[str, Any] = {"beam_size": beam, "max_len_b": 30, "decode_dtype": decode_dtype}
