@@ -85,241 +85,222 @@ def configured(row: str) -> list[str]:
 
 LARGER = "larger/checkpoint_last.pt"
 CMLMC = ("translation_cmlmc", "cmlmc_transformer_tiny")
-MISTAKES: dict[str, tuple[list[Any], str]] = {
+#: Command lines, and what the message must name: the argument and its value, and the way out.
+MISTAKES: dict[str, tuple[list[Any], list[str]]] = {
     "another criterion": (
         training(*CMLMC, "label_smoothed_cross_entropy"),
-        "train: --criterion label_smoothed_cross_entropy: --task translation_cmlmc needs --criterion nat_loss",
+        ["--criterion label_smoothed_cross_entropy", "--criterion nat_loss"],
     ),
     "the default criterion": (
         training(*CMLMC, "cross_entropy"),
-        "train: the model needs --label-smoothing, which this --criterion does not have (CMLMC: --criterion nat_loss)",
+        ["--label-smoothing", "--criterion nat_loss"],
     ),
     "CMLMC under translation": (
         training("translation", CMLMC[1], "nat_loss"),
-        "train: a cmlmc_transformer needs --task translation_cmlmc (fairseq's default is translation)",
+        ["cmlmc_transformer", "--task translation_cmlmc"],
     ),
     "CMLMC decoded under translation": (
         decoding("nat", task="translation"),
-        "generate: a cmlmc_transformer needs --task translation_cmlmc (fairseq's default is translation)",
+        ["cmlmc_transformer", "--task translation_cmlmc"],
     ),
     "sampling": (
         [*decoding("ib"), "--sampling"],
-        "generate: TranslationInterleavedTask does not support --sampling True",
+        ["--sampling True"],
     ),
     "another order in the ensemble": (
         decoding("ib", "ar"),
-        "generate: the models ib/checkpoint_last.pt and ar/checkpoint_last.pt cannot be combined: the checkpoint was "
-        "not trained with --task translation_interleaved; if it is an autoregressive Transformer, give "
-        "--num-directions 1",
+        ["ib/checkpoint_last.pt", "ar/checkpoint_last.pt", "--num-directions 1"],
     ),
     "an autoregressive model in the ensemble": (
         decoding("ar", "nat", task="translation_cmlmc"),
-        "generate: the models ar/checkpoint_last.pt and nat/checkpoint_last.pt cannot be combined: one is "
-        "autoregressive and one is not (an autoregressive one can only be the last of --path, with "
-        "--iter-decode-with-external-reranker)",
+        ["ar/checkpoint_last.pt", "nat/checkpoint_last.pt", "--path", "--iter-decode-with-external-reranker"],
     ),
     "a reranker without its option": (
         decoding("nat", "ar"),
-        "generate: PluginTransformerModel does not write sentences of fixed length; fairseq's --task translation_lev "
-        "is for such models that are not autoregressive; the models nat/checkpoint_last.pt and ar/checkpoint_last.pt "
-        "cannot be combined",
+        ["nat/checkpoint_last.pt", "ar/checkpoint_last.pt", "cannot be combined"],
     ),
     "no dictionary": (
         decoding("ib", data="half"),
-        "generate: half/dict.de.txt does not exist (fairseq-preprocess writes it)",
+        ["half/dict.de.txt does not exist", "fairseq-preprocess"],
     ),
     "no such subset": (
         [*decoding("ib"), "--gen-subset", "tset"],
-        "generate: Dataset not found: tset (data)",
+        ["tset", "data"],
     ),
     "no checkpoint": (
         decoding("nothing", task="translation"),
-        "generate: Model file not found: nothing/checkpoint_last.pt",
+        ["nothing/checkpoint_last.pt"],
     ),
-    "no --path": (["generate", "data"], "generate: --path required for generation!"),
+    "no --path": (["generate", "data"], ["--path"]),
     "nbest": (
         [*decoding("ar"), "--nbest", 6, "--beam", 2],
-        "generate: --nbest 6 is more than --beam 2 finds: raise --beam, or lower --nbest",
+        ["--nbest 6", "--beam 2"],
     ),
-    "no hypotheses": ([*decoding("ar"), "--nbest", 0], "generate: --nbest 0 must be at least 1"),
+    "no hypotheses": ([*decoding("ar"), "--nbest", 0], ["--nbest 0", "at least 1"]),
     "no batch for a process": (
         [*decoding("ar"), "--distributed-world-size", 2, "--distributed-rank", 1],
-        "generate: --distributed-world-size 2: there are fewer batches, and none for this --distributed-rank; give "
-        "fewer, or a smaller --batch-size",
+        ["--distributed-world-size 2", "--batch-size"],
     ),
-    "lenpen": ([*decoding("ib"), "--lenpen", -100], "generate: --lenpen -100.0 must be between -10 and 10"),
+    "lenpen": ([*decoding("ib"), "--lenpen", -100], ["--lenpen -100.0", "-10", "10"]),
     "heads": (
         [*training(*MODELS["nat"]), "--decoder-attention-heads", 3],
-        "train: embed_dim must be divisible by num_heads",
+        ["heads"],
     ),
     "another optimizer": (
         [*training(*MODELS["ar"]), "--optimizer", "sgd", "--restore-file", "ar/checkpoint_last.pt"],
-        "train: Optimizer does not match; please reset the optimizer (--reset-optimizer). FairseqAdam vs SGD",
+        ["--reset-optimizer"],
     ),
     "a metric that there is not": (
         [*training(*MODELS["ar"]), "--best-checkpoint-metric", "accuracy"],
-        "train: --best-checkpoint-metric accuracy is none of what validation finds: bsz, loss, nll_loss, num_updates, "
-        "ppl, wpb, wps",
+        ["--best-checkpoint-metric accuracy", "nll_loss"],
     ),
     "an order of batches for each epoch": (
         [*training(*MODELS["ar"]), "--update-ordered-indices-seed"],
-        "train: --update-ordered-indices-seed needs --update-epoch-batch-itr True: otherwise batches are composed once",
+        ["--update-ordered-indices-seed", "--update-epoch-batch-itr True"],
     ),
     "beam of CMLMC": (
         [*decoding("nat"), "--beam", 4],
-        "generate: TranslationCMLMCTask does not support --beam 4 (sentences of how many lengths are tried: "
-        "--iter-decode-with-beam)",
+        ["--beam 4", "--iter-decode-with-beam"],
     ),
     "a model of other dictionaries": (
         ["generate", "data", "--task", "translation_interleaved", "--num-directions", 1, "--cpu", "--path", LARGER],
-        "generate: the checkpoint does not fit: its encoder.embed_tokens.weight has shape [17, 64], that of the model "
-        "[16, 64] (other dictionaries, or other options of the model)",
+        ["encoder.embed_tokens.weight", "[17, 64]", "[16, 64]"],
     ),
     "a draft of other dictionaries": (
         [*decoding("ib"), "--beam", 1, "--draft-path", LARGER],
-        f"generate: --draft-path {LARGER}: its parameters do not fit the dictionaries of data",
+        ["--draft-path larger/checkpoint_last.pt", "data"],
     ),
     "tokens of a batch": (
         [*decoding("ib"), "--max-tokens", 2],
-        "generate: --max-tokens (--max-tokens-valid) is less than the longest sentence has: Sentences lengths should "
-        "not exceed max_tokens=2",
+        ["--max-tokens", "2"],
     ),
     "a long source": (
         [*decoding("ib"), "--max-source-positions", 2],
-        "generate: 3 sentence(s) are too long, the first is sentence 0 with (source, target) lengths (3, 3); "
-        "--max-source-positions and --max-target-positions allow (2, 1024). Raise them, or cut long sources with "
-        "--truncate-source, or leave such sentences out with --skip-invalid-size-inputs-valid-test",
+        ["sentence 0", "--max-source-positions", "--truncate-source", "--skip-invalid-size-inputs-valid-test"],
     ),
     "shards": (
         [*decoding("ib"), "--num-shards", 3, "--shard-id", 1],
-        "generate: --num-shards 3: fairseq's decoding ignores it and --shard-id; --distributed-world-size 3 "
-        "--distributed-rank N is what it obeys",
+        ["--num-shards 3", "--distributed-world-size 3"],
     ),
     "a folder that cannot be named": (
         [*training(*MODELS["ib"]), "--save-dir", "new:1"],
-        "train: --save-dir new:1: choose a name without ':', at which fairseq splits paths",
+        ["--save-dir new:1", "':'"],
     ),
     "no checkpoint to begin with": (
         [*training(*MODELS["ib"]), "--restore-file", "typo.pt", "--save-dir", "new"],
-        "train: --restore-file typo.pt does not exist",
+        ["--restore-file typo.pt", "does not exist"],
     ),
     "another kind of model to begin with": (
         [*training(*MODELS["ib"]), "--restore-file", LARGER, "--reset-optimizer", "--save-dir", "new"],
-        f"train: Cannot load model parameters from checkpoint {LARGER}: the checkpoint does not hold an ibdecoder: it "
-        "has no order of generation (--finetune-from-model takes what fits)",
+        ["larger/checkpoint_last.pt", "--finetune-from-model"],
     ),
     "no --task": (
         ["validate", "data", "--path", "ib/checkpoint_last.pt", "--cpu"],
-        "validate: --task NAME is needed: that of the training (all options: amlp-fairseq validate --help)",
+        ["--task NAME", "validate --help"],
     ),
     "override": (
         [*decoding("ib"), "--model-overrides", "{'decoder_layer': 3}"],
-        "generate: --model-overrides: no model or task has 'decoder_layer'; did you mean decoder_layers?",
+        ["--model-overrides", "'decoder_layer'", "decoder_layers?"],
     ),
     "overrides that are no dictionary": (
         [*decoding("ib"), "--model-overrides", "{decoder_layers: 3"],
-        "generate: --model-overrides '{decoder_layers: 3' is no dictionary, as in \"{'dropout': 0.0}\"",
+        ["--model-overrides '{decoder_layers: 3'"],
     ),
     "flag": (
         [*decoding("ib"), "--lenpne", 0.6],
-        "generate: --lenpne is unknown; did you mean --lenpen? (all options: amlp-fairseq generate --help)",
+        ["--lenpne", "--lenpen?", "generate --help"],
     ),
     "flag of the model": (
         [*training(*MODELS["ib"]), "--decoder-layrs", 3],
-        "train: --decoder-layrs is unknown; did you mean --decoder-layers? (all options: amlp-fairseq train --help)",
+        ["--decoder-layrs", "--decoder-layers?", "train --help"],
     ),
     "flag of another task": (
         [*training(*MODELS["ar"]), "--num-directions", 2],
-        "train: --num-directions is an option of --task translation_interleaved only (all options: amlp-fairseq train "
-        "--help)",
+        ["--num-directions", "--task translation_interleaved", "train --help"],
     ),
     "task": (
         ["generate", "data", "--task", "translation_interleavd"],
-        "generate: --task 'translation_interleavd' is unknown; did you mean translation_interleaved? (all options: "
-        "amlp-fairseq generate --help)",
+        ["--task 'translation_interleavd'", "translation_interleaved?", "generate --help"],
     ),
     "architecture": (
         ["train", "data", "--arch", "ibdecodr"],
-        "train: --arch 'ibdecodr' is unknown; did you mean ibdecoder? (all options: amlp-fairseq train --help)",
+        ["--arch 'ibdecodr'", "ibdecoder?", "train --help"],
     ),
     "Latin-1": (
         preprocessing("latin"),
-        "preprocess: latin.en, line 2: this is not UTF-8; if it is Latin-1: iconv -f latin1 -t utf8 latin.en",
+        ["latin.en, line 2", "iconv -f latin1 -t utf8 latin.en"],
     ),
     "byte-order mark": (
         preprocessing("bom"),
-        "preprocess: bom.en begins with a byte-order mark; without it: sed -i '1s/^\\xEF\\xBB\\xBF//' bom.en",
+        ["bom.en", r"sed -i '1s/^\xEF\xBB\xBF//' bom.en"],
     ),
     "uneven sides": (
         preprocessing("uneven"),
-        "preprocess: --trainpref: the numbers of lines differ: uneven.en has 2, uneven.de has 1; line n translates "
-        "line n",
+        ["--trainpref", "uneven.en has 2", "uneven.de has 1"],
     ),
     "carriage returns": (
         preprocessing("returns"),
-        "preprocess: returns.en, line 1 has a carriage return inside, where fairseq ends it: sed -i 's/\\r/ /g' "
-        "returns.en",
+        ["returns.en, line 1", r"sed -i 's/\r/ /g' returns.en"],
     ),
     "a file in place of a folder": (
         [*configured("ibdecoder")[:-1], "--save-dir", "latin.en"],
-        "train: latin.en exists: give another folder",
+        ["latin.en exists", "another folder"],
     ),
     "data that are there": (
         ["preprocess", "-s", "en", "-t", "de", "--trainpref", "raw/train", "--destdir", "other"],
-        "preprocess: other/dict.en.txt exists: give another folder, or take this one's (fairseq-preprocess --srcdict, "
-        "--tgtdict)",
+        ["other/dict.en.txt exists", "--srcdict", "--tgtdict"],
     ),
     "half a description": (
         ["train", "begun", "--row", "ibdecoder", "--scale", "embedded", "--print"],
-        "train: begun/text.json is damaged: Expecting property name enclosed in double quotes: line 2 column 1 (char "
-        "14)",
+        ["begun/text.json is damaged"],
     ),
     "no recipe in its file": (
         ["evaluate", "empty", "half", "--cpu"],
-        "evaluate: empty/recipe.yaml is damaged: TypeError: 'NoneType' object is not subscriptable",
+        ["empty/recipe.yaml is damaged"],
     ),
     "half a recipe": (
         ["evaluate", "cut", "half", "--cpu"],
-        "evaluate: cut/recipe.yaml is damaged: ParserError: while parsing a flow node expected the node content, but "
-        "found '<stream end>' in \"<unicode string>\", line 1, column 7: row: [ ^",
+        ["cut/recipe.yaml is damaged"],
     ),
     "name of a section, .yml": (
         configured("name.yml"),
-        "train: name.yml: 'trian' is unknown; did you mean 'train'? (line 2)",
+        ["name.yml", "'trian'", "'train'?", "line 2"],
     ),
     "YAML": (
         configured("syntax.yaml"),
-        "train: syntax.yaml: expected ',' or '}', but got ':' (YAML, line 3, column 5)",
+        ["syntax.yaml", "line 3"],
     ),
-    "base": (configured("itself.yaml"), "train: itself.yaml: its base is itself, through itself"),
+    "base": (configured("itself.yaml"), ["itself.yaml", "itself"]),
     "section": (
         configured("text.yaml"),
-        "train: text.yaml: train must have keys and values, like {key: value}, not 'lr 1' (line 2)",
+        ["text.yaml", "train", "'lr 1'", "line 2"],
     ),
     "flag in YAML": (
         configured("flag.yaml"),
-        "train: flag.yaml: train: 'max-updaet' is unknown; did you mean 'max-update'? (line 4)",
+        ["flag.yaml", "'max-updaet'", "'max-update'?", "line 4"],
     ),
     "flag behind a row": (
         [*configured("../data.yaml"), "--save-dri", "checkpoints"],
-        "train: --save-dri is unknown; did you mean --save-dir? (all options: amlp-fairseq train --help)",
+        ["--save-dri", "--save-dir?", "train --help"],
     ),
     "BLEU without decoding": (
         [*training(*MODELS["ar"]), "--best-checkpoint-metric", "bleu"],
-        "train: --best-checkpoint-metric bleu needs --eval-bleu, which decodes the validation set",
+        ["--best-checkpoint-metric bleu", "--eval-bleu"],
     ),
     "name of a section": (
         configured("name.yaml"),
-        "train: name.yaml: 'trian' is unknown; did you mean 'train'? (line 2)",
+        ["name.yaml", "'trian'", "'train'?", "line 2"],
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line(mistake: str, folder: Path, tmp_path: Path) -> None:
-    words, expected = MISTAKES[mistake]
+    words, named = MISTAKES[mistake]
     printed = commands.run(CLI, *words, cwd=folder, check=False)
-    assert printed.splitlines()[-1] == f"amlp-fairseq {expected}"
+    last = printed.splitlines()[-1]
+    assert last.startswith(f"amlp-fairseq {words[0]}: ")
+    assert [each for each in named if each not in last] == [], last
     assert "Traceback" not in printed
     assert not list(folder.glob("data-*/*.bin"))
 

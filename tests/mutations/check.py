@@ -55,14 +55,16 @@ class FirstFailure:
             self.name = report.nodeid
 
 
-def run(arguments: list[str], copy: Path) -> tuple[int, str]:
-    """Run pytest in a fork: its status, and the first test that failed."""
+def run(arguments: list[str], copy: Path, cache: Path | None = None) -> tuple[int, str]:
+    """Run pytest in a fork: its status, and the first test that failed. Libraries are compiled into a cache."""
     source, sink = os.pipe()
     child = os.fork()
     if child == 0:
         os.chdir(copy)
         sys.path.insert(0, str(copy))
-        os.environ |= {"PYTHONPATH": str(copy), "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(copy / "cache"))}
+        os.environ["PYTHONPATH"] = str(copy)
+        if cache is not None:
+            os.environ["XDG_CACHE_HOME"] = str(cache)
         os.dup2(os.open(copy / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)
         first = FirstFailure()
@@ -110,7 +112,8 @@ def main() -> int:
             )
             text = path.read_text(encoding="utf-8")
             path.write_text(text.replace(fault["before"], fault["after"]), encoding="utf-8")
-            status, name = run(tests, copy)
+            cache = copy / "cache" if path.suffix == ".h" else None  # faulty libraries do not stay
+            status, name = run(tests, copy, cache)
             path.write_text(text, encoding="utf-8")
             if status > 1:
                 sys.exit(f"{fault['fault']}: pytest ended with {status}\n{(copy / 'log').read_text()[-2000:]}")

@@ -167,7 +167,7 @@ def test_damaged_folders(model: Path, tmp_path: Path) -> None:
     text = (model / "config.json").read_text(encoding="utf-8")
     config, weights = json.loads(text), (model / "model.safetensors").read_bytes()
     for name, content, message in (
-        ("config.json", text[:100].encode(), "config.json is damaged: JSONDecodeError"),
+        ("config.json", text[:100].encode(), "config.json is damaged"),
         ("config.json", json.dumps(config | {"format": 2}).encode(), "config.json has format 2; this version"),
         ("config.json", b'{"format": 1}', "config.json is damaged: it has no languages"),
         ("model.safetensors", weights[:-1], "model.safetensors is damaged: "),

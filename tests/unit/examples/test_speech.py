@@ -119,7 +119,7 @@ def test_an_alignment_by_hand(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("Begin,End\n0,1\n", "needs the columns Begin, End, Label and Type"),
-        (ALIGNMENT.replace("0.5,1.0", "0.5,?"), "with times in seconds: could not convert"),
+        (ALIGNMENT.replace("0.5,1.0", "0.5,?"), "with times in seconds"),
         (ALIGNMENT.replace("1.0,1.2", "0.8,1.2"), "'AY' from 0.8 to 1.2 does not follow what ends at 1"),
         (ALIGNMENT.replace("1.0,1.2", "1.0,nan"), "'AY' from 1.0 to nan does not follow what ends at 1"),
         (ALIGNMENT.replace("1.0,1.2", "1.0,inf"), "'AY' from 1.0 to inf does not follow what ends at 1"),
