@@ -6,7 +6,10 @@ import pytest
 import torch
 from pairwise import pairwise
 
-from amlp_fairseq.ops.top_k import BLOCK, top_k
+from amlp_fairseq.ops.top_k import BLOCK, SMALL, top_k
+
+#: Of 40 blocks and more, enough to be looked at by blocks.
+ROWS = SMALL // (40 * BLOCK) + 1
 
 
 @pytest.mark.parametrize(
@@ -23,13 +26,13 @@ def test_it_is_topk(shape: tuple[int, ...], size: int, k: int) -> None:
 
 
 def test_the_last_entries_are_found() -> None:
-    table = torch.zeros(1, 40 * BLOCK + 7)
-    table[0, -3:] = torch.tensor([2.0, 4.0, 3.0])
-    assert top_k(table, 3)[1].tolist() == [[40 * BLOCK + 5, 40 * BLOCK + 6, 40 * BLOCK + 4]]
+    table = torch.zeros(ROWS, 40 * BLOCK + 7)
+    table[:, -3:] = torch.tensor([2.0, 4.0, 3.0])
+    assert top_k(table, 3)[1].tolist() == ROWS * [[40 * BLOCK + 5, 40 * BLOCK + 6, 40 * BLOCK + 4]]
 
 
 def test_equal_and_infinite_entries() -> None:
-    table = torch.full((2, 40 * BLOCK), -torch.inf)
+    table = torch.full((ROWS, 40 * BLOCK), -torch.inf)
     table[0, 100:103] = 1.0
     values, places = top_k(table, 5)
     assert values[0].tolist() == [1.0, 1.0, 1.0, -torch.inf, -torch.inf]
@@ -39,8 +42,8 @@ def test_equal_and_infinite_entries() -> None:
 
 
 def test_what_is_not_a_number_comes_first() -> None:
-    table = torch.zeros(1, 40 * BLOCK)
-    table[0, 77] = torch.nan
+    table = torch.zeros(ROWS, 40 * BLOCK)
+    table[:, 77] = torch.nan
     values, places = top_k(table, 1)
-    assert values.isnan().item()
-    assert places.item() == 77
+    assert values.isnan().all()
+    assert places.flatten().tolist() == ROWS * [77]
