@@ -8,14 +8,6 @@ import types
 from pathlib import PurePosixPath
 from typing import Any
 
-from fairseq import file_utils
-
-
-def install() -> None:
-    """Let fairseq refuse an archive that leaves its folder: it unpacks whatever path a file has, and then moves what it
-    takes for the top folder, which may be one of the user's."""
-    vars(file_utils)["tarfile"] = types.SimpleNamespace(open=open_archive)
-
 
 def open_archive(path: str, mode: str) -> tarfile.TarFile:
     """``tarfile.open`` that unpacks data alone, into the folder that it is told.
@@ -37,3 +29,8 @@ def open_archive(path: str, mode: str) -> tarfile.TarFile:
         raise ValueError(f"{path} is refused: its files are in {top!r}, which is outside the destination")
     archive.extraction_filter = checked
     return archive
+
+
+#: In the place of the module that fairseq unpacks with: it unpacks whatever path a file has, and then moves what it
+#: takes for the top folder, which may be one of the user's.
+TARFILE = types.SimpleNamespace(open=open_archive)

@@ -7,7 +7,6 @@ assertion of a kernel on a GPU.
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from typing import Any
@@ -20,22 +19,16 @@ MMAP = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 TORCHNET = indexed_dataset.IndexedDataset._HDR_MAGIC
 
 
-def install() -> None:
+def make_checked_dataset(
+    make_dataset: Any, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
+) -> Any:
     """Look at the files before fairseq opens them."""
-    make_dataset = indexed_dataset.make_dataset
-
-    @functools.wraps(make_dataset)
-    def make_checked_dataset(
-        path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
-    ) -> Any:
-        if impl in ("mmap", "cached", "lazy") and indexed_dataset.IndexedDataset.exists(path):
-            dtype = check(path)
-            if dictionary is not None and dtype is not None:
-                # The older formats count from one.
-                check_words(path, dtype, dictionary, first=int(impl != "mmap" and fix_lua_indexing))
-        return make_dataset(path, impl, fix_lua_indexing, dictionary)
-
-    indexed_dataset.make_dataset = make_checked_dataset
+    if impl in ("mmap", "cached", "lazy") and indexed_dataset.IndexedDataset.exists(path):
+        dtype = check(path)
+        if dictionary is not None and dtype is not None:
+            # The older formats count from one.
+            check_words(path, dtype, dictionary, first=int(impl != "mmap" and fix_lua_indexing))
+    return make_dataset(path, impl, fix_lua_indexing, dictionary)
 
 
 def check(path: str) -> np.dtype[Any] | None:

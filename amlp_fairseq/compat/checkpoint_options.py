@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
 from omegaconf import DictConfig, open_dict
 
@@ -20,26 +18,20 @@ from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
 SIZES = {"_dim": 0, "_layers": 0, "_heads": 0, "_positions": 1 << 20}
 
 
-def install() -> None:
-    """Let ``checkpoint_utils.load_checkpoint_to_cpu`` refuse options that the plugin's model would ignore, and sizes
-    that its tensors cannot have and that would take all memory."""
-    load = checkpoint_utils.load_checkpoint_to_cpu
-
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        state = load(path, *args, **kwargs)
-        model = (state.get("cfg") or {}).get("model")
-        overrides = args[0] if args else kwargs.get("arg_overrides")
-        _add_overrides(model, MODEL_DATACLASS_REGISTRY.get(_model_name(model)), overrides)
-        task = (state.get("cfg") or {}).get("task")
-        _add_overrides(task, TASK_DATACLASS_REGISTRY.get(getattr(task, "_name", None)), overrides)
-        _refuse_impossible_sizes(path, state.get("model"), state.get("args") or model)
-        config = MODEL_DATACLASS_REGISTRY.get(_model_name(model), object)
-        if hasattr(config, "refuse_unsupported"):
-            config.refuse_unsupported(state.get("args") or model)  # old checkpoints have all of them in ``args`` alone
-        return state
-
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+def check_options(load: Any, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Refuse options that the plugin's model would ignore, and sizes that its tensors cannot have and that would take
+    all memory."""
+    state = load(path, *args, **kwargs)
+    model = (state.get("cfg") or {}).get("model")
+    overrides = args[0] if args else kwargs.get("arg_overrides")
+    _add_overrides(model, MODEL_DATACLASS_REGISTRY.get(_model_name(model)), overrides)
+    task = (state.get("cfg") or {}).get("task")
+    _add_overrides(task, TASK_DATACLASS_REGISTRY.get(getattr(task, "_name", None)), overrides)
+    _refuse_impossible_sizes(path, state.get("model"), state.get("args") or model)
+    config = MODEL_DATACLASS_REGISTRY.get(_model_name(model), object)
+    if hasattr(config, "refuse_unsupported"):
+        config.refuse_unsupported(state.get("args") or model)  # old checkpoints have all of them in ``args`` alone
+    return state
 
 
 def _model_name(model: Any) -> str | None:

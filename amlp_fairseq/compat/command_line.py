@@ -21,7 +21,6 @@ from fairseq import options
 from fairseq.logging import progress_bar
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
-from fairseq.trainer import Trainer
 
 from amlp_fairseq.common import parallel_text
 from amlp_fairseq.common.arguments import Parser, nearest
@@ -38,12 +37,9 @@ from amlp_fairseq.compat.registration import is_ours
 PROGRAMS = ("train", "generate", "interactive", "validate", "eval-lm", "preprocess")
 
 
-def install() -> None:
-    """Let fairseq's parsers and commands name mistakes, and its programs end without a traceback because of them."""
-    for name in ("get_parser", "parse_args_and_arch"):
-        setattr(options, name, _with_nearest_names(getattr(options, name)))
+def name_mistakes() -> None:
+    """Let fairseq's commands look at their options, and its programs end without a traceback because of mistakes."""
     _check_commands()
-    Trainer.__init__ = _with_checks(Trainer.__init__)
     program = Path(sys.argv[0]).name
     if program in [f"fairseq-{name}" for name in PROGRAMS]:
         sys.excepthook = functools.partial(_end, program, sys.excepthook)
@@ -158,35 +154,30 @@ def _fields(config: Any) -> Any:
     return getattr(config, "__dataclass_fields__", {})
 
 
-def _with_nearest_names(function: Any) -> Any:
-    """A function that takes or returns a parser, which becomes a :class:`FairseqParser`."""
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        for parser in args[:1]:
-            _convert(parser)
-        try:
-            result = function(*args, **kwargs)
-        except RuntimeError as error:
-            if error.args:
-                raise
-            args[0].error("--arch NAME is needed, or --row and --scale of amlp-fairseq train")  # fairseq says nothing
-        except KeyError as error:
-            if error.args != (None,):
-                raise
-            args[0].error("--task NAME is needed: that of the training")
-        if hasattr(result, "best_checkpoint_metric"):  # options of a training
-            check_training(
-                result.best_checkpoint_metric,
-                None if result.disable_validation else result.task,
-                getattr(result, "eval_bleu", None),
-                result.tensorboard_logdir,
-            )
-        _convert(result)
-        _check_commands()
-        return result
-
-    return wrapped
+def with_nearest_names(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let a parser that a function takes or returns become a :class:`FairseqParser`."""
+    for parser in args[:1]:
+        _convert(parser)
+    try:
+        result = function(*args, **kwargs)
+    except RuntimeError as error:
+        if error.args:
+            raise
+        args[0].error("--arch NAME is needed, or --row and --scale of amlp-fairseq train")  # fairseq says nothing
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        args[0].error("--task NAME is needed: that of the training")
+    if hasattr(result, "best_checkpoint_metric"):  # options of a training
+        check_training(
+            result.best_checkpoint_metric,
+            None if result.disable_validation else result.task,
+            getattr(result, "eval_bleu", None),
+            result.tensorboard_logdir,
+        )
+    _convert(result)
+    _check_commands()
+    return result
 
 
 def _convert(parser: Any) -> None:
@@ -194,18 +185,13 @@ def _convert(parser: Any) -> None:
         parser.__class__ = FairseqParser
 
 
-def _with_checks(begin: Any) -> Any:
-    """``Trainer.__init__``, which looks at the options of trainings that had no command line: fairseq-hydra-train."""
-
-    @functools.wraps(begin)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, *args, **kwargs)
-        cfg = self.cfg
-        task = None if cfg.dataset.disable_validation else cfg.task._name
-        eval_bleu = getattr(cfg.task, "eval_bleu", None)
-        check_training(cfg.checkpoint.best_checkpoint_metric, task, eval_bleu, cfg.common.tensorboard_logdir)
-
-    return wrapped
+def check_trainer(begin: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Look at the options of trainings that had no command line: fairseq-hydra-train."""
+    begin(self, *args, **kwargs)
+    cfg = self.cfg
+    task = None if cfg.dataset.disable_validation else cfg.task._name
+    eval_bleu = getattr(cfg.task, "eval_bleu", None)
+    check_training(cfg.checkpoint.best_checkpoint_metric, task, eval_bleu, cfg.common.tensorboard_logdir)
 
 
 def check_training(metric: str, task: str | None, eval_bleu: bool | None, tensorboard: str | None) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils, trainer
-from fairseq.distributed import utils as distributed_utils
 from fairseq.nan_detector import NanDetector
 from torch.multiprocessing import ProcessRaisedException
 
@@ -29,44 +26,36 @@ def diverged(folder: Path) -> int | None:
     return int(json.loads(path.read_text(encoding="utf-8"))["updates"]) if path.is_file() else None
 
 
-def install() -> None:
-    """Let a training that diverges leave a mark in its folder and end with :class:`Diverged`, also where fairseq has
-    started a process for each GPU; and let fairseq find where, which fails in torch with any encoder of its own."""
-    step, load, call_main = trainer.Trainer.train_step, checkpoint_utils.load_checkpoint, distributed_utils.call_main
+def mark(step: Any, self: Any, samples: Any, raise_oom: bool = False) -> Any:
+    """Leave a mark in the folder of a training that diverges, and raise :class:`Diverged`."""
+    try:
+        return step(self, samples, raise_oom)
+    except FloatingPointError as error:
+        folder, updates = Path(self.cfg.checkpoint.save_dir), self.get_num_updates()
+        text = " ".join(str(error).split())
+        if not self.cfg.checkpoint.no_save:
+            part = folder / f"{MARK}.{self.cfg.distributed_training.distributed_rank}"
+            part.write_text(json.dumps({"updates": updates, "error": text}), encoding="utf-8")
+            part.replace(folder / MARK)
+        raise Diverged(f"--save-dir {folder}: the training has diverged after {updates} updates: {text}") from error
 
-    @functools.wraps(step)
-    def train_step(self: Any, samples: Any, raise_oom: bool = False) -> Any:
-        try:
-            return step(self, samples, raise_oom)
-        except FloatingPointError as error:
-            folder, updates = Path(self.cfg.checkpoint.save_dir), self.get_num_updates()
-            text = " ".join(str(error).split())
-            if not self.cfg.checkpoint.no_save:
-                part = folder / f"{MARK}.{self.cfg.distributed_training.distributed_rank}"
-                part.write_text(json.dumps({"updates": updates, "error": text}), encoding="utf-8")
-                part.replace(folder / MARK)
-            raise Diverged(f"--save-dir {folder}: the training has diverged after {updates} updates: {text}") from error
 
-    @functools.wraps(load)
-    def load_checkpoint(cfg: Any, *args: Any, **kwargs: Any) -> Any:
-        loaded = load(cfg, *args, **kwargs)
-        if cfg.save_dir is not None:
-            Path(cfg.save_dir, MARK).unlink(missing_ok=True)  # the training is tried again
-        return loaded
+def remove_mark(load: Any, cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    """Remove the mark where a training is tried again."""
+    loaded = load(cfg, *args, **kwargs)
+    if cfg.save_dir is not None:
+        Path(cfg.save_dir, MARK).unlink(missing_ok=True)  # the training is tried again
+    return loaded
 
-    @functools.wraps(call_main)
-    def call(cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
-        try:
-            return call_main(cfg, main, **kwargs)
-        except ProcessRaisedException as error:
-            if (text := told_by(error)) is None:
-                raise
-            raise Diverged(text) from None
 
-    trainer.Trainer.train_step = train_step
-    trainer.NanDetector = Detector
-    checkpoint_utils.load_checkpoint = load_checkpoint
-    distributed_utils.call_main = call
+def name_of_process(call_main: Any, cfg: Any, main: Callable[..., Any], **kwargs: Any) -> Any:
+    """Raise :class:`Diverged` also where fairseq has started a process for each GPU."""
+    try:
+        return call_main(cfg, main, **kwargs)
+    except ProcessRaisedException as error:
+        if (text := told_by(error)) is None:
+            raise
+        raise Diverged(text) from None
 
 
 def told_by(error: ProcessRaisedException) -> str | None:

@@ -13,7 +13,6 @@ from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
-from fairseq.trainer import Trainer
 
 from amlp_fairseq.compat import whole_lines
 from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
@@ -116,17 +115,11 @@ def with_steps(sentences: list[list[dict[str, Any]]]) -> list[list[dict[str, Any
     return sentences
 
 
-def install() -> None:
-    """Let ``Trainer.load_checkpoint`` compare the dictionaries of guarded tasks."""
-    load = Trainer.load_checkpoint
-
-    @functools.wraps(load)
-    def load_checkpoint(self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self.task, GuardedTranslationTask) and PathManager.exists(filename):
-            self.task.check_dictionaries(checkpoint_utils.load_checkpoint_to_cpu(filename).get("task_state", {}))
-        return load(self, filename, *args, **kwargs)
-
-    Trainer.load_checkpoint = load_checkpoint
+def compare_dictionaries(load: Any, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+    """Compare the dictionaries of guarded tasks with those of the checkpoint."""
+    if isinstance(self.task, GuardedTranslationTask) and PathManager.exists(filename):
+        self.task.check_dictionaries(checkpoint_utils.load_checkpoint_to_cpu(filename).get("task_state", {}))
+    return load(self, filename, *args, **kwargs)
 
 
 def is_guarded(trainer: Any) -> bool:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
-
-from fairseq import checkpoint_utils
 
 from amlp_fairseq.compat.guarded_tasks import is_guarded
 
 
-def install() -> None:
+def save_within_epoch(save: Any, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
     """Let guarded trainings without epochs' checkpoints save that of an interval wherever it ends. In fairseq an epoch
     of as many updates as the interval, or a fraction of it, leaves none."""
-    save = checkpoint_utils.save_checkpoint
-
-    @functools.wraps(save)
-    def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
-        if getattr(cfg, "no_epoch_checkpoints", False) and is_guarded(trainer):
-            epoch_itr = WithinEpoch(epoch_itr)
-        return save(cfg, trainer, epoch_itr, val_loss)
-
-    checkpoint_utils.save_checkpoint = save_checkpoint
+    if getattr(cfg, "no_epoch_checkpoints", False) and is_guarded(trainer):
+        epoch_itr = WithinEpoch(epoch_itr)
+    return save(cfg, trainer, epoch_itr, val_loss)
 
 
 class WithinEpoch:

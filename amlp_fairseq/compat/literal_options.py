@@ -2,7 +2,7 @@
 
 fairseq passes texts of the configuration to ``eval()`` when it builds models (``--adaptive-softmax-cutoff``, the layers
 of ``fconv``, the convolutions of ``wav2vec2``), optimizers (``--adam-betas``), criteria and data sets: a checkpoint of
-pure data ran what it liked. :func:`install` puts :func:`literal` into those modules under the name ``eval``.
+pure data ran what it liked. ``plugin.py`` puts :func:`literal` into those modules under the name ``eval``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import operator
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 #: All modules of fairseq that call ``eval``; test_literal_options.py looks for others.
@@ -46,11 +47,9 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-def install() -> None:
-    """Let fairseq's modules read literals where they would evaluate; a module's own name hides the builtin."""
-    for name in MODULES:
-        if importlib.util.find_spec(name) is not None:  # another version may not have it
-            vars(importlib.import_module(name))["eval"] = literal
+def modules() -> list[ModuleType]:
+    """Those of :data:`MODULES` that this version has; a module's own name hides the builtin."""
+    return [importlib.import_module(name) for name in MODULES if importlib.util.find_spec(name) is not None]
 
 
 def literal(text: str) -> Any:

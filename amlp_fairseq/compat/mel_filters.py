@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import torch
-from fairseq.data.audio import audio_utils
-from fairseq.models.text_to_speech import vocoder
 from torch import Tensor
 
 from amlp_fairseq.compat.librosa_import import import_librosa
-
-
-def install() -> None:
-    """Mend ``get_mel_filters``, which the vocoder has imported by name."""
-    audio_utils.get_mel_filters = vocoder.get_mel_filters = mel_filters
 
 
 def mel_filters(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> Tensor:

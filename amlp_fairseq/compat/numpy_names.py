@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 
-def install() -> None:
+def restore() -> None:
     """np.float (dynamic_crf_layer), np.int (data_utils), np.compat.long (token_block_dataset, language_pair_dataset),
     np.percentile(interpolation=) (data_utils); each only where it is missing."""
     for name, value in (("float", float), ("int", int), ("compat", types.SimpleNamespace(long=int))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,30 +19,23 @@ def started_by_torchrun(environment: Mapping[str, str]) -> int:
     return int(environment["WORLD_SIZE"]) if all(name in environment for name in TORCHRUN) else 1
 
 
-def install() -> None:
+def check_processes(call_main: Any, cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
     """Two errors in place of trainings that are not what was asked for.
 
     fairseq ignores torchrun unless it sees several GPUs, and every process trains a model of its own; and without GPUs
-    it spawns no process at all and ends with status 0.
-    """
-    call_main = distributed_utils.call_main
-
-    @functools.wraps(call_main)
-    def checked(cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
-        distributed = cfg.distributed_training
-        distributed_utils.infer_init_method(distributed)
-        started, joined = started_by_torchrun(os.environ), distributed.distributed_world_size
-        if started not in (1, joined):
-            raise ValueError(
-                f"WORLD_SIZE {started}: torchrun has started {started} processes, --distributed-world-size is "
-                f"{joined}; amlp-fairseq train gives the flags that join them"
-            )
-        spawns = distributed.distributed_init_method is not None and not distributed.distributed_no_spawn
-        if spawns and not torch.cuda.is_available():
-            raise ValueError(
-                f"--distributed-init-method {distributed.distributed_init_method} would train nothing: fairseq spawns "
-                "a process for each GPU, and there is none; start the processes yourself, with --distributed-no-spawn"
-            )
-        return call_main(cfg, main, **kwargs)
-
-    distributed_utils.call_main = checked
+    it spawns no process at all and ends with status 0."""
+    distributed = cfg.distributed_training
+    distributed_utils.infer_init_method(distributed)
+    started, joined = started_by_torchrun(os.environ), distributed.distributed_world_size
+    if started not in (1, joined):
+        raise ValueError(
+            f"WORLD_SIZE {started}: torchrun has started {started} processes, --distributed-world-size is "
+            f"{joined}; amlp-fairseq train gives the flags that join them"
+        )
+    spawns = distributed.distributed_init_method is not None and not distributed.distributed_no_spawn
+    if spawns and not torch.cuda.is_available():
+        raise ValueError(
+            f"--distributed-init-method {distributed.distributed_init_method} would train nothing: fairseq spawns "
+            "a process for each GPU, and there is none; start the processes yourself, with --distributed-no-spawn"
+        )
+    return call_main(cfg, main, **kwargs)

@@ -1,18 +1,12 @@
 """``--no-repeat-ngram-size`` in fairseq's own search, where its CUDA extension is not built."""
 
-from fairseq import sequence_generator
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor, nn
 
 
-def install() -> None:
-    """What a hypothesis ends with are its last words: stock looks at the end of a buffer, which is padding until the
-    longest output is written, so that nothing is blocked."""
-    sequence_generator.NGramRepeatBlock = RepeatedNgrams
-
-
 class RepeatedNgrams(nn.Module):
-    """Stock's module, which it gives what is written. TorchScript can compile it, as that of a generator."""
+    """Stock's module, which it gives what is written: stock looks at the end of a buffer, which is padding until the
+    longest output is written, so that nothing is blocked. TorchScript can compile it, as that of a generator."""
 
     def __init__(self, no_repeat_ngram_size: int, use_extension: bool = True) -> None:
         super().__init__()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from fairseq.optim.fp16_optimizer import FP16Optimizer
-from fairseq.trainer import Trainer
 from torch import Tensor
 
 from amlp_fairseq.compat.guarded_tasks import is_guarded
@@ -20,45 +18,39 @@ PARAMETERS, LOSS_SCALE = "float32_parameters", "loss_scaler"
 PATIENCE = "early_stopping"
 
 
-def install() -> None:
-    """Keep all of it in the checkpoints of guarded trainings, see :func:`is_guarded`, and take it from there. A
-    checkpoint of fairseq has the parameters of the model alone, rounded to 16 bits."""
-    state_dict, load = Trainer.state_dict, Trainer.load_checkpoint
-    load_optimizer = FP16Optimizer.load_state_dict
-
-    @functools.wraps(state_dict)
-    def state_dict_with_all(self: Any) -> dict[str, Any]:
-        state: dict[str, Any] = state_dict(self)
-        if not is_guarded(self):
-            return state
-        if self.cfg.checkpoint.patience > 0:
-            state["extra_state"][PATIENCE] = {**patience_state()}
-        optimizer = self.optimizer
-        if "last_optimizer_state" in state and type(optimizer) is FP16Optimizer and not self.is_fsdp:
-            more: dict[str, Any] = {PARAMETERS: [parameter.data for parameter in _parameters(optimizer)]}
-            if optimizer.scaler is not None:
-                more[LOSS_SCALE] = {name: value for name, value in vars(optimizer.scaler).items() if name[0] == "_"}
-            state["last_optimizer_state"] = state["last_optimizer_state"] | more
+def with_all_state(state_dict: Any, self: Any) -> dict[str, Any]:
+    """Keep all state in the checkpoints of guarded trainings, see :func:`is_guarded`. A checkpoint of fairseq has the
+    parameters of the model alone, rounded to 16 bits."""
+    state: dict[str, Any] = state_dict(self)
+    if not is_guarded(self):
         return state
+    if self.cfg.checkpoint.patience > 0:
+        state["extra_state"][PATIENCE] = {**patience_state()}
+    optimizer = self.optimizer
+    if "last_optimizer_state" in state and type(optimizer) is FP16Optimizer and not self.is_fsdp:
+        more: dict[str, Any] = {PARAMETERS: [parameter.data for parameter in _parameters(optimizer)]}
+        if optimizer.scaler is not None:
+            more[LOSS_SCALE] = {name: value for name, value in vars(optimizer.scaler).items() if name[0] == "_"}
+        state["last_optimizer_state"] = state["last_optimizer_state"] | more
+    return state
 
-    @functools.wraps(load)
-    def load_checkpoint(self: Any, filename: str, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
-        extra_state = load(self, filename, *args, reset_meters=reset_meters, **kwargs)
-        waited = None if reset_meters else (extra_state or {}).get(PATIENCE)
-        if waited:
-            patience_state().update(waited)
-        return extra_state
 
-    @functools.wraps(load_optimizer)
-    def load_state_dict(self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
-        load_optimizer(self, state, optimizer_overrides)
-        if PARAMETERS in state:
-            _restore(_parameters(self), state[PARAMETERS], self.fp16_params[0].dtype)
-        if LOSS_SCALE in state and self.scaler is not None:
-            vars(self.scaler).update(state[LOSS_SCALE])
+def restore_patience(load: Any, self: Any, filename: str, *args: Any, reset_meters: bool = False, **kwargs: Any) -> Any:
+    """Take from a checkpoint how long ``--patience`` has waited."""
+    extra_state = load(self, filename, *args, reset_meters=reset_meters, **kwargs)
+    waited = None if reset_meters else (extra_state or {}).get(PATIENCE)
+    if waited:
+        patience_state().update(waited)
+    return extra_state
 
-    Trainer.state_dict, Trainer.load_checkpoint = state_dict_with_all, load_checkpoint
-    FP16Optimizer.load_state_dict = load_state_dict
+
+def restore_optimizer(load_optimizer: Any, self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
+    """Take parameters and the loss scale from a checkpoint."""
+    load_optimizer(self, state, optimizer_overrides)
+    if PARAMETERS in state:
+        _restore(_parameters(self), state[PARAMETERS], self.fp16_params[0].dtype)
+    if LOSS_SCALE in state and self.scaler is not None:
+        vars(self.scaler).update(state[LOSS_SCALE])
 
 
 def patience_state() -> dict[str, Any]:

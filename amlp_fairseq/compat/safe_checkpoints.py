@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import functools
 import os
 import pickle
 import re
@@ -23,7 +22,6 @@ from typing import Any
 import numpy as np
 import omegaconf
 import torch
-from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from numpy._core import multiarray
 
@@ -55,17 +53,15 @@ BROADCAST_TYPES: list[Any] = [
 ]
 
 
-def install() -> None:
-    """Allow-list fairseq's types and let ``checkpoint_utils.load_checkpoint_to_cpu`` name the file it refuses."""
+def allow_types() -> None:
+    """Let torch load fairseq's checkpoints."""
     torch.serialization.add_safe_globals(CHECKPOINT_TYPES + BROADCAST_TYPES)
-    load = checkpoint_utils.load_checkpoint_to_cpu
 
-    @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        with refusals_name(path):
-            return load(path, *args, **kwargs)
 
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+def name_what_is_refused(load: Any, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Name the file that is refused."""
+    with refusals_name(path):
+        return load(path, *args, **kwargs)
 
 
 @contextlib.contextmanager

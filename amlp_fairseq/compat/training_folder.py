@@ -3,13 +3,11 @@ last checkpoint is damaged."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from filelock import FileLock, Timeout
 
@@ -27,44 +25,38 @@ BUSY = "another training writes its checkpoints there"
 _held: dict[Path, FileLock] = {}
 
 
-def install() -> None:
+def check_folder(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     """Guard the start of a guarded training, see :func:`amlp_fairseq.compat.guarded_tasks.is_guarded`."""
-    load = checkpoint_utils.load_checkpoint
-
-    @functools.wraps(load)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        if not is_guarded(trainer):
-            return load(cfg, trainer, **kwargs)
-        if ":" in cfg.save_dir:
-            raise ValueError(f"--save-dir {cfg.save_dir}: {WITHOUT_COLON}")
-        for option, path in (("--restore-file", cfg.restore_file), ("--continue-once", cfg.continue_once)):
-            if path not in (None, LAST) and not PathManager.exists(path):  # fairseq would begin anew
-                raise ValueError(f"{option} {path} does not exist")
-        data = trainer.cfg.dataset
-        if data.update_ordered_indices_seed and not data.update_epoch_batch_itr:
-            raise ValueError(
-                "--update-ordered-indices-seed needs --update-epoch-batch-itr True: otherwise batches are composed once"
-            )
-        if trainer.is_data_parallel_master and not cfg.no_save:
-            hold(Path(cfg.save_dir) / ".training.lock", f"--save-dir {cfg.save_dir}: {BUSY}")
-        try:
-            loaded = load(cfg, trainer, **kwargs)
-        except ValueError as error:
-            if cfg.restore_file != LAST or "is damaged or no checkpoint" not in str(error):
-                raise
-            whole = newest_whole(Path(cfg.save_dir))
-            way = f"--restore-file {whole} goes on from the newest whole one" if whole else "there is no whole one"
-            raise ValueError(f"{error}; {way}") from error
-        optimization = trainer.cfg.optimization
-        if 0 < optimization.max_update <= trainer.get_num_updates():  # fairseq would make one more
-            logger.info("the training has had its %d updates", trainer.get_num_updates())
-            optimization.max_epoch = -1
-        elif 0 < cfg.patience <= patience_state().get("num_runs", 0):
-            logger.info("the training has stopped early, after %d updates", trainer.get_num_updates())
-            optimization.max_epoch = -1
-        return loaded
-
-    checkpoint_utils.load_checkpoint = load_checkpoint
+    if not is_guarded(trainer):
+        return load(cfg, trainer, **kwargs)
+    if ":" in cfg.save_dir:
+        raise ValueError(f"--save-dir {cfg.save_dir}: {WITHOUT_COLON}")
+    for option, path in (("--restore-file", cfg.restore_file), ("--continue-once", cfg.continue_once)):
+        if path not in (None, LAST) and not PathManager.exists(path):  # fairseq would begin anew
+            raise ValueError(f"{option} {path} does not exist")
+    data = trainer.cfg.dataset
+    if data.update_ordered_indices_seed and not data.update_epoch_batch_itr:
+        raise ValueError(
+            "--update-ordered-indices-seed needs --update-epoch-batch-itr True: otherwise batches are composed once"
+        )
+    if trainer.is_data_parallel_master and not cfg.no_save:
+        hold(Path(cfg.save_dir) / ".training.lock", f"--save-dir {cfg.save_dir}: {BUSY}")
+    try:
+        loaded = load(cfg, trainer, **kwargs)
+    except ValueError as error:
+        if cfg.restore_file != LAST or "is damaged or no checkpoint" not in str(error):
+            raise
+        whole = newest_whole(Path(cfg.save_dir))
+        way = f"--restore-file {whole} goes on from the newest whole one" if whole else "there is no whole one"
+        raise ValueError(f"{error}; {way}") from error
+    optimization = trainer.cfg.optimization
+    if 0 < optimization.max_update <= trainer.get_num_updates():  # fairseq would make one more
+        logger.info("the training has had its %d updates", trainer.get_num_updates())
+        optimization.max_epoch = -1
+    elif 0 < cfg.patience <= patience_state().get("num_runs", 0):
+        logger.info("the training has stopped early, after %d updates", trainer.get_num_updates())
+        optimization.max_epoch = -1
+    return loaded
 
 
 def newest_whole(folder: Path) -> Path | None:

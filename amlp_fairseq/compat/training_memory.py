@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any
 
 import torch
-from fairseq.trainer import Trainer
 
 from amlp_fairseq.common.host_memory import (
     KEPT,
@@ -15,7 +13,6 @@ from amlp_fairseq.common.host_memory import (
     FreedPieces,
     has_huge_pages,
     keep_freed_memory,
-    use_huge_pages,
 )
 
 #: Products in bfloat16 that are kept, twice those of a Transformer's update. Nearly every batch of an epoch has a shape
@@ -26,26 +23,20 @@ PRODUCTS = 64
 CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
-def install() -> None:
-    """Bound the memory of fairseq's trainer on CPUs."""
-    use_huge_pages()  # not when a trainer is made: its model has tensors
-    begin, update = Trainer.__init__, Trainer.train_step
+def keep_memory(begin: Any, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    """Keep the memory that a training on a CPU frees, and few compiled products."""
+    self._freed_pieces = None
+    if getattr(cfg, "common", cfg).cpu or not torch.cuda.is_available():
+        for name in CAPACITIES:
+            os.environ.setdefault(name, str(PRODUCTS))
+        keep_freed_memory(KEPT_BY_TRAINING if has_huge_pages() else KEPT)
+        self._freed_pieces = FreedPieces()
+    begin(self, cfg, *args, **kwargs)
 
-    @functools.wraps(begin)
-    def __init__(self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-        self._freed_pieces = None
-        if getattr(cfg, "common", cfg).cpu or not torch.cuda.is_available():
-            for name in CAPACITIES:
-                os.environ.setdefault(name, str(PRODUCTS))
-            keep_freed_memory(KEPT_BY_TRAINING if has_huge_pages() else KEPT)
-            self._freed_pieces = FreedPieces()
-        begin(self, cfg, *args, **kwargs)
 
-    @functools.wraps(update)
-    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = update(self, *args, **kwargs)
-        if self._freed_pieces is not None:
-            self._freed_pieces.after_update()
-        return result
-
-    Trainer.__init__, Trainer.train_step = __init__, train_step
+def return_pieces(update: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Give freed memory back once the process has grown."""
+    result = update(self, *args, **kwargs)
+    if self._freed_pieces is not None:
+        self._freed_pieces.after_update()
+    return result

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from fairseq.file_io import PathManager
 
 
-def install() -> None:
+def copy_whole(copy: Any, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
     """Let a copy take its place when it is whole: killed while it made checkpoint_last.pt a copy of the newest
     checkpoint, fairseq left half of it, from which training could not go on."""
-    copy = PathManager.copy
-
-    @functools.wraps(copy)
-    def copy_whole(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-        if not (overwrite and PathManager.supports_rename(dst_path)):
-            return copy(src_path, dst_path, overwrite)
-        copied = copy(src_path, dst_path + ".tmp", overwrite)
-        PathManager.rename(dst_path + ".tmp", dst_path)
-        return copied
-
-    PathManager.copy = staticmethod(copy_whole)
+    if not (overwrite and PathManager.supports_rename(dst_path)):
+        return copy(src_path, dst_path, overwrite)
+    copied = copy(src_path, dst_path + ".tmp", overwrite)
+    PathManager.rename(dst_path + ".tmp", dst_path)
+    return copied

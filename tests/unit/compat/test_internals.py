@@ -31,7 +31,7 @@ def test_only_compat_imports_what_is_not_public() -> None:
     private = {
         f"{path.relative_to(PACKAGE)}: {module}.{name}"
         for path in PACKAGE.rglob("*.py")
-        if "compat" not in path.parts
+        if "compat" not in path.parts and path.name != "plugin.py"  # which has the table of what is changed
         for module, name in _imports(path)
         if (module or name) not in PUBLIC or name.endswith("_REGISTRY") or name in internals.__all__
     }

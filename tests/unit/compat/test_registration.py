@@ -93,7 +93,7 @@ def test_user_dir_is_an_installed_copy(corpus: Path, tmp_path: Path, monkeypatch
 
 def test_user_dir_after_import(corpus: Path, tmp_path: Path) -> None:
     """fairseq does not scan a package that is imported already."""
-    program = f"import amlp_fairseq; {TRAIN_AND_TELL}"
+    program = f"import amlp_fairseq.plugin; {TRAIN_AND_TELL}"
     output = commands.fresh(sys.executable, "-c", program, *training(corpus, commands.PLUGIN), cwd=tmp_path).stdout
     assert "has already been imported" in output
     assert imported_from(output) == commands.PLUGIN / "__init__.py"
@@ -101,7 +101,7 @@ def test_user_dir_after_import(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("file", "warned"), [("fairseq.__file__", False), ("'train.py'", True)])
 def test_fairseqs_syntax_is_not_warned_of(file: str, warned: bool) -> None:
-    program = f"import amlp_fairseq, fairseq; compile('1 is 1', {file}, 'exec')"
+    program = f"import amlp_fairseq.plugin, fairseq; compile('1 is 1', {file}, 'exec')"
     assert ("SyntaxWarning" in commands.fresh(sys.executable, "-c", program).stdout) == warned
 
 
@@ -114,7 +114,7 @@ def test_importing_registers_everything_and_does_nothing_else(tmp_path: Path) ->
         "    cuda_calls.append(args)\n"
         "    raise RuntimeError('CUDA')\n"
         "torch.cuda.init = torch.cuda._lazy_init = forbidden\n"
-        "import amlp_fairseq\n"
+        "import amlp_fairseq.plugin\n"
         "from fairseq.models import ARCH_MODEL_REGISTRY\n"
         "from fairseq.tasks import TASK_REGISTRY\n"
         "ours = lambda registry: sorted(n for n, c in registry.items() if c.__module__.startswith('amlp_fairseq.'))\n"
