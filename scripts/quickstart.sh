@@ -3,8 +3,8 @@
 # them, and shows what one gains: fairseq's search, the plugin's, int8, and both of them, with BLEU, decoder calls and
 # milliseconds side by side. Two CPU cores will do; it takes minutes.
 #   usage: bash scripts/quickstart.sh
-# Everything is written to work/quickstart; a run that was stopped goes on there. The settings of scripts/install.sh hold
-# here, too: WHEELS=FOLDER needs no compiler.
+# Everything is written to work/quickstart, what one gains to gains.txt there; a run that was stopped goes on there. The
+# settings of scripts/install.sh hold here, too: WHEELS=FOLDER needs no compiler.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -46,7 +46,7 @@ say 'What one gains'
 run amlp-fairseq compare --model "$models/ar --engine fairseq" --model "$models/ar" \
   --model "$models/ar --decode-dtype int8" --model "$work/models/transformer_student --decode-dtype int8" \
   --model "$work/models/ibdecoder --decode-dtype int8" \
-  --source "$work/raw/test.en" --reference "$work/raw/test.de" --sentences 100
+  --source "$work/raw/test.en" --reference "$work/raw/test.de" --sentences 100 | tee "$work/gains.txt"
 
 cat >&2 << 'end'
 
