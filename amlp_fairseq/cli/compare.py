@@ -36,7 +36,7 @@ from amlp_fairseq.cli.arguments import (
     decoding_flags,
     refuse_details,
 )
-from amlp_fairseq.common.arguments import add_device, command_parser, parse_with_fairseqs, positive
+from amlp_fairseq.common.arguments import add_device, command_parser, parse_with_fairseqs, positive, say_next
 from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.model_folder.format import CONFIG, read_config
@@ -167,6 +167,8 @@ def main() -> None:
         console.print()
     console.print(table)
     console.print(f"[dim]{len(sources)} sentences, one at a time; {bleu.get_signature()}[/dim]", highlight=False)
+    folders = dict.fromkeys(each.folder for each in args.model)
+    say_next("watch", *(word for path in folders for word in ("--model", path)), sources[0])
 
 
 def example(name: str, text: str, models: Sequence[Candidate]) -> Text:

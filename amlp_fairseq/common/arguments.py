@@ -201,9 +201,9 @@ def as_fairseq_has_it(words: Sequence[str]) -> list[str]:
     return [*rest, *fairseqs_device(given.device)]
 
 
-def say_next(*words: object) -> None:
+def say_next(*words: object, program: str = "amlp-fairseq") -> None:
     """Name the command that comes next, on standard error."""
-    print(f"next: amlp-fairseq {shlex.join(map(str, words))}", file=sys.stderr, flush=True)
+    print(f"next: {program} {shlex.join(map(str, words))}", file=sys.stderr, flush=True)
 
 
 def positive(text: str) -> int:

@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 import torch
 from fairseq.data import Dictionary
 
-from amlp_fairseq.common.arguments import command_parser, folder
+from amlp_fairseq.common.arguments import command_parser, folder, say_next
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.compat.internals import data_utils, indexed_dataset
 from amlp_fairseq.training.config import quoted
-from amlp_fairseq.training.data_folder import data_folder, stored_text
+from amlp_fairseq.training.data_folder import data_folder, stored_text, usual_scale
 
 PROGRAM = "eflomal-align"
 PARTS = ("train", "valid")
@@ -104,6 +104,8 @@ def main() -> None:
     parser.add_argument("out", metavar="OUT", type=folder, help="the folder to write")
     args = parser.parse_args()
     align(args.data, args.out)
+    scale = usual_scale((stored_text(args.out) or {}).get("corpus", ""))
+    say_next("train", args.out, "--row", "nat_fertility", "--scale", scale)
 
 
 if __name__ == "__main__":

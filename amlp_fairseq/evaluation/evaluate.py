@@ -26,6 +26,8 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
+from fairseq import checkpoint_utils
+
 from amlp_fairseq.common.arguments import among, command_parser, flags_of, parse_with_fairseqs, say_next, without
 from amlp_fairseq.common.metrics import METRICS, metric_of
 from amlp_fairseq.common.parallel_text import read_references
@@ -52,10 +54,10 @@ from amlp_fairseq.training.engine import (
     engine_argument,
     engine_of_task,
     given_task,
-    saved_task,
     task_flags,
 )
 from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.following import say_package
 from amlp_fairseq.training.results import append_results, facts, in_columns
 
 
@@ -68,6 +70,7 @@ class Evaluation:
         data: the data folder.
         text: its text.json.
         rest: options of fairseq-generate that win over the configuration's.
+        arch: the architecture of the checkpoints.
         engine: of ``engine.ENGINES``.
 
     Raises:
@@ -75,7 +78,7 @@ class Evaluation:
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str], engine: str = OURS
+        self, recipe: Recipe, folder: Path, data: Path, text: dict[str, Any], rest: list[str], arch: str, engine: str
     ) -> None:
         self.recipe, self.folder, self.data, self.text, self.rest = recipe, folder, data, text, rest
         self.given = {*flags_of(rest)}
@@ -88,16 +91,15 @@ class Evaluation:
             segmenter()
         elif recipe.metric == "bleu":
             bleu_of(self.target)
-        self.choose_engine(engine)
+        self.choose_engine(arch, engine)
 
-    def choose_engine(self, engine: str) -> None:
+    def choose_engine(self, arch: str, engine: str) -> None:
         """Set ``task``, the flags of the task that decodes, and ``engine``, the one whose task that is; a --task that
         is given wins."""
         given = given_task(self.rest)
         self.task = self.recipe.task
         if given is None and engine_of_task(self.task["task"]) != engine:
-            last = LAST if diverged(self.folder) is None else CRASH
-            self.task = task_flags(self.task, saved_task(self.folder / last)[1], engine)
+            self.task = task_flags(self.task, arch, engine)
         self.engine = engine_of_task(given or self.task["task"])
         check_options(self.rest, given or self.task["task"])
 
@@ -233,7 +235,7 @@ class Evaluation:
 class LanguageModelEvaluation(Evaluation):
     """One training of a language model on one data folder."""
 
-    def choose_engine(self, engine: str) -> None:
+    def choose_engine(self, arch: str, engine: str) -> None:
         self.task, self.engine = self.recipe.task, ""  # nothing is searched for
 
     def measured(self, subset: str, values: dict[str, Any], output: Path) -> dict[str, Any]:
@@ -294,23 +296,30 @@ def main() -> None:
     if refused := among(rest, ELSEWHERE):
         raise ValueError(f"{', '.join(refused)} cannot be given: --subset says what is decoded")
     hold(args.checkpoints / ".evaluation.lock", f"CHECKPOINTS {args.checkpoints}: another evaluation writes there")
-    model = describe(last, args.data)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(last))
+    arch, trained_on = state["cfg"].model._name, Path(state["cfg"].task.data)
+    model = describe(state, last, args.data)
+    del state  # not while other processes decode
     kind = LanguageModelEvaluation if recipe.metric == "perplexity" else Evaluation
-    evaluation = kind(recipe, args.checkpoints, args.data, text, rest, args.engine)
+    evaluation = kind(recipe, args.checkpoints, args.data, text, rest, arch, args.engine)
     results = evaluation.results(subsets) if updates is None else evaluation.without_scores(subsets)
     if not args.row and updates is None:
         save_recipe(recipe, args.checkpoints / RECIPE)
     lines = [result | model for result in results]
+    stored = args.results or args.checkpoints / "results.jsonl"
     try:
-        append_results(args.results or args.checkpoints / "results.jsonl", lines)
+        append_results(stored, lines)
     finally:
         if sys.stdout.isatty():
             print(table(lines))
         else:
             for line in lines:
                 print(json.dumps(line, ensure_ascii=False))
-    if recipe.metric != "perplexity":
-        say_next("package", args.checkpoints, "--out", f"{args.checkpoints}-model")
+    if recipe.metric == "perplexity" or updates is not None:  # nothing that translates
+        say_next("tables", stored)
+    else:
+        out = args.checkpoints.with_name(f"{args.checkpoints.name}-model")
+        say_package(args.checkpoints, out, trained_on, args.data)
 
 
 def table(lines: list[dict[str, Any]]) -> str:

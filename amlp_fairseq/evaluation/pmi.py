@@ -19,7 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.arguments import PLUGIN, command_parser, parse_with_fairseqs
+from fairseq import checkpoint_utils
+
+from amlp_fairseq.common.arguments import PLUGIN, command_parser, parse_with_fairseqs, say_next
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
@@ -77,7 +79,8 @@ def facts_of(data: Path, checkpoint: Path) -> dict[str, Any]:
     if not (checkpoint.parent / RECIPE).is_file():
         raise ValueError(f"--results: {checkpoint} is not in a folder of amlp-fairseq train --row: it has no {RECIPE}")
     recipe = read(checkpoint.parent / RECIPE)
-    return facts(recipe, data, text_settings(data), "test", PERPLEXITY) | describe(checkpoint, data)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    return facts(recipe, data, text_settings(data), "test", PERPLEXITY) | describe(state, checkpoint, data)
 
 
 def main() -> None:
@@ -107,6 +110,8 @@ def main() -> None:
             paths = (autoregressive, other)
             lines = [described[path] | each | environment() for path, each in zip(paths, found, strict=True)]
             append_results(args.results, lines)
+    if args.results is not None:
+        say_next("tables", args.results)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import sacremoses
 from fairseq import checkpoint_utils
@@ -22,6 +23,7 @@ from amlp_fairseq.common import parallel_text
 from amlp_fairseq.common.arguments import command_parser
 from amlp_fairseq.common.metrics import DEFAULT, OF_OUTPUTS
 from amlp_fairseq.common.parallel_text import read_references
+from amlp_fairseq.compat.internals import overwrite_args_by_name
 from amlp_fairseq.evaluation.kytea import kytea_bleu
 from amlp_fairseq.evaluation.rouge import rouge
 from amlp_fairseq.text.bleu import bleu_of
@@ -168,10 +170,10 @@ def costs(generated: str, word_by_word: bool = False) -> dict[str, object]:
     return result
 
 
-def describe(checkpoint: Path, data: Path) -> dict[str, object]:
-    """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint, whose data may be
-    in another folder since."""
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
+def describe(state: dict[str, Any], checkpoint: Path, data: Path) -> dict[str, object]:
+    """Number of parameters (tied ones once), updates, seed and seconds of training of a checkpoint with this content,
+    whose data may be in another folder since."""
+    overwrite_args_by_name(state["cfg"], {"data": str(data)})
     models, cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], state=state)
     return {
         "parameters": sum(p.numel() for p in models[0].parameters()),

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from amlp_fairseq.common.arguments import command_parser
+from amlp_fairseq.common.arguments import command_parser, say_next
 from amlp_fairseq.common.metrics import DEFAULT, METRICS, metric_of
 from amlp_fairseq.evaluation.experiment import Experiment
 from amlp_fairseq.training.config import CONFIGS, PAPER, Recipe, load, names, paper_variant
@@ -368,6 +368,8 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="a file that amlp-fairseq evaluate has written")
     args = parser.parse_args()
     print(report(args.results), end="")
+    if args.results.suffix == ".jsonl":  # as report wants it
+        say_next("report", args.results, "--out", "report.html")
 
 
 if __name__ == "__main__":

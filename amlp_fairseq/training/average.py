@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from fairseq.checkpoint_utils import checkpoint_paths
 
-from amlp_fairseq.common.arguments import command_parser, say_next
+from amlp_fairseq.common.arguments import command_parser
 from amlp_fairseq.compat.safe_checkpoints import refusals_name
 from amlp_fairseq.compat.training_folder import LAST
 
@@ -153,8 +153,12 @@ def main() -> None:
             )
         if path.resolve() == args.output.resolve():
             parser.error(f"--output {args.output} is one of --inputs, and would lose its optimizer state")
-    save(average_checkpoints(paths), args.output)
-    say_next("package", args.output, "--out", args.output.with_suffix(""))
+    state = average_checkpoints(paths)
+    save(state, args.output)
+    from amlp_fairseq.training.following import say_after_checkpoint  # which takes seconds
+
+    if state.get("cfg"):  # not of fairseq before 0.10
+        say_after_checkpoint(args.output, state["cfg"])
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.format import WEIGHTS, is_model_folder
 from amlp_fairseq.training.average import average_checkpoints, chosen, save
 from amlp_fairseq.training.config import corpus_metric, flags, names, quoted, read
-from amlp_fairseq.training.data_folder import data_folder, stored_text, usual_scale
+from amlp_fairseq.training.data_folder import data_folder, stored_text
 from amlp_fairseq.training.decode_shards import ELSEWHERE, OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.training.engine import (
     FAIRSEQS_TASK,
@@ -69,10 +69,12 @@ from amlp_fairseq.training.engine import (
     engine_argument,
     engine_of_task,
     given_task,
-    saved_task,
+    saved_cfg,
     task_flags,
+    task_of,
 )
 from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.following import scale_of
 
 #: How sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
@@ -224,7 +226,11 @@ def decoding_task(paths: list[Path], engine: str) -> list[str]:
     Raises:
         DistillError: if each needs another one.
     """
-    found = [flags(task_flags(*saved_task(path), engine), str(path)) for path in paths]
+    cfgs = [saved_cfg(path) for path in paths]
+    found = [
+        flags(task_flags(task_of(cfg), cfg.model._name, engine), str(path))
+        for path, cfg in zip(paths, cfgs, strict=True)
+    ]
     for path, words in zip(paths, found, strict=True):
         if words != found[0]:
             raise DistillError(f"{paths[0]} decodes with {quoted(found[0])}, {path} with {quoted(words)}")
@@ -398,9 +404,10 @@ def main() -> None:
     )
     distillation.run()
     teachers = distillation.models["teacher"]
-    begin = ("--finetune-from-model", teachers[0]) if len(teachers) == 1 else ()
-    scale = usual_scale((stored_text(args.data) or {}).get("corpus", ""))
-    say_next("train", args.out, "--row", "ibdecoder", "--scale", scale, *begin)
+    scale, fits = scale_of(teachers[0], saved_cfg(teachers[0]), args.data)
+    begin = ("--finetune-from-model", teachers[0]) if fits and len(teachers) == 1 else ()
+    if stored_text(args.out) is not None:  # else it has no corpus, which rows need
+        say_next("train", args.out, "--row", "ibdecoder", "--scale", scale, *begin)
 
 
 if __name__ == "__main__":

@@ -80,16 +80,21 @@ def given_task(words: Sequence[str]) -> str | None:
     return task
 
 
-def saved_task(path: Path) -> tuple[dict[str, Any], str]:
-    """The flags of the task and the architecture of a checkpoint, or of the folder of a model."""
-    cfg = checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"]
-    flags = {"task": cfg.task._name}
-    if cfg.task._name == TASK:
+def saved_cfg(path: Path) -> Any:
+    """The options of a checkpoint, or of the folder of a model."""
+    return checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"]
+
+
+def task_of(cfg: Any) -> dict[str, Any]:
+    """The flags of the task of a checkpoint with these options."""
+    name = cfg["task"]["_name"]
+    flags = {"task": name}
+    if name == TASK:
         for option in MODEL_OPTIONS:
-            value = getattr(cfg.task, option, None)
+            value = cfg["task"].get(option)
             if value not in (None, getattr(TranslationInterleavedConfig, option)):
                 flags[option.replace("_", "-")] = value
-    return flags, cfg.model._name
+    return flags
 
 
 def check_options(words: Sequence[str], task: str) -> None:

@@ -52,7 +52,10 @@ from amlp_fairseq.training.data_folder import (
     text_settings,
     with_data_folder,
 )
+from amlp_fairseq.training.engine import saved_cfg
+from amlp_fairseq.training.following import say_after_checkpoint
 from amlp_fairseq.training.results import data_sha256
+from amlp_fairseq.training.validation_search import by_the_plugins_search
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
@@ -152,7 +155,11 @@ def accepted(args: argparse.Namespace) -> set[str]:
 
 def main() -> None:
     if "--row" not in flags_of(sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
-        run(["--user-dir", str(PLUGIN), *as_fairseq_has_it(with_data_folder(sys.argv[1:]))])
+        words = as_fairseq_has_it(with_data_folder(sys.argv[1:]))
+        run(["--user-dir", str(PLUGIN), *words])
+        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        own.add_argument("--save-dir", default="checkpoints", type=Path)
+        name_next(own.parse_known_args(words)[0].save_dir / LAST)
         return
     parser = command_parser("train", __doc__)
     parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare")
@@ -196,17 +203,23 @@ def main() -> None:
     run(words)
     if os.environ.get("RANK", "0") == "0":
         if stored_text(args.data) is None:  # evaluate needs it
-            say_next("generate", args.data, "--path", save_dir / LAST, *flags(recipe.task, recipe.row))
+            name_next(save_dir / LAST)
         else:
             say_next("evaluate", save_dir, args.data)
 
 
+def name_next(checkpoint: Path) -> None:
+    """Name the command that makes use of the checkpoint of a training that ``evaluate`` does not know."""
+    if os.environ.get("RANK", "0") == "0" and checkpoint.is_file():
+        say_after_checkpoint(checkpoint, saved_cfg(checkpoint))
+
+
 def run(words: list[str]) -> None:
-    """Run fairseq-train in this process, where dropout on a CPU samples faster."""
+    """Run fairseq-train in this process, where dropout on a CPU samples faster, and validation decodes faster."""
     from fairseq_cli import train
 
     sys.argv[1:] = words
-    with faster_bernoulli(), quality.shown():
+    with faster_bernoulli(), quality.shown(), by_the_plugins_search():
         train.cli_main()
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import commands
 import pytest
 import sacrebleu
+import torch
 from conftest import SYSTEMS, TINY
+from fairseq import checkpoint_utils
 from filelock import FileLock
 
 from amlp_fairseq.training import config
@@ -100,6 +102,31 @@ def test_training_says_what_generate_and_sacrebleu_say(row: str, pieces: Path, t
     assert found["decoder_calls"] == pytest.approx(sum(steps) / SENTENCES, abs=0.006)
     assert found["length_error"] == pytest.approx(sum(errors) / SENTENCES, abs=0.006)
     assert found["repetition"] == pytest.approx(repeated / max(sum(map(len, written)), 1), abs=0.00006)
+
+
+def test_one_search_validates_all_systems(pieces: Path, tmp_path: Path) -> None:
+    """A training of fairseq's translation task: fairseq-train's own search finds the same BLEU of the same weights, and
+    is there for what only it has. Without dropout, of which amlp-fairseq draws other numbers."""
+    words = [pieces / "data", "--arch", "transformer_tiny", *TINY, "--max-update", 40, "--lr", 0.01, "--seed", 1, *BLEU]
+    words += ["--optimizer", "adam", "--criterion", "label_smoothed_cross_entropy", "--batch-size-valid", 4]
+    words += ["--share-all-embeddings", "--eval-bleu-print-samples", "--dropout", 0]
+    search: dict[str, object] = {"beam": 4, "max_len_b": 9, "min_len": 3, "no_repeat_ngram_size": 2, "lenpen": 0.6}
+    args = ["--eval-bleu-args", json.dumps(search)]
+    ours = commands.run("amlp_fairseq.training.train", *words, *args, "--save-dir", tmp_path / "ours")
+    stock = commands.run("fairseq_cli.train", *words, *args, "--save-dir", tmp_path / "stock")
+    weights = [
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / name / "checkpoint_last.pt"))["model"]
+        for name in ("ours", "stock")
+    ]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    assert "amlp-fairseq's search" in ours
+    said = [re.findall(r"example (?:hypothesis|reference): .*", log) for log in (ours, stock)]
+    assert said[0] == said[1] != []
+    assert valid_line(ours)["bleu"] == valid_line(stock)["bleu"] > 1
+    args = ["--eval-bleu-args", json.dumps({**search, "diverse_beam_groups": 2, "diverse_beam_strength": 0.5})]
+    log = commands.run("amlp_fairseq.training.train", *words, *args, "--max-update", 1, "--save-dir", tmp_path / "own")
+    assert "amlp-fairseq's search" not in log
+    assert "bleu" in valid_line(log)
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
