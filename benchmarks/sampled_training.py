@@ -18,12 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
-
-def bytes_of_process() -> list[int]:
+def bytes_of_process(pid: int | str = "self") -> list[int]:
     """Now, and at most so far."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return [int(re.findall(rf"{name}:\s*(\d+) kB", status)[0]) << 10 for name in ("VmRSS", "VmHWM")]
 
 
@@ -78,7 +76,7 @@ def main() -> None:
 
     if "--stock" not in switches:
         import amlp_fairseq.plugin  # noqa: F401
-        from amlp_fairseq.common.host_memory import FreedPieces
+        from amlp_fairseq.common.host_memory import CAPACITIES, FreedPieces
         from amlp_fairseq.ops.bernoulli import faster_bernoulli
 
         if "--keep-all" in switches:

@@ -11,6 +11,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+#: Products in bfloat16 that are kept, twice those of a Transformer's update, and several times those of a step of
+#: decoding. Nearly every batch has a shape of its own, with about 20 products of half a MB each: a thousand do not hold
+#: an epoch's.
+PRODUCTS = 64
+#: The variables of oneDNN and of ideep, the layer between it and PyTorch, which keeps them, too. Both are read when the
+#: process first multiplies, and are 1024 by default.
+CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 #: The most bytes that are kept.
 KEPT = 1 << 30
 #: A training keeps blocks up to this size. Logits are larger: with pages of 2 MiB it is quick to get them anew, and
@@ -37,6 +44,13 @@ def keep_freed_memory(largest: int = KEPT) -> None:
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, KEPT)
         mallopt(_MMAP_THRESHOLD, largest)
+
+
+def keep_few_products() -> None:
+    """Let this process keep ``PRODUCTS`` of the products that oneDNN compiles for a shape, unless the environment says
+    how many. It has an effect before the process first multiplies by oneDNN."""
+    for name in CAPACITIES:
+        os.environ.setdefault(name, str(PRODUCTS))
 
 
 def use_huge_pages() -> None:

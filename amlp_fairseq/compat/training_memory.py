@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -12,23 +11,16 @@ from amlp_fairseq.common.host_memory import (
     KEPT_BY_TRAINING,
     FreedPieces,
     has_huge_pages,
+    keep_few_products,
     keep_freed_memory,
 )
-
-#: Products in bfloat16 that are kept, twice those of a Transformer's update. Nearly every batch of an epoch has a shape
-#: of its own, with about 20 products of half a MB each: a thousand do not hold an epoch's.
-PRODUCTS = 64
-#: The variables of oneDNN and of ideep, the layer between it and PyTorch, which keeps them, too. Both are read when the
-#: process first multiplies, and are 1024 by default.
-CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
 def keep_memory(begin: Any, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
     """Keep the memory that a training on a CPU frees, and few compiled products."""
     self._freed_pieces = None
     if getattr(cfg, "common", cfg).cpu or not torch.cuda.is_available():
-        for name in CAPACITIES:
-            os.environ.setdefault(name, str(PRODUCTS))
+        keep_few_products()
         keep_freed_memory(KEPT_BY_TRAINING if has_huge_pages() else KEPT)
         self._freed_pieces = FreedPieces()
     begin(self, cfg, *args, **kwargs)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from amlp_fairseq.common.host_memory import keep_few_products
 from amlp_fairseq.ops.cpu_layers import compiled_map
 
 Map = Callable[[Tensor], Tensor]
@@ -87,6 +88,7 @@ def pack(
         if compiled is not None:
             return CompiledMap(compiled, relu)
         if dtype in _one_dnn_dtypes():
+            keep_few_products()
             return OneDnnMap(weight, bias, relu)
 
     def apply(x: Tensor) -> Tensor:
