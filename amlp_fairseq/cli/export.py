@@ -15,11 +15,12 @@ which it would write other words.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from amlp_fairseq.common.arguments import command_parser, say_next
+from amlp_fairseq.common.arguments import command_parser, say_next_line
 from amlp_fairseq.model_folder.format import read_config
 from amlp_fairseq.translator import exported_program
 from amlp_fairseq.translator.translator import Translator
@@ -54,7 +55,7 @@ def main() -> None:
     shutil.copy(exported_program.__file__, args.out / "translate.py")
     source, target = translator.languages
     print(f"{args.out}: {source} to {target}")
-    say_next(args.out / "translate.py", program="python")
+    say_next_line(f"python {shlex.quote(str(args.out / 'translate.py'))} < text.{source} > text.{target}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import math
 from dataclasses import fields
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
-from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive, say_next
+from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive, say_next_line
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.translator.translator import Translator
@@ -76,7 +76,7 @@ def serve(args: argparse.Namespace, words: list[str]) -> None:
 
         def announce(address: str) -> None:
             print(f"{name} translates {source} to {target} on {address}", flush=True)
-            say_next(f"{address}/translate", "-d", '{"texts": ["…"]}', program="curl")
+            say_next_line(f"curl {address}/translate -d '{{\"texts\": [\"…\"]}}'")
 
         limits = Limits(**{each.name: getattr(args, each.name) for each in fields(Limits)})
         server.server(translator, listener, limits, announce).run([listener])

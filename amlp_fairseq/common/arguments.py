@@ -201,9 +201,14 @@ def as_fairseq_has_it(words: Sequence[str]) -> list[str]:
     return [*rest, *fairseqs_device(given.device)]
 
 
-def say_next(*words: object, program: str = "amlp-fairseq") -> None:
-    """Name the command that comes next, on standard error."""
-    print(f"next: {program} {shlex.join(map(str, words))}", file=sys.stderr, flush=True)
+def say_next(*words: object) -> None:
+    """Name the command of ``amlp-fairseq`` that comes next, on standard error."""
+    say_next_line(f"amlp-fairseq {shlex.join(map(str, words))}")
+
+
+def say_next_line(line: str) -> None:
+    """Name the next command, as a shell takes it."""
+    print(f"next: {line}", file=sys.stderr, flush=True)
 
 
 def positive(text: str) -> int:

@@ -85,13 +85,19 @@ def saved_cfg(path: Path) -> Any:
     return checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"]
 
 
+def section_of(cfg: Any, name: str) -> Mapping[str, Any]:
+    """The options of a section of a checkpoint's, which is a Namespace where the class has no dataclass."""
+    section = cfg[name]
+    return vars(section) if isinstance(section, argparse.Namespace) else section  # type: ignore[no-any-return]
+
+
 def task_of(cfg: Any) -> dict[str, Any]:
     """The flags of the task of a checkpoint with these options."""
-    name = cfg["task"]["_name"]
-    flags = {"task": name}
-    if name == TASK:
+    task = section_of(cfg, "task")
+    flags = {"task": task["_name"]}
+    if task["_name"] == TASK:
         for option in MODEL_OPTIONS:
-            value = cfg["task"].get(option)
+            value = task.get(option)
             if value not in (None, getattr(TranslationInterleavedConfig, option)):
                 flags[option.replace("_", "-")] = value
     return flags

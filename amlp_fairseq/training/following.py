@@ -11,7 +11,7 @@ from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.model_folder.format import PLAIN_TASKS
 from amlp_fairseq.training.config import PAPER, flags, load, names, read
 from amlp_fairseq.training.data_folder import stored_text, usual_scale
-from amlp_fairseq.training.engine import task_of
+from amlp_fairseq.training.engine import section_of, task_of
 
 #: What fits a model's scale.
 SIZES = ("encoder-embed-dim", "encoder-ffn-embed-dim", "encoder-layers", "decoder-layers")
@@ -43,8 +43,8 @@ def say_after_checkpoint(path: Path, cfg: Any) -> None:
         path: the checkpoint.
         cfg: its own.
     """
-    task = cfg["task"]["_name"]
-    data = Path(str(cfg["task"].get("data")).split(":")[0])
+    options = section_of(cfg, "task")
+    task, data = options["_name"], Path(str(options.get("data")).split(":")[0])
     if not data.is_dir():
         return
     if task == "language_modeling":
@@ -67,8 +67,9 @@ def scale_of(teacher: Path, cfg: Any, data: Path) -> tuple[str, bool]:
     if (teacher.parent / RECIPE).is_file() and (own := read(teacher.parent / RECIPE).scale) in names("scale"):
         return own, True
     corpus = (stored_text(data) or {}).get("corpus", "")
+    model = section_of(cfg, "model")
     for scale in names("scale"):
         sizes = load("transformer", "", scale, ["en", "de"]).train
-        if all(sizes.get(name) == cfg["model"].get(name.replace("-", "_"), "") for name in SIZES):
+        if all(sizes.get(name) == model.get(name.replace("-", "_"), "") for name in SIZES):
             return scale, True
     return usual_scale(corpus) if corpus else PAPER, False

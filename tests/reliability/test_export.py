@@ -52,7 +52,7 @@ def test_the_words_of_the_model_folder(words: tuple[object, ...], tmp_path: Path
     )  # what CTranslate2 does by itself
     printed = commands.run("amlp_fairseq.cli.main", "export", "--model", folder, "--out", tmp_path / "out")
     (tmp_path / "text.en").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
-    python = f'python() {{ "{sys.executable}" "$@"; }}; {printed.splitlines()[-1]}'
+    python = f'python() {{ "{sys.executable}" "$@"; }}; {printed.splitlines()[-1].removeprefix("next: ")}'
     subprocess.run(["bash", "-c", python], cwd=tmp_path, check=True)
     assert (tmp_path / "text.de").read_text(encoding="utf-8").splitlines() == expected
 

@@ -178,7 +178,7 @@ def test_best(
     metric: str, highest: bool, expected: float, epochs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that the training found best, whatever the metric's name; weights are the metric's."""
-    cfg = {"checkpoint": {"maximize_best_checkpoint_metric": highest}}
+    cfg = {"checkpoint": {"maximize_best_checkpoint_metric": highest}, "task": {"_name": "translation"}}
     for value in ("10.0007", "1.0003", "2.0001", "0.0005"):
         save(epochs / f"checkpoint.best_{metric}_{value}.pt", {"w": torch.tensor([float(value[:-4])])}, cfg=cfg)
     run(monkeypatch, "--inputs", epochs, "--best", 2, "--output", tmp_path / "out.pt")
