@@ -76,7 +76,7 @@ def serve(args: argparse.Namespace, words: list[str]) -> None:
 
         def announce(address: str) -> None:
             print(f"{name} translates {source} to {target} on {address}", flush=True)
-            say_next_line(f"curl {address}/translate -d '{{\"texts\": [\"…\"]}}'")
+            say_next_line(f'curl {address}/translate -d \'{{"texts": ["…"]}}\'')
 
         limits = Limits(**{each.name: getattr(args, each.name) for each in fields(Limits)})
         server.server(translator, listener, limits, announce).run([listener])
