@@ -36,7 +36,7 @@ def test_a_page_says_for_every_command_what_comes_next() -> None:
     assert table.keys() == {*MODULES, "path", *FAIRSEQ}
     for name, package in MODULES.items():
         source = (commands.PLUGIN / package / f"{name}.py").read_text(encoding="utf-8")
-        assert (table[name] != "none") == ("say_next(" in source or "say_after_checkpoint(" in source), name
+        assert (table[name] != "none") == ("say_next" in source or "say_after_checkpoint" in source), name
 
 
 def test_from_text_to_a_translator(tmp_path: Path) -> None:
