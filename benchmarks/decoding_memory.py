@@ -77,8 +77,9 @@ def cut_data(data: Path, out: Path, count: int) -> None:
 def processes(pid: int) -> Iterator[int]:
     """A process and all that it has started."""
     yield pid
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
-        yield from processes(int(child))
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):  # those of each thread
+        for child in path.read_text(encoding="ascii").split():
+            yield from processes(int(child))
 
 
 def cpu_seconds(pid: int) -> float:
