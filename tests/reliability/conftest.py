@@ -21,6 +21,9 @@ SYSTEMS = (
     *("dynamicconv", "amlp_transformer", "transformer_abc", "transformer_local", "cmlm", "cmlmc", "cmlmc_amlp"),
     *("cmlmc_amlp_cov", "cmlmc_abc", "cmlmc_local"),
 )
+#: One of each kind of decoder, state and search: for what starts processes, which the long tests do with all.
+KINDS = ("ibdecoder", "ibdecoder_middle_to_side", "aan", "dynamicconv", "cmlm", "cmlmc_amlp_cov")
+OF_EACH_KIND = [row if row in KINDS else pytest.param(row, marks=pytest.mark.long) for row in SYSTEMS]
 WORDS = [f"w{i}" for i in range(30)]
 TINY = [
     *(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import SYSTEMS, WORDS, System
+from conftest import OF_EACH_KIND, SYSTEMS, WORDS, System
 
 #: What a line may consist of, besides words.
 PIECES = [
@@ -53,7 +53,7 @@ def words_of(raw: bytes) -> int:
     return sum(word not in ("</s>", "<pad>") for word in words)
 
 
-@pytest.mark.parametrize("row", SYSTEMS)
+@pytest.mark.parametrize("row", OF_EACH_KIND)
 @pytest.mark.parametrize(
     ("count", "longest"), [(60, 500), pytest.param(10_000, 10_000, marks=pytest.mark.long)], ids=["bounded", "long"]
 )

@@ -34,8 +34,16 @@ def updates(folder: Path) -> int:
     return max((int(path.stem.split("_")[-1]) for path in folder.glob("checkpoint_*_*.pt")), default=0)
 
 
-@pytest.mark.parametrize("row", ["aan", "ibdecoder", "lightconv", "cmlmc"])
-@pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.long)], ids=["bounded", "long"])
+@pytest.mark.parametrize(
+    ("row", "kills"),
+    [
+        *(pytest.param(row, 2, id=f"bounded-{row}") for row in ("ibdecoder", "cmlmc")),
+        *(
+            pytest.param(row, 25, id=f"long-{row}", marks=pytest.mark.long)
+            for row in ("aan", "ibdecoder", "lightconv", "cmlmc")
+        ),
+    ],
+)
 def test_a_killed_training_ends_with_the_same_parameters(row: str, kills: int, data: Path, tmp_path: Path) -> None:
     """SIGKILL at random moments, with checkpoints of all ages, then the same command again, until it ends."""
     commands.run("amlp_fairseq.training.train", *words(data, row, tmp_path / "whole"))
@@ -55,8 +63,7 @@ def test_a_killed_training_ends_with_the_same_parameters(row: str, kills: int, d
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("precision", ["--bf16", "--fp16"])
-@pytest.mark.parametrize("row", ["ibdecoder", "aan"])
+@pytest.mark.parametrize(("row", "precision"), [("ibdecoder", "--bf16"), ("aan", "--fp16")])
 def test_parameters_of_16_bits_go_on_with_those_in_float32(
     row: str, precision: str, data: Path, tmp_path: Path
 ) -> None:
