@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,15 +27,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TESTS = Path(__file__).parent
 #: Folders whose tests start processes or train.
-SLOW = ("end_to_end", "reliability")
+SLOW = [
+    *(TESTS / name for name in ("end_to_end", "reliability")),
+    *(TESTS / "unit" / name for name in ("benchmarks", "corpora", "evaluation", "examples", "training")),
+]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow folders, before ``-m`` chooses."""
     for item in items:
-        if not {*SLOW}.isdisjoint(item.path.parts):
+        if any(folder in item.path.parents for folder in SLOW):
             item.add_marker(pytest.mark.slow)
 
 

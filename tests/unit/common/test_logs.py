@@ -18,6 +18,8 @@ import pytest
 
 from amlp_fairseq.common import logs, progress
 
+pytestmark = pytest.mark.slow
+
 CLI = "amlp_fairseq.cli.main"
 WORDS = "Haus Baum See Weg Berg".split()
 WORKERS = ["--num-workers", 0]  # a worker of a forked process says what it imports

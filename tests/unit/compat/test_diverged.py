@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import commands
+import pytest
 from torch.multiprocessing import ProcessRaisedException
 
 from amlp_fairseq.compat import diverged
 from amlp_fairseq.training.results import read_results
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_training_that_diverges_is_a_result(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from amlp_fairseq.compat.registration import register_model, register_task
 from amlp_fairseq.models.interleaved_decoder import IBDecoderConfig
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 
+pytestmark = pytest.mark.slow
+
 ARCHITECTURES = [
     *(
         f"{model}{size}"

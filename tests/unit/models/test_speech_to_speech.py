@@ -264,6 +264,7 @@ def to_units(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint_last.pt"
 
 
+@pytest.mark.slow
 def test_units_of_tones(data: Path, to_units: Path) -> None:
     """fairseq's command translates everything right. (Its search ends with the third hypothesis, however unlikely,
     unless those that are too short are forbidden.)"""
@@ -272,6 +273,7 @@ def test_units_of_tones(data: Path, to_units: Path) -> None:
     assert {number: words for number, (_, words) in commands.lines(printed, "D").items()} == dict(enumerate(SENTENCES))
 
 
+@pytest.mark.slow
 def test_an_encoder_from_a_checkpoint(to_units: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its parameters are taken, or it is said that they do not fit, or that the checkpoint is not there."""
     (trained,), config, task = checkpoint_utils.load_model_ensemble_and_task([str(to_units)])
@@ -288,6 +290,7 @@ def test_an_encoder_from_a_checkpoint(to_units: Path, caplog: pytest.LogCaptureF
     assert "--load-pretrained-encoder-from gone.pt does not exist: nothing is taken from it" in caplog.text
 
 
+@pytest.mark.slow
 def test_spectrograms_of_tones(data: Path, tmp_path: Path) -> None:
     """Trained by fairseq's command the loss falls; fairseq's generator speaks."""
     folder = data / "spectrograms"

@@ -429,6 +429,7 @@ print("no overflow")
 """
 
 
+@pytest.mark.slow
 @in_the_interpreter
 def test_offsets_beyond_32_bits() -> None:
     """In a process of its own, which an overflow would end."""

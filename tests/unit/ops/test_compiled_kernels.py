@@ -20,6 +20,8 @@ from amlp_fairseq.common.versions import installed
 from amlp_fairseq.ops.amlp_cov import kernels as amlp_cov
 from amlp_fairseq.ops.dynamic_conv import kernels as dynamic_conv
 
+pytestmark = pytest.mark.slow
+
 #: Bytes of shared memory that one block may use: A100, H100.
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}
 #: All cases for the A100; for the H100, whose code differs little, those with the most registers.

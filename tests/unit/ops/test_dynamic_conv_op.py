@@ -422,6 +422,7 @@ print("no overflow")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(("triton", "cpu") not in RUNS, reason="with a GPU the kernels do not run on the CPU")
 def test_offsets_beyond_32_bits() -> None:
     """In a process of its own, which an overflow would end."""
