@@ -1,4 +1,4 @@
-"""A training in bfloat16 over ever new shapes keeps few of the products that are compiled for them."""
+"""Trainings and decodings in bfloat16 over ever new shapes keep few of the products that are compiled for them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,27 @@ class Mallinfo(ctypes.Structure):
     ]
 
 
+def used_bytes() -> int:
+    """The bytes of malloc's blocks in use."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+    info = mallinfo()
+    return int(info.uordblks + info.hblkhd)
+
+
+def used_after_products(found: Queue[list[int]]) -> None:
+    """Multiply ever other numbers of rows in bfloat16, as steps of decoding do, and give back the bytes in use."""
+    from amlp_fairseq.decoding.packed_linear import pack
+
+    torch.set_num_threads(1)
+    multiply = pack(torch.ones(256, 256), None, "bfloat16")
+    used = []
+    for rows in range(1, 401):
+        multiply(torch.ones(rows, 256))
+        used.append(used_bytes())
+    found.put(used)
+
+
 def used_after_updates(words: list[str], found: Queue[list[int]]) -> None:
     """Run fairseq-train and give back the bytes of malloc's blocks in use after every update."""
     from fairseq.trainer import Trainer
@@ -31,14 +52,11 @@ def used_after_updates(words: list[str], found: Queue[list[int]]) -> None:
 
     import amlp_fairseq.plugin  # noqa: F401  (replaces train_step)
 
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = Mallinfo
     update, used = Trainer.train_step, []
 
     def train_step(*args: object, **kwargs: object) -> object:
         result = update(*args, **kwargs)
-        info = mallinfo()
-        used.append(info.uordblks + info.hblkhd)
+        used.append(used_bytes())
         return result
 
     Trainer.train_step = train_step
@@ -48,10 +66,21 @@ def used_after_updates(words: list[str], found: Queue[list[int]]) -> None:
     found.put(used)
 
 
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported() or not hasattr(ctypes.CDLL(None), "mallinfo2"),
     reason="oneDNN's products in bfloat16, glibc's malloc",
 )
+
+
+def test_memory_in_use_is_level_while_rows_are_multiplied() -> None:
+    found: Queue[list[int]] = commands.forks.Queue()
+    child = commands.forks.Process(target=used_after_products, args=(found,))
+    child.start()
+    used = found.get(timeout=300)
+    child.join()
+    assert max(used[200:]) - used[0] <= 1.1 * (max(used[:200]) - used[0])
+
+
 def test_memory_in_use_is_level(tmp_path: Path) -> None:
     rng = random.Random(1)
     lengths = [(length, length + rng.randint(0, 9)) for length in range(3, 3 + UPDATES)]
