@@ -44,6 +44,8 @@ TYPES = ("bfloat16", "int8", "float32")
 LEVEL = 1.1
 #: CPU seconds that a command takes to import PyTorch and fairseq and to load a model.
 START = 5
+#: Samples of a run that are stored.
+STORED = 40
 #: Seconds between two samples.
 PAUSE = 0.5
 
@@ -171,7 +173,7 @@ def summary(samples: list[list[float]]) -> dict[str, Any]:
         "cpu_seconds": samples[-1][0],
         "quarter_peak_bytes": first[2],
         "peak_bytes": samples[-1][2],
-        "samples": samples,
+        "samples": samples[:: len(samples) // STORED + 1],
     }
 
 
