@@ -24,5 +24,5 @@ else:
         return sorted({*globals(), *__all__})
 
 
-if "fairseq" in sys.modules:
+if sys.modules.get("fairseq") is not None:
     from amlp_fairseq import plugin  # noqa: F401

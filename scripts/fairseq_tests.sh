@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 case ${1:-} in
   '' | -h | --help) header; exit ;;
 esac
-[[ -f $1/tests/test_binaries.py ]] || die "$1 has no tests/test_binaries.py: give a clone of fairseq"
+[[ -f $1/tests/test_binaries.py ]] || die "$1 has no tests/test_binaries.py: give a clone of fairseq (bash $0 --help)"
 checkout=$(cd "$1" && pwd)
 shift
 work=$(mktemp -d)

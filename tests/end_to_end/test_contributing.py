@@ -141,7 +141,7 @@ def test_an_attention(tree: Tree) -> None:
     for test in (
         "test_registry.py::test_padding_and_batch_leave_no_trace[sigmoid-encoder-left]",
         "test_registry.py::test_cross_attention_keeps_the_source_and_follows_the_beam[sigmoid]",
-        "test_formulas.py::test_the_output_is_the_formula[sigmoid-causal cross-1-2 heads-padding]",
+        "test_formulas.py::test_the_output_is_the_formula[sigmoid-noncausal self-1]",
     ):
         assert test in passed
     tree.run(train.replace("DATA", "data/mine/data-bin") + " --max-update 1 --cpu --save-dir sigmoid")
@@ -174,6 +174,6 @@ for more in ([], ["--no-unknown"]):
 def test_a_rule_of_the_search(tree: Tree) -> None:
     (check,) = tree.follow(PAGE, "A rule of the search")
     # Orders of generation, with operators in C++ and without; where options come from.
-    assert len(tree.passed(check)) == 2 * 8 + 1
+    assert len(tree.passed(check)) == 2 * 2 + 1
     (tree.root / "tests/generate.py").write_text(GENERATE, encoding="utf-8")
     assert tree.run("python tests/generate.py").split() == ["True", "False"]
