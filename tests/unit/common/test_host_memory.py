@@ -21,7 +21,7 @@ import resource, sys, torch
 from amlp_fairseq.common.host_memory import keep_freed_memory
 if "keep" in sys.argv:
     keep_freed_memory()
-for _ in range(5):
+for _ in range(12):  # the first ones find their places
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     first, second = torch.zeros({BLOCKS} // 4), torch.ones({BLOCKS} // 4)
     del first, second

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 from fairseq.logging import progress_bar
 
-from amlp_fairseq.common import progress, subprocesses
+from amlp_fairseq.common import subprocesses
+from amlp_fairseq.compat import progress
 
 
 def test_sentences_of_a_growing_file(tmp_path: Path) -> None:
