@@ -68,7 +68,7 @@ def test_what_is_missing_is_named_before_anything_is_decoded(
     characters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = load("ibdecoder", "wat17_en_ja", "paper")
-    arguments: Any = recipe, tmp_path, tmp_path, {}, []
+    arguments: Any = recipe, tmp_path, tmp_path, {}, [], "ibdecoder", "amlp-fairseq"
     assert Evaluation(*arguments).metric.main == "kytea_bleu"
     characters.write_text("no model\n", encoding="utf-8")
     with pytest.raises(ValueError, match=rf"KyTea's model {characters}: Badly formed model"):
