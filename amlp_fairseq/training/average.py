@@ -157,7 +157,7 @@ def main() -> None:
     save(state, args.output)
     from amlp_fairseq.training.following import say_after_checkpoint  # which takes seconds
 
-    if state.get("cfg"):  # not of fairseq before 0.10
+    if (state.get("cfg") or {}).get("task"):  # not of fairseq before 0.10
         say_after_checkpoint(args.output, state["cfg"])
 
 
