@@ -69,7 +69,7 @@ def test_the_check_comes_first() -> None:
     """Before anything of fairseq or torch is imported, which would fail in its own way."""
     program = (
         "import importlib.metadata as m; m.version = lambda name: '1.0'\n"
-        "import sys; sys.modules['torch'] = sys.modules['fairseq'] = None\nimport amlp_fairseq"
+        "import sys; sys.modules['torch'] = sys.modules['fairseq'] = None\nimport amlp_fairseq.plugin"
     )
     done = commands.fresh(sys.executable, "-c", program, cwd=commands.ROOT, check=False)
     assert done.stdout.strip().splitlines()[-1].startswith("ImportError: amlp_fairseq needs torch 2.6 or newer")
