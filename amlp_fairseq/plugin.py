@@ -8,50 +8,48 @@ import warnings
 
 # Python 3.12 names bad escapes of fairseq when it compiles them: always, where it may not keep what it compiles.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=r".*[/\\]fairseq[/\\]")
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # fairseq uses it; torch 2.14 warns
-    from amlp_fairseq import compat  # noqa: F401 - looks at versions, and imports fairseq
+from amlp_fairseq.compat.fairseq_import import quick_imports  # noqa: E402 - imports fairseq, and looks at versions first
 
-# ruff: noqa: E402
-from fairseq import checkpoint_utils, file_utils, options, sequence_generator, trainer
-from fairseq.data import ConcatDataset, indexed_dataset
-from fairseq.data.audio import audio_utils
-from fairseq.data.fasta_dataset import FastaDataset
-from fairseq.distributed import utils as distributed_utils
-from fairseq.file_io import PathManager
-from fairseq.models.text_to_speech import vocoder
-from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
-from fairseq.optim.fp16_optimizer import FP16Optimizer
-from fairseq.trainer import Trainer
+with quick_imports():
+    from fairseq import checkpoint_utils, file_utils, options, sequence_generator, trainer
+    from fairseq.data import ConcatDataset, indexed_dataset
+    from fairseq.data.audio import audio_utils
+    from fairseq.data.fasta_dataset import FastaDataset
+    from fairseq.distributed import utils as distributed_utils
+    from fairseq.file_io import PathManager
+    from fairseq.models.text_to_speech import vocoder
+    from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
+    from fairseq.optim.fp16_optimizer import FP16Optimizer
+    from fairseq.trainer import Trainer
 
-from amlp_fairseq.common.host_memory import use_huge_pages
-from amlp_fairseq.compat import (
-    archives,
-    bf16,
-    binarised_files,
-    changes,
-    checkpoint_options,
-    command_line,
-    diverged,
-    ensembles,
-    file_names,
-    finetuning,
-    guarded_tasks,
-    interval_checkpoints,
-    literal_options,
-    mel_filters,
-    numpy_names,
-    processes,
-    repeated_ngrams,
-    resumed_state,
-    safe_checkpoints,
-    training_folder,
-    training_memory,
-    training_sets,
-    whole_copies,
-)
-from amlp_fairseq.compat.changes import Change
-from amlp_fairseq.model_folder import as_checkpoint
+    from amlp_fairseq.common.host_memory import use_huge_pages
+    from amlp_fairseq.compat import (
+        archives,
+        bf16,
+        binarised_files,
+        changes,
+        checkpoint_options,
+        command_line,
+        diverged,
+        ensembles,
+        file_names,
+        finetuning,
+        guarded_tasks,
+        interval_checkpoints,
+        literal_options,
+        mel_filters,
+        numpy_names,
+        processes,
+        repeated_ngrams,
+        resumed_state,
+        safe_checkpoints,
+        training_folder,
+        training_memory,
+        training_sets,
+        whole_copies,
+    )
+    from amlp_fairseq.compat.changes import Change
+    from amlp_fairseq.model_folder import as_checkpoint
 
 #: What is changed in fairseq, by module. Each name is changed once: of several functions around it the last one is the
 #: outermost. Their docstrings say why; what takes the place of a value is explained in its module.
@@ -102,4 +100,5 @@ changes.install(CHANGES)
 command_line.name_mistakes()
 
 # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
-from amlp_fairseq import criterions, models, tasks  # noqa: F401
+with quick_imports():
+    from amlp_fairseq import criterions, models, tasks  # noqa: F401

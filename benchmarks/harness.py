@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.common.files import writing
 from benchmarks.targets import BASE
 
 Key = TypeVar("Key")
@@ -108,10 +109,9 @@ def verdict(target: Mapping[str, Any]) -> str:
 def write(path: Path | None, result: dict[str, Any]) -> None:
     """Write the numbers to a file, if one is wanted; it has its name only when it is whole."""
     if path is not None:
-        part = path.with_name(path.name + ".part")
         text = json.dumps(result, indent=1, default=operator.methodcaller("item"))  # numpy's scalars
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(path)
+        with writing(path) as (file,):
+            file.write(text + "\n")
 
 
 def finish(result: dict[str, Any], args: argparse.Namespace, plot: Callable[[dict[str, Any], Path], None]) -> None:

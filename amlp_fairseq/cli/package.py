@@ -28,7 +28,7 @@ from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fai
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE, fingerprint
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
-from amlp_fairseq.model_folder import format
+from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.text.pipeline import TextPipeline
@@ -70,7 +70,7 @@ def decode_fast(state: dict[str, Any]) -> None:
 def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) -> None:
     """Give a checkpoint of fairseq's own task the fingerprints of its dictionaries that the plugin's tasks keep, by
     which data of other dictionaries are refused."""
-    if state["cfg"].task._name in format.PLAIN_TASKS:
+    if state["cfg"].task._name in model_folder.PLAIN_TASKS:
         loaded = (Dictionary.load(str(path)) for path in dictionaries.values())
         prints = dict(zip(("source", "target"), map(fingerprint, loaded), strict=True))
         state["task_state"] = {"dictionaries": prints, **(state.get("task_state") or {})}
@@ -87,8 +87,8 @@ def text_settings(
             that has cut up the data.
     """
     found: dict[str, Any] = {}
-    if is_folder := format.is_model_folder(data):
-        found = format.read_config(data)["text"]
+    if is_folder := model_folder.is_model_folder(data):
+        found = model_folder.read_config(data)["text"]
     elif stored := stored_text(data):
         found = {name: stored[name] for name in sorted(TEXT) if name in stored}
     if given.tokenizer is not None:
@@ -129,15 +129,15 @@ def refuse_pieces(dictionary: Path) -> None:
 
 def longest_source(data: Path, languages: list[str], cfg: Any) -> int | None:
     """Pieces from which a source is too long, see ``training_data.py``; those of a model's folder are kept."""
-    if format.is_model_folder(data):
-        return format.read_config(data)["longest_source"]  # type: ignore[no-any-return]
+    if model_folder.is_model_folder(data):
+        return model_folder.read_config(data)["longest_source"]  # type: ignore[no-any-return]
     return training_data.longest_source(data, languages, cfg)
 
 
 def is_of_documents(data: Path, run: Path) -> bool:
     """Whether a line of the data is a document (of summarisation), and not a sentence."""
-    if format.is_model_folder(data):
-        return not format.splits_sentences(format.read_config(data))
+    if model_folder.is_model_folder(data):
+        return not model_folder.splits_sentences(model_folder.read_config(data))
     corpus = (stored_text(data) or {}).get("corpus")
     found = corpus_metric(corpus) if corpus in names("data") else None
     if (run / RECIPE).is_file():
@@ -155,8 +155,8 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
 
 
 def _decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
-    if name is None and format.is_model_folder(run):
-        return decoding_options.parse([*flags_of(format.read_config(run)["decoding"]), *words], task)
+    if name is None and model_folder.is_model_folder(run):
+        return decoding_options.parse([*flags_of(model_folder.read_config(run)["decoding"]), *words], task)
     ways = read(run / RECIPE) if (run / RECIPE).is_file() else None
     if name is not None and (ways is None or name not in ways.generate):
         known = ", ".join(ways.generate) if ways else f"none: {run} has no {RECIPE}"
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument(
         "--weights",
-        choices=format.WEIGHT_TYPES,
+        choices=model_folder.WEIGHT_TYPES,
         help="type of stored weights (default: that of the model folder, else float32); int8 weights decode in int8 "
         "unless --decode-dtype says otherwise",
     )
@@ -204,7 +204,7 @@ def main() -> None:
 
 def package(args: argparse.Namespace, words: list[str]) -> None:
     paths = args.checkpoints
-    if len(paths) == 1 and paths[0].is_dir() and not format.is_model_folder(paths[0]):
+    if len(paths) == 1 and paths[0].is_dir() and not model_folder.is_model_folder(paths[0]):
         paths = [paths[0] / AVERAGE]
     for path in paths:
         if not path.exists():
@@ -230,7 +230,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     for path in dictionaries.values():
         if not path.is_file():
             raise FileNotFoundError(f"there is no dictionary {path}: name the data folder of the training with --data")
-    format.check_dictionaries(state, [*dictionaries.values()])
+    model_folder.check_dictionaries(state, [*dictionaries.values()])
     remember_dictionaries(state, dictionaries)
     text, subword_model = text_settings(data, languages, dictionaries, args)
     files = {path.name: path for path in dictionaries.values()}
@@ -244,18 +244,20 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         "longest_source": args.max_length or longest_source(data, languages, state["cfg"]),
         **({"split_sentences": False} if is_of_documents(data, run) else {}),
     }
-    weights = args.weights or (format.read_config(run)["weights"] if format.is_model_folder(run) else "float32")
+    weights = args.weights or (
+        model_folder.read_config(run)["weights"] if model_folder.is_model_folder(run) else "float32"
+    )
     args.out.parent.mkdir(parents=True, exist_ok=True)
     part = args.out.with_name(f".{args.out.name}.{uuid.uuid4().hex}.part")
     try:
-        format.write(part, state, weights, config, files)
+        model_folder.write(part, state, weights, config, files)
         translator = Translator(part)
         if args.max_length is not None and args.max_length > translator.max_length:
             raise ValueError(
                 f"--max-length {args.max_length}: the model has positions for {translator.max_length} pieces"
             )
         card = model_card.card(translator, args.out.name, run)
-        (part / format.CARD).write_text(card, encoding="utf-8")
+        (part / model_folder.CARD).write_text(card, encoding="utf-8")
         how = f"decodes in {model_card.decode_dtype(translator)}: {model_card.decoding(translator)}"
         part.rename(args.out)
     finally:

@@ -245,23 +245,21 @@ def refuse_unknown(
 def parse_with_fairseqs(
     parser: Parser,
     known_flags: Callable[[], Collection[str]],
-    words: Sequence[str] | None = None,
     accepted: Callable[[argparse.Namespace], Iterable[str]] = lambda args: (),
     forward_device: bool = False,
 ) -> tuple[argparse.Namespace, list[str]]:
-    """What a command's own parser reads of a command line, and the words that it leaves to a command of fairseq. A flag
-    that neither can have ends it as the parser's errors do.
+    """What a command's own parser reads of the command line, and the words that it leaves to a command of fairseq. A
+    flag that neither can have ends it as the parser's errors do.
 
     Args:
         parser: of the command.
         known_flags: the flags, without dashes, of all that fairseq has: ``compat.command_line.known_flags``.
-        words: the command line; None for that of this process.
         accepted: the flags of fairseq that the command takes, which may be suggested.
         forward_device: give the parser ``--device``, and the words what fairseq has for it.
     """
     if forward_device:
         add_device(parser, None, "cpu or cuda (default: cuda, if there is one)")
-    args, rest = parser.parse_known_args(words)
+    args, rest = parser.parse_known_args()
     if forward_device:
         rest += fairseqs_device(args.device)
     flags = flags_of(rest)

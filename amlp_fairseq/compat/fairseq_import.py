@@ -7,6 +7,7 @@ import gc
 import logging
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import ModuleType
@@ -63,8 +64,9 @@ def _without_logging_setup() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Imports without collecting garbage, of which they make none; functions of sklearn and scipy that are imported are
-    those of a stand-in, which imports the real ones when it is called."""
+    """Import without collecting garbage, of which imports make none; functions of sklearn and scipy that are imported
+    are those of a stand-in, which imports the real ones when it is called. TorchScript's deprecation is not warned of:
+    fairseq uses it."""
     collecting = gc.isenabled()
     gc.disable()
     stand_ins = {name: _Deferred(name) for name in DEFERRED if name not in sys.modules}
@@ -74,7 +76,9 @@ def quick_imports() -> Iterator[None]:
         if package in stand_ins:
             setattr(stand_ins[package], last, stand_in)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # by torch 2.14
+            yield
     finally:
         for name, stand_in in stand_ins.items():
             if sys.modules.get(name) is stand_in:

@@ -16,7 +16,7 @@ class RepeatedNgrams(nn.Module):
         """Log-probabilities (B K, V) without those of words that would repeat an n-gram.
 
         Args:
-            tokens: (B K, T), of which a start symbol and ``step`` words are written.
+            tokens: (B K, T), a start symbol and ``step`` words, then padding.
         """
         words = tokens if self.stock.use_extension else tokens[:, : step + 1]
         result: Tensor = self.stock(words, lprobs, bsz, beam_size, step)

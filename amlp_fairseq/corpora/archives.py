@@ -80,7 +80,7 @@ def stories(archive: Path, addresses: Path) -> Iterator[Row]:
 
 
 def story(text: str) -> Row:
-    """The article and the summary of a story: its lines before the first ``@highlight``, and those behind one."""
+    """The article and the summary of a story: its lines before the first ``@highlight``, and those after each."""
     found = [line.strip() for line in text.split("\n")]
     closed = [line if line.startswith(HIGHLIGHT) or line.endswith(CLOSED) else f"{line} ." for line in found if line]
     begin = next((number for number, line in enumerate(closed) if line.startswith(HIGHLIGHT)), len(closed))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from amlp_fairseq.common.files import sha256
+from amlp_fairseq.common.files import sha256, writing
 
 
 class Download(NamedTuple):
@@ -76,10 +76,8 @@ def download(
             f"{path} has the SHA-256 {actual}, the {kind} one is {expected}: it is corrupt, or another file than this "
             "recipe was written for; remove it and run again"
         )
-    lines = "".join(f"{checksum}  {each}\n" for each, checksum in {**recorded, name: actual}.items())
-    part = sums.with_suffix(".part")
-    part.write_text(lines, encoding="utf-8")
-    part.replace(sums)
+    with writing(sums) as (file,):
+        file.writelines(f"{checksum}  {each}\n" for each, checksum in {**recorded, name: actual}.items())
     return Download(path, url, actual, kind)
 
 

@@ -33,7 +33,7 @@ def write_rows(rows: Iterable[Row], paths: Sequence[Path]) -> None:
 
 
 def filled(rows: Iterable[Row], name: str) -> Iterator[Row]:
-    """Rows without those of which a side is empty; at the end says how many these were."""
+    """Leave out rows with an empty side; at the end say how many there were."""
     count = 0
     for row in rows:
         if all(row):

@@ -51,7 +51,7 @@ from amlp_fairseq.common.arguments import (
     say_next,
     without,
 )
-from amlp_fairseq.common.files import sha256
+from amlp_fairseq.common.files import sha256, writing
 from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import indexed_dataset
@@ -112,9 +112,8 @@ def locked(folder: Path) -> Iterator[IO[str]]:
 def check_settings(path: Path, settings: dict[str, Any]) -> None:
     """Write the settings at the beginning of the work; later check that they are still the same."""
     if not path.exists():
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(settings, indent=2))
-        part.rename(path)
+        with writing(path) as (file,):
+            json.dump(settings, file, indent=2)
         return
     begun = json.loads(path.read_text())
     if changed := [name for name, value in settings.items() if begun.get(name) != value]:

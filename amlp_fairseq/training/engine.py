@@ -43,6 +43,11 @@ def engine_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def is_autoregressive_transformer(kind: type) -> bool:
+    """True for a class of models that both engines decode."""
+    return issubclass(kind, TransformerModelBase) and not issubclass(kind, FairseqNATModel)
+
+
 def task_flags(task: Mapping[str, Any], arch: str, engine: str) -> dict[str, Any]:
     """Flags of the task that decodes a model.
 
@@ -54,8 +59,7 @@ def task_flags(task: Mapping[str, Any], arch: str, engine: str) -> dict[str, Any
     Raises:
         ValueError: if fairseq's search cannot decode it.
     """
-    kind: Any = ARCH_MODEL_REGISTRY.get(arch, object)
-    transformer = issubclass(kind, TransformerModelBase) and not issubclass(kind, FairseqNATModel)
+    transformer = is_autoregressive_transformer(ARCH_MODEL_REGISTRY.get(arch, object))
     if engine == OURS and task["task"] == FAIRSEQS_TASK and transformer:
         return {**task, "task": TASK, "num-directions": 1}
     if engine == FAIRSEQS and task == {**task, "task": TASK, "num-directions": 1} and transformer:

@@ -9,11 +9,10 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from fairseq.models.nat import FairseqNATModel
-from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks.translation import TranslationTask
 
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
+from amlp_fairseq.training.engine import is_autoregressive_transformer
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +31,7 @@ def by_the_plugins_search() -> Iterator[None]:
         known = TranslationInterleavedTask.VALIDATION_OPTIONS
         if (
             type(self) is not TranslationTask
-            or not all(isinstance(model, TransformerModelBase) for model in models)
-            or any(isinstance(model, FairseqNATModel) for model in models)
+            or not all(is_autoregressive_transformer(type(model)) for model in models)
             or not options.keys() <= known
         ):
             return build_generator(self, models, args, *others, **more)

@@ -106,7 +106,7 @@ def test_training_says_what_generate_and_sacrebleu_say(row: str, pieces: Path, t
 
 def test_one_search_validates_all_systems(pieces: Path, tmp_path: Path) -> None:
     """A training of fairseq's translation task: fairseq-train's own search finds the same BLEU of the same weights, and
-    is there for what only it has. Without dropout, of which amlp-fairseq draws other numbers."""
+    is there for what only it has. Without dropout, for which amlp-fairseq draws other numbers."""
     words = [pieces / "data", "--arch", "transformer_tiny", *TINY, "--max-update", 300, "--lr", 0.01, *BLEU]
     words += ["--criterion", "label_smoothed_cross_entropy", "--optimizer", "adam", "--validate-interval", 99]
     words += ["--share-all-embeddings", "--eval-bleu-print-samples", "--batch-size-valid", 4, "--dropout", 0]

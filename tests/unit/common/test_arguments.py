@@ -139,12 +139,13 @@ def test_what_is_suggested_is_taken(
         (["d", "--cpu"], ["d", "--cpu"]),
     ],
 )
-def test_one_spelling_for_the_device(words: list[str], expected: list[str]) -> None:
+def test_one_spelling_for_the_device(words: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_fairseq_has_it(words) == expected
     parser = command_parser("x", None)
     parser.add_argument("data")
     parser.add_argument("--beam")
-    rest = parse_with_fairseqs(parser, known_flags, words, forward_device=True)[1]
+    monkeypatch.setattr("sys.argv", ["x", *words])
+    rest = parse_with_fairseqs(parser, known_flags, forward_device=True)[1]
     assert rest == (["--cpu"] if "--cpu" in expected else [])
     own = command_parser("x", None)
     add_device(own, "cuda", "")

@@ -18,7 +18,7 @@ import torch
 from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import is_of_documents, package
 from amlp_fairseq.decoding import packed_linear
-from amlp_fairseq.model_folder import format
+from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.translator import decoding_options
 
 MODEL = commands.ROOT / "examples/models/ar"
@@ -90,14 +90,14 @@ def test_a_folder_appears_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_folder_of_another_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = format.write
+    write = model_folder.write
 
     def late(*args: Any) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out/file").touch()
         write(*args)
 
-    monkeypatch.setattr(format, "write", late)
+    monkeypatch.setattr(model_folder, "write", late)
     with pytest.raises(OSError, match="Directory not empty"):
         package(arguments(MODEL, tmp_path / "out"), [])
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["out", "out/file"]
@@ -196,7 +196,7 @@ def test_int8_weights_decode_in_int8(name: str, tmp_path: Path, monkeypatch: pyt
     assert int8_maps(Translator(folder, decode_dtype="float32"), monkeypatch) == 0
     assert "| decodes in | int8 on x86 processors, float32 on others" in (folder / "README.md").read_text("utf-8")
     package(arguments(folder, tmp_path / "again"), ["--decode-dtype", "float32"])
-    assert format.read_config(tmp_path / "again")["weights"] == "int8"
+    assert model_folder.read_config(tmp_path / "again")["weights"] == "int8"
     assert int8_maps(Translator(tmp_path / "again"), monkeypatch) == 0
     assert "| decodes in | float32 |" in (tmp_path / "again/README.md").read_text("utf-8")
 
@@ -241,7 +241,7 @@ def test_a_length_without_positions(tmp_path: Path) -> None:
 
 def test_files_of_another_model(model: Path) -> None:
     """Valid ones: what was written with them would be garbage. Folders of older versions have no checksums."""
-    assert format.read_config(model)["checksums"].keys() == {
+    assert model_folder.read_config(model)["checksums"].keys() == {
         *("dict.en.txt", "dict.de.txt", "sentencepiece.bpe.model", "model.safetensors")
     }
     translated = Translator(model).translate(TEXT)
@@ -287,7 +287,7 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
     data.mkdir()
     for path in model.glob("dict.*"):
         shutil.copy(path, data)
-    torch.save(format.read_checkpoint(model), checkpoint)
+    torch.save(model_folder.read_checkpoint(model), checkpoint)
     given = {"post_process": "sentencepiece", "subword_model": subwords(tmp_path, 200), "data": data}
     with pytest.raises(
         ValueError, match=r"200\.model is not that of .*dict\.en\.txt: it leaves \d+ of \d+ words whole"
@@ -315,8 +315,8 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
 def test_documents_stay_whole(model: Path, tmp_path: Path) -> None:
     """A folder of summarisation says so, and what is made of it."""
     package(arguments(edited(model, split_sentences=False), tmp_path / "out"), [])
-    assert format.read_config(tmp_path / "out")["split_sentences"] is False
-    assert "split_sentences" not in format.read_config(MODEL)
+    assert model_folder.read_config(tmp_path / "out")["split_sentences"] is False
+    assert "split_sentences" not in model_folder.read_config(MODEL)
     (tmp_path / "text.json").write_text('{"corpus": "embedded_summaries"}', encoding="utf-8")
     assert is_of_documents(tmp_path, tmp_path)
     (tmp_path / "text.json").write_text('{"corpus": "embedded"}', encoding="utf-8")
