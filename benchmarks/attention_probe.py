@@ -44,7 +44,7 @@ def relative_entropy(weights: Tensor, outcomes: Tensor | int) -> float:
 
 def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
     """Make the attention write its measurements into ``found`` whenever it is called."""
-    read = attention.read
+    read = attention.attend
 
     def observed(q: Tensor, memory: Any, padding_mask: Tensor | None = None, **options: Any) -> Any:
         out, weights = read(q, memory, padding_mask, **options)
@@ -65,7 +65,7 @@ def observe(attention: MultiHeadAttention, found: dict[str, float]) -> None:
                     found["map_entropy"] = relative_entropy(maps, lengths)
         return out, weights
 
-    attention.read = observed  # type: ignore[method-assign, assignment]
+    attention.attend = observed  # type: ignore[method-assign, assignment]
 
 
 def probe(data: Path, checkpoint: Path, untrained: bool, sentences: int) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ class Size(NamedTuple):
 DTYPES = ("float32", "float16", "bfloat16")
 BASE = "--embed-dim 512 --ffn-embed-dim 2048 --layers 6 --heads 8 --words 32000"
 TOY = "--embed-dim 16 --ffn-embed-dim 16 --layers 1 --heads 2 --words 40"
-FEW = "--embed-dim 16 --heads 2 --inner-dim 4 --batch 1 --repeats 1"
+SMALL_QUERY = "--embed-dim 16 --heads 2 --inner-dim 4 --batch 1 --repeats 1"
 SIZES = {
     "full": Size(
         (), (), DTYPES, (16, 1024, 16, 31, 1024), BASE, ("ar", "ibdecoder", "ibdecoder-sa", "cmlmc"), 70,
@@ -93,12 +93,12 @@ SIZES = {
     ),
     "small": Size(
         ("causal", "steps of 2", "history before the outputs"), ("plain", "padding left, right, both"), DTYPES,
-        (2, 32, 2, 7, 64), TOY, ("ar", "ibdecoder", "cmlmc"), 70, f"{FEW} --lengths 16 64",
+        (2, 32, 2, 7, 64), TOY, ("ar", "ibdecoder", "cmlmc"), 70, f"{SMALL_QUERY} --lengths 16 64",
         "--systems transformer ar ibdecoder --precisions float32 --sentences 4 --repeats 1", 3,
     ),
     "tiny": Size(
         ("causal",), ("two positions",), ("float32",), (1, 16, 2, 3, 8), TOY, ("ar",), 20,
-        f"{FEW} --lengths 8 --systems SDPA AMLP-Cov",
+        f"{SMALL_QUERY} --lengths 8 --systems SDPA AMLP-Cov",
         "--systems ibdecoder --precisions float32 --sentences 1 --repeats 1 --beams 1", 1,
     ),
 }  # fmt: skip

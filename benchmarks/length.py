@@ -204,7 +204,7 @@ def forward_backward(module: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor
 
 @torch.no_grad()
 def core(module: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return module.read(q, module.make_memory(k, v, None))[0]
+    return module.attend(q, module.make_memory(k, v, None))[0]
 
 
 def needs(name: str, kind: str, length: int, args: argparse.Namespace) -> int:

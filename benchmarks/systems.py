@@ -33,18 +33,18 @@ from sacrebleu import BLEU
 from torch import nn
 
 from amlp_fairseq.common.parallel_text import read_references
-from amlp_fairseq.decoding.captured_decoding import CapturedDecoder
-from amlp_fairseq.decoding.captured_pass import CapturedPass
+from amlp_fairseq.decoding.cuda_graph_decoding import CudaGraphDecoder
+from amlp_fairseq.decoding.cuda_graph_forward import CudaGraphForward
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerModel
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.ops.generation_order import GenerationOrder
-from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.drafts import ModelDrafter
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
 from amlp_fairseq.training.data_folder import text_settings
 
@@ -195,7 +195,7 @@ class Ours(_Generator):
     EXACT_BEAMS: ClassVar[tuple[int, ...]] = (1, 4)
 
     def __init__(self, model: Any, task: Any, precision: str, args: Namespace, forced: bool) -> None:
-        able = CapturedPass.supports(model.decoder) or CapturedDecoder.supports(model.decoder)
+        able = CudaGraphForward.supports(model.decoder) or CudaGraphDecoder.supports(model.decoder)
         self.cuda_graphs = args.cuda_graphs and able
         super().__init__(model, task, precision, args, forced)
 
@@ -220,7 +220,7 @@ class Rescored(Ours):
         generator = super().new_generator(length_beam)
         words, config = self.task.target_dictionary, TranslationInterleavedConfig(num_directions=1)
         task = TranslationInterleavedTask(config, self.task.source_dictionary, words)
-        generator.chooser = for_inference(IBDecoderModel.build_model(self.model.cfg, task), self.device)
+        generator.reranking_model = for_inference(IBDecoderModel.build_model(self.model.cfg, task), self.device)
         return generator
 
     def numbers(self, args: Namespace) -> list[int]:
@@ -248,7 +248,7 @@ class Drafts(Ours):
         self.drafting = our_generator(drafting, task, 1, self.precision, False)
         self.drafter = _RightWords(task, drafting, self.drafting)
         options = replace(self.greedy.options, beam_size=1)
-        return DraftAndVerify([self.model], words, self.task.order, options, self.drafter, 8)
+        return SpeculativeDecoding([self.model], words, self.task.order, options, self.drafter, 8)
 
     def numbers(self, args: Namespace) -> list[int]:
         return [1]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from amlp_fairseq.decoding import captured_decoding, cuda_graphs, packed_linear, step_decoder
+from amlp_fairseq.decoding import cuda_graph_decoding, cuda_graphs, packed_linear, step_decoder
 
 #: What waits for a device, or has a size that depends on its data: no graph can hold it.
 REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
@@ -72,7 +72,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(step_decoder, "compiled_embedding", lambda table: None)
     monkeypatch.setattr(cuda_graphs, "capture", counted)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
-    for module in (step_decoder, captured_decoding):
+    for module in (step_decoder, cuda_graph_decoding):
         monkeypatch.setattr(module, "SLOTS", 16)
     monkeypatch.setattr(cuda_graphs, "POSITIONS", 4)
     return made

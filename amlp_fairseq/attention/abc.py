@@ -44,7 +44,7 @@ class ABCAttention(RunningSums):
             for name, x, control in (("k", k, self.k_control), ("v", v, self.v_control))
         }
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,

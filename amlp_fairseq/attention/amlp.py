@@ -106,7 +106,7 @@ class AMLP(MultiHeadAttention):
             nn.init.xavier_normal_(head, gain=2**-0.5)
         self.norm = None if options.no_amlp_output_norm else nn.LayerNorm(self.head_dim)
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,
@@ -171,7 +171,7 @@ class AMLPCov(RunningSums, AMLP):
         """``k``: softmax(KᵀK), ``v``: softmax(KᵀV), both (B, H, d_h, d_h)."""
         return {"k": self._covariance(1, k, k, padding_mask), "v": self._covariance(2, k, v, padding_mask)}
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,
@@ -181,7 +181,7 @@ class AMLPCov(RunningSums, AMLP):
     ) -> tuple[Tensor, Tensor | None]:
         """See ``MultiHeadAttention.read``. Causal queries are added to the ``row_state`` in the memory, if any."""
         if not self.spec.causal:
-            return super().read(q, memory, padding_mask, positions, need_weights)
+            return super().attend(q, memory, padding_mask, positions, need_weights)
         count = q.size(2) if positions is None else len(positions)
         sentences, rows = len(q), q.size(2) // count
         of_k, of_v = (memory[name].repeat_interleave(rows, dim=0).unsqueeze(2) for name in ("k", "v"))

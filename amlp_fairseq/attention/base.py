@@ -25,7 +25,7 @@ class Attention(FairseqIncrementalState, nn.Module):
 
     A causal decoder, fairseq's or one made ready (``decoding/``), has a state for each of its attentions and calls
     ``step`` with the words of one or more whole steps, which updates the state in place. The state of "causal self"
-    attention is made by ``init_state``, that of "causal cross" attention by ``remember`` and ``row_state``.
+    attention is made by ``init_state``, that of "causal cross" attention by ``project_source`` and ``row_state``.
     """
 
     #: The patterns of ``registry.PATTERNS`` that it supports.
@@ -33,7 +33,7 @@ class Attention(FairseqIncrementalState, nn.Module):
     #: Whether it applies ``attn_mask`` and ``StepContext.bias``, and needs them to be causal.
     takes_mask = False
     #: The tensors of its state that have a slot for each word, (R, …, slots, width).
-    growing: tuple[str, ...] = ()
+    per_position: tuple[str, ...] = ()
     #: fairseq's decoder layer reads them.
     num_heads: int
     head_dim: int
@@ -47,7 +47,7 @@ class Attention(FairseqIncrementalState, nn.Module):
 
         Args:
             rows: R.
-            slots: how many the ``growing`` tensors have room for.
+            slots: how many the ``per_position`` tensors have room for.
             like: a tensor of the type and on the device of the inputs.
         """
         raise NotImplementedError
@@ -108,7 +108,7 @@ class Attention(FairseqIncrementalState, nn.Module):
         slots = max(SLOTS, 1 << (end - 1).bit_length())
         if state is None:
             state = self.init_state(x.size(1), slots, x) if begin is None else begin()
-        for name in () if self.spec.cross else self.growing:
+        for name in () if self.spec.cross else self.per_position:
             if end > state[name].size(-2):
                 state[name] = with_slots(state[name], slots)
         context = StepContext(torch.arange(start, end, device=x.device), end, bias=bias)

@@ -17,7 +17,7 @@ class CosformerAttention(MultiHeadAttention):
     """Weights ``relu(q_i)ᵀ relu(k_j) cos(π/2 · (i - j)/M)`` (Eq. 10), M the longer of the sentence's two lengths; the
     cosine is expanded into products of the positions' sines and cosines (Eq. 12)."""
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,

@@ -35,7 +35,7 @@ class LinearizedAttention(MultiHeadAttention):
                 features = features.masked_fill(padding_mask, 0)
             return {"products": features.transpose(2, 3) @ v.float(), "norm": features.sum(dim=2).unsqueeze(3)}
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,

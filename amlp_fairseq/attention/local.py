@@ -77,7 +77,7 @@ class LocalAttention(WindowAttention):
             )
         self.left, self.right = (k - 1, 0) if spec.pattern == "causal self" else ((k - 1) // 2, k // 2)
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,
@@ -148,7 +148,7 @@ class LocalAttention(WindowAttention):
         padding_mask: Tensor | None,
         positions: Tensor | None,
     ) -> Tensor:
-        """Cross-attention of queries (B, H, T, d_h), see ``read``."""
+        """Cross-attention of queries (B, H, T, d_h), see ``attend``."""
         (batch, heads, length, width), source = q.shape, k.size(2)
         first, m = _extent(key_padding_mask, batch, source, q.device)
         i = torch.arange(length, device=q.device) if positions is None else positions.repeat(length // len(positions))

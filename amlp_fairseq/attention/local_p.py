@@ -38,7 +38,7 @@ class LocalPAttention(WindowAttention):
         self.w_p = nn.Linear(self.head_dim, self.head_dim, bias=False)
         self.v_p = nn.Linear(self.head_dim, 1, bias=False)
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,

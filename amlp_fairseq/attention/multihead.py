@@ -25,7 +25,7 @@ class MultiHeadAttention(Attention):
     """Queries, keys and values in H heads of width d_h, with fairseq's parameter names and initialisation.
 
     Subclasses say which ``patterns`` they support. For all but "causal self" they implement ``make_memory``, what is
-    kept of the keys and values, and ``read``, what the queries take from it; a decoder calls the first once per
+    kept of the keys and values, and ``attend``, what the queries take from it; a decoder calls the first once per
     sentence. For "causal self" they implement ``attend_causally``, for whole sequences, and ``init_state`` and
     ``step_causally``.
 
@@ -97,7 +97,7 @@ class MultiHeadAttention(Attention):
                     incremental_state,
                     None,
                     need_weights,
-                    lambda: {**self.remember(key, key_padding_mask), **self.row_state(query.size(1), query)},
+                    lambda: {**self.project_source(key, key_padding_mask), **self.row_state(query.size(1), query)},
                 )
             (q,), (k, v) = self.project(query, "q"), self.project(key, "kv")
         else:
@@ -109,16 +109,16 @@ class MultiHeadAttention(Attention):
             out, weights = self.attend_causally(q, k, v, key_padding_mask, attn_mask), None
         else:
             memory = self.make_memory(k, v, key_padding_mask)
-            out, weights = self.read(q, memory, query_padding_mask, need_weights=need_weights)
+            out, weights = self.attend(q, memory, query_padding_mask, need_weights=need_weights)
         return self._output(out.permute(2, 0, 1, 3), query.shape), weights
 
-    def attend(self, query: Tensor, memory: Memory, query_padding_mask: Tensor | None = None) -> Tensor:
-        """Cross-attention of ``query`` (T, B, C) over the memory of a source, from ``remember``: (T, B, C)."""
+    def cross_attend(self, query: Tensor, memory: Memory, query_padding_mask: Tensor | None = None) -> Tensor:
+        """Cross-attention of ``query`` (T, B, C) over the memory of a source, from ``project_source``: (T, B, C)."""
         (q,) = self.project(query, "q")
-        out, _ = self.read(q, memory, query_padding_mask)
+        out, _ = self.attend(q, memory, query_padding_mask)
         return self._output(out.permute(2, 0, 1, 3), query.shape)
 
-    def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
         """The memory of a source (S, b, C') with padding mask (b, S), in tensors that share no storage with others: its
         sentences may be moved in place."""
         k, v = self.project(source, "kv")
@@ -131,7 +131,7 @@ class MultiHeadAttention(Attention):
         if self.cross:  # the words of all rows of a sentence are queries to the same keys
             q = packed["q"](x) if packed else self.q_proj(x)
             q = q.view(rows // context.beam, -1, self.num_heads, self.head_dim).transpose(1, 2)
-            out, weights = self.read(q, state, None, context.slots, need_weights)
+            out, weights = self.attend(q, state, None, context.slots, need_weights)
             weights = None if weights is None else weights.view(*x.shape[:2], -1)
         else:
             qkv = packed["qkv"](x) if packed else torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=2)
@@ -144,7 +144,7 @@ class MultiHeadAttention(Attention):
         memory = {"k": k, "v": v}
         return memory if padding_mask is None else {**memory, "padding_mask": padding_mask}
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,

@@ -15,7 +15,7 @@ from amlp_fairseq.attention.state import State, StepContext
 
 #: Up to this many queries a packed attention computes the scores explicitly on a CPU: for 1 to 4 rows with 2 to 4 words
 #: each this takes half as long as the fused operator.
-FEW = 64
+SMALL_QUERY = 64
 
 
 @register_attention("softmax")
@@ -25,12 +25,12 @@ class SoftmaxAttention(MultiHeadAttention):
 
     patterns = PATTERNS
     takes_mask = True
-    growing = ("kv",)
+    per_position = ("kv",)
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
         return with_bias(k, v, padding_mask)
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,
@@ -74,8 +74,8 @@ class SoftmaxAttention(MultiHeadAttention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(Q Kᵀ / √d_h + bias) V: (B, H, n, d_h) for q of this shape and k and v (B, H, m, d_h)."""
-        if self.packed and 1 < q.size(2) <= FEW and not q.is_cuda:
-            return attend_few(q, k, v, bias)
+        if self.packed and 1 < q.size(2) <= SMALL_QUERY and not q.is_cuda:
+            return attend_small_query(q, k, v, bias)
         drops_out = not self.packed and (self.training or self.dropout_module.apply_during_inference)
         return attend(q, k, v, bias, self.scaling, self.dropout_module.p if drops_out else 0.0)
 
@@ -90,11 +90,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, d
     if dropout == 0 and q.requires_grad and k.is_cpu and k.dtype == torch.bfloat16 and k.size(2) <= 512:
         if bias is not None:  # finite, for queries behind left padding, which see nothing
             bias = bias.clamp(min=torch.finfo(k.dtype).min)
-        return attend_few(q * scale, k, v, bias)
+        return attend_small_query(q * scale, k, v, bias)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
 
 
-def attend_few(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+def attend_small_query(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """softmax(Q Kᵀ + bias) V through explicit scores, (B, H, n, d_h); also part of a TorchScript function."""
     batch, heads, queries, width = q.size(0), q.size(1), q.size(2), q.size(3)
     q, k, v = q.reshape(-1, queries, width), k.flatten(0, 1), v.flatten(0, 1)

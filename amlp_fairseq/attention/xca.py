@@ -22,7 +22,7 @@ class XCAttention(MultiHeadAttention):
         super().__init__(spec)
         self.temperature = nn.Parameter(torch.ones(self.num_heads))
 
-    def read(
+    def attend(
         self,
         q: Tensor,
         memory: Memory,

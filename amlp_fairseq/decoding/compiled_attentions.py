@@ -61,11 +61,11 @@ class CompiledMemory:
     def __init__(self, attention: Any) -> None:
         self.attention, self.compiled = attention, compiled_linear_attention(attention)
 
-    def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
-        """See ``MultiHeadAttention.remember``."""
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+        """See ``MultiHeadAttention.project_source``."""
         k, v = self.attention.project(source, "kv")
         bias = None if padding_mask is None else padding_bias(padding_mask, k)
-        return dict(zip(("k", "v", "bias"), self.compiled.remember(k, v, bias), strict=False))
+        return dict(zip(("k", "v", "bias"), self.compiled.source_memory(k, v, bias), strict=False))
 
 
 def _average(attention: AverageAttention) -> Any:

@@ -17,10 +17,10 @@ from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.softmax import SoftmaxAttention, mask_bias
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
+from amlp_fairseq.decoding.fused_layers import decoder_layers, drops_out
+from amlp_fairseq.decoding.kv_cache import KVCache, StateLayout
 from amlp_fairseq.decoding.packed_linear import CompiledMap, Map, PackedLinear, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
-from amlp_fairseq.decoding.softmax_layers import decoder_layers, drops_out
-from amlp_fairseq.decoding.stacked_states import StackedStates, StateLayout
 from amlp_fairseq.models.plugin_transformer import PluginDecoder
 from amlp_fairseq.ops.cpu_layers import compiled_decoder, compiled_embedding
 
@@ -36,9 +36,9 @@ class StepDecoder:
         decode_dtype: of the weights, one of ``packed_linear.DECODE_DTYPES``; None: as they are.
 
     Attributes:
-        layers_at_once: ``StepLayers.forward``, see ``softmax_layers.py``; None if its layers are others.
+        fused_layers: ``StepLayers.forward``, see ``softmax_layers.py``; None if its layers are others.
         table: the input embedding (V, C).
-        embedding_at_once: ``embed`` in C++, see ``ops/cpu_layers``; None where there is none.
+        fused_embedding: ``embed`` in C++, see ``ops/cpu_layers``; None where there is none.
         compiled: all of it in C++, see ``compiled_decoder``; None where a part of it is not.
         slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
@@ -47,9 +47,9 @@ class StepDecoder:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
-        self.layers_at_once = decoder_layers(self.layers)
+        self.fused_layers = decoder_layers(self.layers)
         self.table = self.decoder.embed_tokens.weight.detach()
-        self.embedding_at_once = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
+        self.fused_embedding = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
         self.compiled = self._compiled()
         own, cross = ([getattr(layer, name) for layer in self.layers] for name in ("self_attention", "cross_attention"))
         self.state_layout = StateLayout([*own, *cross], self.table)
@@ -77,9 +77,9 @@ class StepDecoder:
 
     def _compiled(self) -> Any:
         decoder, projection = self.decoder, self.decoder.output_projection
-        layers = getattr(self.layers_at_once, "owner", None)
+        layers = getattr(self.fused_layers, "owner", None)
         between = (decoder.layernorm_embedding, decoder.project_out_dim)
-        if not isinstance(layers, torch.ScriptObject) or self.embedding_at_once is None or between != (None, None):
+        if not isinstance(layers, torch.ScriptObject) or self.fused_embedding is None or between != (None, None):
             return None
         output = projection.packed() if type(projection) is PackedLinear else None
         if not isinstance(output, CompiledMap):
@@ -102,9 +102,9 @@ class StepDecoder:
         ]
         self.masked = any(bias is not None for bias in self.biases)
 
-    def remember(self, source: Tensor, padding_mask: Tensor | None) -> list[Memory]:
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> list[Memory]:
         """Each layer's memory of a source (S, b, C) with padding mask (b, S)."""
-        return [layer.cross_attention.remember(source, padding_mask) for layer in self.layers]
+        return [layer.cross_attention.project_source(source, padding_mask) for layer in self.layers]
 
     def decode(
         self,
@@ -130,8 +130,8 @@ class StepDecoder:
         x = self.embed(words, context.slots if positions is None else positions)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
-        if self.layers_at_once is not None and not need_attention and isinstance(context.end, int):
-            x = self.layers_at_once(
+        if self.fused_layers is not None and not need_attention and isinstance(context.end, int):
+            x = self.fused_layers(
                 x,
                 context.slots,
                 context.end,
@@ -147,10 +147,10 @@ class StepDecoder:
 
     def embed(self, words: Tensor, slots: Tensor) -> Tensor:
         """The inputs (R, z, C) of words (R, z) at slots (z,) or (R, z)."""
-        decoder, at_once = self.decoder, self.embedding_at_once
-        if at_once is None:
+        decoder, fused = self.decoder, self.fused_embedding
+        if fused is None:
             return decoder.embed_words(words, slots) + F.embedding(slots, self.encodings)
-        x: Tensor = at_once(words, slots, self.table, decoder.embed_scale, self.encodings, decoder.starts)
+        x: Tensor = fused(words, slots, self.table, decoder.embed_scale, self.encodings, decoder.starts)
         return x
 
     def output(self, x: Tensor) -> Tensor:
@@ -181,8 +181,8 @@ class Decoding:
         self.decoder, self.beam, self.length = decoder, beam, 0
         source, padding_mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         self.rows = source.size(1) * beam
-        self.memories = decoder.remember(source, padding_mask if padding_mask.any() else None)
-        self.states = StackedStates(decoder.state_layout, self.rows, SLOTS, source)
+        self.memories = decoder.project_source(source, padding_mask if padding_mask.any() else None)
+        self.states = KVCache(decoder.state_layout, self.rows, SLOTS, source)
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
         """See ``StepDecoder.decode``; also for the words of several steps at once, (R, k·z)."""
@@ -232,7 +232,7 @@ class Decoding:
             self.decoder.make_tables(2 * len(self.decoder.slots))
 
     def reorder(self, rows: Tensor) -> None:
-        """See ``ready_model.StepwiseDecoding``."""
+        """See ``inference_model.StepwiseDecoding``."""
         permutation = RowPermutation(rows)
         for stack in self.states.written(self.length):
             permutation.apply(stack, dim=1)

@@ -239,7 +239,7 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
             history.append(tokens)
         return decoder_out._replace(output_tokens=tokens, output_scores=scores, attn=None, history=history)
 
-    def settled(self, before: DecoderOut, after: DecoderOut) -> Tensor:
+    def converged(self, before: DecoderOut, after: DecoderOut) -> Tensor:
         """Which rows (B,) no iteration later than ``after.step`` can change, given the state before it: CMLM's once
         nothing will be masked any more, CMLMC's once an iteration without masks has left them unchanged."""
         if self.correction_starts < 0:

@@ -143,7 +143,7 @@ class FertilityTransformerModel(NATModel, NATransformerModel):
         scores = torch.where(words, new_scores, decoder_out.output_scores)
         return decoder_out._replace(output_tokens=tokens, output_scores=scores, attn=None, history=history)
 
-    def settled(self, before: DecoderOut, after: DecoderOut) -> Tensor:
+    def converged(self, before: DecoderOut, after: DecoderOut) -> Tensor:
         """Which rows (B,) are finished: all, after their only pass."""
         return torch.ones(len(after.output_tokens), dtype=torch.bool, device=after.output_tokens.device)
 

@@ -11,7 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 
 #: The longest run of words that a translation memory is searched for.
@@ -156,10 +156,10 @@ class ModelDrafter:
     def __init__(self, task: Any, model: Any, generator: Any) -> None:
         self.task, self.model, self.generator = task, model, generator
 
-    def share_encoder(self, verifier: ReadyModel) -> None:
+    def share_encoder(self, verifier: InferenceModel) -> None:
         """Use the verifier's encoder, and its output for the same sources, if this model's is the same."""
         if isinstance(self.generator, MultiwordBeamSearch):
-            (ready,) = self.generator.ready_models([self.model])
+            (ready,) = self.generator.inference_models([self.model])
             ready.share_encoder(verifier)
 
     def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:

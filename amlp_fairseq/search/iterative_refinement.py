@@ -11,11 +11,11 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
-from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
+from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory import refuse_too_large
-from amlp_fairseq.search.rescoring import Rescorer
+from amlp_fairseq.search.reranking import Reranker
 
 
 class IterativeRefinement:
@@ -23,7 +23,7 @@ class IterativeRefinement:
     non-autoregressive (NAT) models that do not change a sentence's length.
 
     A sentence is finished after the last iteration, or as soon as no later iteration can change it: as the method
-    ``settled`` of ``cmlmc_transformer`` says, or with fairseq's models when an iteration changed nothing and left no
+    ``converged`` of ``cmlmc_transformer`` says, or with fairseq's models when an iteration changed nothing and left no
     masks. Of a sentence's candidates the one with the best mean log-probability per word is returned, with ``rerank``
     that of an autoregressive model. Candidates differ in length, or are what the model's ``initialize_candidates``
     gives: those of ``fertility_transformer`` differ in the fertilities.
@@ -32,13 +32,13 @@ class IterativeRefinement:
         tgt_dict: target dictionary.
         max_iter: iterations after the first one, as in fairseq: 9 make 10 decoder calls.
         beam_size: candidates per sentence.
-        adaptive: whether a sentence stops as soon as no later iteration can change it.
-        retain_history: whether to keep the input and output of every iteration.
-        rerank: whether the last model is an autoregressive one that chooses among the candidates.
-        chooser: an autoregressive model that chooses among them.
+        adaptive: stop a sentence as soon as no later iteration can change it.
+        retain_history: keep the input and output of every iteration.
+        rerank: the last model is an autoregressive one that reranks the candidates.
+        reranking_model: an autoregressive model that reranks them.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
-        cuda_graphs: capture decoder calls as CUDA graphs, except those of the reranker and of models that can still be
-            trained.
+        cuda_graphs: capture decoder calls as CUDA graphs, except those of the reranking model and of models that can
+            still be trained.
 
     Raises:
         ValueError: for a value below its minimum, naming the command line option.
@@ -53,7 +53,7 @@ class IterativeRefinement:
         adaptive: bool = True,
         retain_history: bool = False,
         rerank: bool = False,
-        chooser: Any = None,
+        reranking_model: Any = None,
         decode_dtype: str | None = None,
         cuda_graphs: bool = False,
     ) -> None:
@@ -61,17 +61,19 @@ class IterativeRefinement:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
         if beam_size < 1:
             raise ValueError(f"--iter-decode-with-beam {beam_size} must be at least 1")
-        asked = {"--iter-decode-with-external-reranker": rerank, "--rescore-path": chooser is not None}
+        asked = {"--iter-decode-with-external-reranker": rerank, "--rescore-path": reranking_model is not None}
         given = [option for option in asked if asked[option]]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cannot be given together")
         if given and beam_size < 2:
             raise ValueError(f"{given[0]} needs candidates: --iter-decode-with-beam 2 or more")
-        self.chooser, self.rescorer = chooser, Rescorer(tgt_dict, decode_dtype)
+        self.reranking_model, self.reranker = reranking_model, Reranker(tgt_dict, decode_dtype)
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.vocab, self.max_iter, self.beam_size = len(tgt_dict), max_iter, beam_size
         self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
-        self.ready_models = ReadyCache(lambda model: ready_nat(model, decode_dtype, cuda_graphs and is_final([model])))
+        self.inference_models = InferenceModelCache(
+            lambda model: inference_nat(model, decode_dtype, cuda_graphs and are_frozen([model]))
+        )
 
     @torch.no_grad()
     def generate(
@@ -92,8 +94,8 @@ class IterativeRefinement:
             symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
-            ValueError: for prefixes, constraints, models that change a sentence's length, a missing reranker, and
-                batches that need more memory than there is.
+            ValueError: for prefixes, constraints, models that change a sentence's length, a missing reranking model,
+                and batches that need more memory than there is.
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
@@ -112,16 +114,16 @@ class IterativeRefinement:
                 )
         if len(writers) > 1 and not writers[0].allow_ensemble:
             raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
-        ready = self.ready_models(writers)
+        ready = self.inference_models(writers)
         if hasattr(ready[0], "enable_ensemble"):
             ready[0].enable_ensemble(ready)
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
         finished, k = self._refine(ready[0], src_tokens, src_lengths), self.beam_size
         candidates = [finished[i : i + k] for i in range(0, len(finished), k)]
-        chooser = models[-1] if self.rerank else self.chooser
-        if chooser is not None:
-            self.rescorer.rescore(chooser, src_tokens, candidates, torch.div)
+        reranking_model = models[-1] if self.rerank else self.reranking_model
+        if reranking_model is not None:
+            self.reranker.rerank(reranking_model, src_tokens, candidates, torch.div)
         chosen = [max(each, key=_quality) for each in candidates]
         move(chosen, src_tokens.device)
         return [[hypothesis] for hypothesis in chosen]
@@ -155,14 +157,14 @@ class IterativeRefinement:
                 new: list[Tensor | None] = [None] * (len(state.history) - len(scores))
                 # Stock cmlm_transformer masks at the end of an iteration, behind its output.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
-                new[-1 if hasattr(model, "settled") else 0] = state.output_scores.masked_fill(masks, torch.nan)
+                new[-1 if hasattr(model, "converged") else 0] = state.output_scores.masked_fill(masks, torch.nan)
                 scores += new
             if iteration == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
             elif not self.adaptive:
                 continue
-            elif hasattr(model, "settled"):
-                done = model.settled(before, state)
+            elif hasattr(model, "converged"):
+                done = model.converged(before, state)
             else:
                 # Stock cmlm_transformer masks at the end of an iteration: the next one will fill these masks.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)

@@ -14,19 +14,19 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.ready_cache import ReadyCache, is_final
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
+from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
-from amlp_fairseq.search.rescoring import Rescorer
-from amlp_fairseq.search.rules import LeastWords, MostWords, NoPadding, Prefixes, score_rules
+from amlp_fairseq.search.reranking import Reranker
+from amlp_fairseq.search.rules import MaxLength, MinLength, NoPadding, Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
-    Combinations,
-    Ended,
+    Continuations,
+    FinishedHypotheses,
     advance,
     combine_words,
     compiled,
@@ -38,7 +38,7 @@ from amlp_fairseq.search.search_steps import (
 )
 
 #: The rules that hold where several steps are made in one call; with another one there is a call for each.
-RULES_OF_STEPS_AT_ONCE = {NoPadding, LeastWords, MostWords}
+RULES_SUPPORTED_IN_CPP = {NoPadding, MinLength, MaxLength}
 
 
 class MultiwordBeamSearch:
@@ -53,7 +53,7 @@ class MultiwordBeamSearch:
         tgt_dict: target dictionary.
         order: h, c and the order of generation.
         options: all but ``decode_dtype`` and ``cuda_graphs`` may be replaced between batches.
-        chooser: an autoregressive model whose scores decide which of the finished hypotheses is the best.
+        reranking_model: an autoregressive model whose scores decide which of the finished hypotheses is the best.
     """
 
     def __init__(
@@ -62,21 +62,21 @@ class MultiwordBeamSearch:
         tgt_dict: Dictionary,
         order: GenerationOrder,
         options: SearchOptions,
-        chooser: Any = None,
+        reranking_model: Any = None,
     ) -> None:
-        self.models, self.chooser = models, chooser
-        self.rescorer = Rescorer(tgt_dict, options.decode_dtype)
+        self.models, self.reranking_model = models, reranking_model
+        self.reranker = Reranker(tgt_dict, options.decode_dtype)
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.vocab = len(tgt_dict)
         self.symbols_to_strip_from_output = {self.eos}
         self.order = order
         self.options = options
-        self.ready_models = ReadyCache(self.make_ready)
+        self.inference_models = InferenceModelCache(self.prepare_for_inference)
 
-    def make_ready(self, model: Any) -> ReadyModel:
+    def prepare_for_inference(self, model: Any) -> InferenceModel:
         """A model made ready to translate, with the present options."""
         options = self.options
-        return ReadyModel(model, options.decode_dtype, options.cuda_graphs and is_final([model]))
+        return InferenceModel(model, options.decode_dtype, options.cuda_graphs and are_frozen([model]))
 
     @torch.no_grad()
     def generate(
@@ -121,14 +121,14 @@ class MultiwordBeamSearch:
             hypotheses[row] = [self._empty_hypothesis()]
         if sentences:
             # Tensors made in inference mode could not be used in training.
-            with torch.inference_mode() if is_final(self.models) else torch.no_grad():
+            with torch.inference_mode() if are_frozen(self.models) else torch.no_grad():
                 self.search(sample["net_input"], sentences, hypotheses)
                 for row in sentences:
                     hypotheses[row] = sorted(hypotheses[row], key=_badness)[: self.options.beam_size]
                 rows = [row for row in sentences if hypotheses[row]]
-                if self.chooser is not None and rows:
+                if self.reranking_model is not None and rows:
                     several = [hypotheses[row] for row in rows]
-                    self.rescorer.rescore(self.chooser, source[rows], several, self.normalized)
+                    self.reranker.rerank(self.reranking_model, source[rows], several, self.normalized)
         for row, found in enumerate(hypotheses):
             if not found:
                 raise RuntimeError(
@@ -157,7 +157,7 @@ class MultiwordBeamSearch:
         Raises:
             ValueError: if ``min_len`` exceeds it for one of them.
         """
-        models = self.models if self.chooser is None else [*self.models, self.chooser]
+        models = self.models if self.reranking_model is None else [*self.models, self.reranking_model]
         longest = min(model.max_decoder_positions() for model in models) - 1
         options, lengths = self.options, source.ne(self.pad).sum(dim=1).tolist()
         limits = [int(min(options.max_len_a * length + options.max_len_b, longest)) for length in lengths]
@@ -248,7 +248,7 @@ class _Search:
         keep_all: whether all hypotheses that end are kept.
         candidates: k, ways to continue each row that are looked at.
         compiled: whether a step's words are chosen in C++.
-        at_once: the decoding, if it makes several steps in one call.
+        multi_step: the decoding, if it makes several steps in one call.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class _Search:
         if len(sentences) < len(source):
             source, lengths = source[sentences], lengths[sentences]
         self.source = source
-        models = generator.ready_models(generator.models)
+        models = generator.inference_models(generator.models)
         self.compiled = compiled(source.device, self.options.no_repeat_ngram_size > 0)
         refuse_too_large(self._needed_bytes(models), len(sentences), self.beam, source.device)
         self.decodings = [model.begin(source, lengths, self.beam) for model in models]
@@ -285,9 +285,9 @@ class _Search:
         # needed where some may be refused.
         few = self.ngrams is None and (self.keep_all or self.beam == 1)
         self.candidates = self.beam if few else 2 * self.beam
-        self.at_once = self._searches_at_once()
+        self.multi_step = self._multi_step_decoding()
 
-    def _needed_bytes(self, models: list[ReadyModel]) -> int:
+    def _needed_bytes(self, models: list[InferenceModel]) -> int:
         rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
         if overwrites_logits(self.source.device, itemsize):
             itemsize = 0
@@ -295,19 +295,19 @@ class _Search:
         vocab = self.generator.vocab
         return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, self.compiled)
 
-    def _searches_at_once(self) -> Decoding | None:
+    def _multi_step_decoding(self) -> Decoding | None:
         decoding, options = self.decodings[0], self.options
         if not self.compiled or len(self.decodings) > 1 or not isinstance(decoding, Decoding):
             return None
         plain = not options.alignment and options.temperature == 1
-        obeyed = all(type(rule) in RULES_OF_STEPS_AT_ONCE for rule in self.rules)
+        obeyed = all(type(rule) in RULES_SUPPORTED_IN_CPP for rule in self.rules)
         return decoding if plain and obeyed and decoding.decoder.compiled is not None else None
 
     def run(self) -> None:
         while self.sentences:
             most = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
-            if self.at_once is not None and most > 0:
-                self._make_steps(self.at_once, most)
+            if self.multi_step is not None and most > 0:
+                self._make_steps(self.multi_step, most)
             else:
                 self._make_step()
 
@@ -315,10 +315,10 @@ class _Search:
         step = self._expand()
         if self.ngrams is not None and self.generator.order.num_directions > 1:
             self._drop_repetitions(self.ngrams, step)
-        onward = advance(self.tokens, self.word_scores, self.scores, self._found(), step, self.keep_all)
-        self._collect(onward.ended)
-        self.scores, rows, words, word_scores = onward[:4]
-        if (kept := self._keep(onward.remaining)) is not None:
+        update = advance(self.tokens, self.word_scores, self.scores, self._found(), step, self.keep_all)
+        self._collect(update.ended)
+        self.scores, rows, words, word_scores = update[:4]
+        if (kept := self._keep(update.remaining)) is not None:
             rows = kept if rows is None else rows[kept]
             words, word_scores = words[kept], word_scores[kept]
         if not self.sentences:
@@ -335,7 +335,7 @@ class _Search:
             *(self.tokens, self.word_scores, self.scores, self._found(), most, self.candidates),
             *(generator.eos, generator.pad, options.words_behind_end == "ignore", options.min_len, self.keep_all),
         )
-        self._collect(Ended(*ended))
+        self._collect(FinishedHypotheses(*ended))
         if (kept := self._keep(remaining)) is not None:
             self._reorder(kept)
 
@@ -356,7 +356,7 @@ class _Search:
         self.source, self.max_lengths, self.scores = self.source[kept], self.max_lengths[kept], self.scores[kept]
         return (kept.unsqueeze(1) * self.beam + torch.arange(self.beam, device=kept.device)).flatten()
 
-    def _expand(self) -> Combinations:
+    def _expand(self) -> Continuations:
         """The best ways to continue each row."""
         generator, z = self.generator, self.z
         lprobs, attention = self._decode()
@@ -400,7 +400,7 @@ class _Search:
         for decoding in self.decodings:
             decoding.reorder(rows)
 
-    def _drop_repetitions(self, ngrams: NoRepeatNgrams, step: Combinations) -> None:
+    def _drop_repetitions(self, ngrams: NoRepeatNgrams, step: Continuations) -> None:
         """Set scores to -inf of ways that end a hypothesis and repeat an n-gram, which is where two directions meet.
 
         A hypothesis at the length limit stays, and so do those of a sentence that has nothing else: something must be
@@ -419,7 +419,7 @@ class _Search:
                 rows = slice(sentence * self.beam, (sentence + 1) * self.beam)
                 step.scores[rows] = before[rows]
 
-    def _collect(self, ended: Ended) -> None:
+    def _collect(self, ended: FinishedHypotheses) -> None:
         """Add finished hypotheses, in reading order."""
         if not ended.rows:
             return

@@ -59,7 +59,7 @@ class SearchOptions:
         deduplicate_ngram_size: remove immediate repetitions of up to this many words from outputs; 0 for none.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
-        cuda_graphs: capture the steps of models that cannot be trained any more, see ``captured_decoding.py``.
+        cuda_graphs: capture the steps of models that cannot be trained any more, see ``cuda_graph_decoding.py``.
 
     Raises:
         ValueError: for a value outside its range, naming the command line option.

@@ -62,7 +62,7 @@ class UnknownWordPenalty:
 
 
 @dataclass(frozen=True)
-class LeastWords:
+class MinLength:
     """No end symbol before ``least`` words."""
 
     eos: int
@@ -75,7 +75,7 @@ class LeastWords:
 
 
 @dataclass(frozen=True)
-class MostWords:
+class MaxLength:
     """Only the end symbol after as many words as the sentence may have (``Prefixes.max_lengths``)."""
 
     eos: int
@@ -98,6 +98,6 @@ def score_rules(options: SearchOptions, pad: int, eos: int, unk: int) -> list[Sc
     if options.unk_penalty:
         rules.append(UnknownWordPenalty(unk, options.unk_penalty))
     if options.min_len > 0:
-        rules.append(LeastWords(eos, options.min_len))
-    rules.append(MostWords(eos))
+        rules.append(MinLength(eos, options.min_len))
+    rules.append(MaxLength(eos))
     return rules

@@ -20,7 +20,7 @@ from amlp_fairseq.ops.search_steps import SOURCE
 from amlp_fairseq.ops.top_k import top_k
 
 
-class Combinations(NamedTuple):
+class Continuations(NamedTuple):
     """The k best ways to fill a step's slots, for each of R hypotheses, best first.
 
     Attributes:
@@ -36,7 +36,7 @@ class Combinations(NamedTuple):
     ends: Tensor
 
 
-class Ended(NamedTuple):
+class FinishedHypotheses(NamedTuple):
     """Hypotheses that end in a step, of each sentence the best one first.
 
     Attributes:
@@ -54,7 +54,7 @@ class Ended(NamedTuple):
     word_scores: list[Tensor]
 
 
-class Onward(NamedTuple):
+class BeamUpdate(NamedTuple):
     """What becomes of the R = b·B hypotheses of b sentences in a step.
 
     Attributes:
@@ -70,7 +70,7 @@ class Onward(NamedTuple):
     words: Tensor
     word_scores: Tensor
     remaining: list[int]
-    ended: Ended
+    ended: FinishedHypotheses
 
 
 # (words chosen in this step so far (R, k, p), candidates for slot p (R, m)) -> forbidden (R, k, m)
@@ -103,7 +103,7 @@ def combine_words(
     words_behind_end: str = "ignore",
     forbidden: Forbidden | None = None,
     most_forbidden: int = 0,
-) -> Combinations:
+) -> Continuations:
     """Combine the best words of every slot by outer addition, pruned to k after each slot (lines 10-14).
 
     Args:
@@ -119,13 +119,13 @@ def combine_words(
     """
     if compiled(lprobs.device, forbidden is not None) and lprobs.dtype == torch.float32:
         ignore = words_behind_end == "ignore"
-        return Combinations(*torch.ops.amlp_fairseq.combine_words(lprobs, k, eos, pad, ignore))
+        return Continuations(*torch.ops.amlp_fairseq.combine_words(lprobs, k, eos, pad, ignore))
     n, z, vocab = lprobs.shape
     ignore = words_behind_end == "ignore" and z > 1
     if forbidden is None and z == 1:
         scores, words = top_k(lprobs.squeeze(1), min(k, vocab))
         scores = scores.nan_to_num_(nan=-math.inf, neginf=-math.inf)
-        return Combinations(scores, words.unsqueeze(2), scores.unsqueeze(2), words.ne(eos).long())
+        return Continuations(scores, words.unsqueeze(2), scores.unsqueeze(2), words.ne(eos).long())
     top_scores, top_words = top_k(lprobs, min(k + ignore + most_forbidden, vocab))
     top_scores, end_scores = (
         each.nan_to_num(nan=-math.inf, neginf=-math.inf) for each in (top_scores, lprobs[..., eos])
@@ -163,7 +163,7 @@ def combine_words(
     if ignore:
         slots = torch.arange(z, device=words.device)
         word_scores = word_scores.masked_fill(slots > ends.unsqueeze(2), 0.0)
-    return Combinations(scores, words, word_scores, ends)
+    return Continuations(scores, words, word_scores, ends)
 
 
 def _take(table: Tensor, rows: Tensor) -> Tensor:
@@ -172,8 +172,8 @@ def _take(table: Tensor, rows: Tensor) -> Tensor:
 
 
 def advance(
-    tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int], step: Combinations, keep_all: bool = False
-) -> Onward:
+    tokens: Tensor, word_scores: Tensor, scores: Tensor, found: list[int], step: Continuations, keep_all: bool = False
+) -> BeamUpdate:
     """Choose the hypotheses that go on, and those that end (lines 15-24).
 
     A hypothesis that ends counts only if it is among the B best candidates, ended or not, as in fairseq, and its
@@ -192,12 +192,14 @@ def advance(
         kept, rows, words, new_scores, remaining, *ended = torch.ops.amlp_fairseq.advance(
             tokens, word_scores, scores, found, *step, keep_all
         )
-        return Onward(kept, rows if scores.size(1) > 1 else None, words, new_scores, remaining, Ended(*ended))
+        return BeamUpdate(
+            kept, rows if scores.size(1) > 1 else None, words, new_scores, remaining, FinishedHypotheses(*ended)
+        )
     (sentences, beam), k, z = scores.shape, step.scores.size(1), step.words.size(2)
     totals = (scores.unsqueeze(2) + step.scores.view(-1, beam, k)).flatten(1)
     ends = step.ends.view(-1, beam * k) < z
     best_scores, best = totals.topk(beam * k if keep_all else beam, dim=1)
-    remaining, ended = [*range(sentences)], Ended([], [], [], [], [])
+    remaining, ended = [*range(sentences)], FinishedHypotheses([], [], [], [], [])
     # Here is the only host-device sync per step, unless one of the best candidates ends.
     if not ((best_scores > -math.inf) & ~ends.gather(1, best)).all():
         room = [beam * k if keep_all else beam - count for count in found]
@@ -212,12 +214,12 @@ def advance(
         best_scores, best = best_scores.gather(1, order), best.gather(1, order)
     chosen = (best + torch.arange(sentences, device=best.device).unsqueeze(1) * (beam * k)).flatten()
     words, new_scores = (table.flatten(0, 1).index_select(0, chosen) for table in (step.words, step.word_scores))
-    return Onward(best_scores, chosen // k if beam > 1 else None, words, new_scores, remaining, ended)
+    return BeamUpdate(best_scores, chosen // k if beam > 1 else None, words, new_scores, remaining, ended)
 
 
 def _ended(
-    tokens: Tensor, word_scores: Tensor, room: list[int], step: Combinations, best_scores: Tensor, best: Tensor
-) -> Ended:
+    tokens: Tensor, word_scores: Tensor, room: list[int], step: Continuations, best_scores: Tensor, best: Tensor
+) -> FinishedHypotheses:
     """Those of the best candidates (b, …) that end, of each sentence as many as there is room for."""
     (_, k, z), beam, written = step.words.shape, len(step.words) // len(best), word_scores.size(1)
     candidates = best + torch.arange(len(best), device=best.device).unsqueeze(1) * (beam * k)
@@ -234,7 +236,7 @@ def _ended(
     texts, text_scores = (
         [row[: length + 1] for row, length in zip(table, lengths, strict=True)] for table in (words, scores)
     )
-    return Ended(rows, lengths, scores.sum(dim=1, dtype=torch.float64).tolist(), texts, text_scores)
+    return FinishedHypotheses(rows, lengths, scores.sum(dim=1, dtype=torch.float64).tolist(), texts, text_scores)
 
 
 def length_penalty(length: Tensor, alpha: float, kind: str) -> Tensor:

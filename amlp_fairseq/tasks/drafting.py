@@ -7,7 +7,7 @@ from typing import Any
 
 from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.search.drafts import Drafter, MemoryDrafter, ModelDrafter, SourceDrafter
-from amlp_fairseq.tasks.helpers import load_helper
+from amlp_fairseq.tasks.auxiliary_models import load_helper
 
 #: What ``--draft`` may be.
 DRAFTS = ("source", "none")

@@ -13,7 +13,7 @@ from amlp_fairseq.compat import whole_lines
 from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
 from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
-from amlp_fairseq.tasks.helpers import HELP_OFF
+from amlp_fairseq.tasks.auxiliary_models import HELP_OFF
 
 
 @dataclass

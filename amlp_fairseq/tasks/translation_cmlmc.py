@@ -16,7 +16,7 @@ from amlp_fairseq.compat.internals import (
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
-from amlp_fairseq.tasks.helpers import load_chooser
+from amlp_fairseq.tasks.auxiliary_models import load_reranking_model
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -119,7 +119,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             adaptive=not getattr(args, "iter_decode_force_max_iter", False),
             retain_history=getattr(args, "retain_iter_history", False),
             rerank=getattr(args, "iter_decode_with_external_reranker", False),
-            chooser=load_chooser(self, models),
+            reranking_model=load_reranking_model(self, models),
             decode_dtype=None if self.cfg.decode_dtype is None else str(self.cfg.decode_dtype),
             cuda_graphs=self.cfg.cuda_graphs,
         )

@@ -13,7 +13,6 @@ from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.models.plugin_transformer import as_plugin_transformer
 from amlp_fairseq.ops.generation_order import GenerationOrder
-from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import (
     FINISHED,
@@ -22,8 +21,9 @@ from amlp_fairseq.search.options import (
     WORDS_BEHIND_END,
     SearchOptions,
 )
+from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
+from amlp_fairseq.tasks.auxiliary_models import load_reranking_model
 from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter, given_drafts
-from amlp_fairseq.tasks.helpers import load_chooser
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -195,6 +195,6 @@ class TranslationInterleavedTask(PluginTranslationTask):
         drafter = build_drafter(self, models)
         if drafter is not None:
             words = self.cfg.draft_words
-            return DraftAndVerify(models, self.target_dictionary, self.order, options, drafter, words)
-        chooser = load_chooser(self, models)
-        return MultiwordBeamSearch(models, self.target_dictionary, self.order, options, chooser)
+            return SpeculativeDecoding(models, self.target_dictionary, self.order, options, drafter, words)
+        reranking_model = load_reranking_model(self, models)
+        return MultiwordBeamSearch(models, self.target_dictionary, self.order, options, reranking_model)

@@ -15,7 +15,7 @@ from fairseq.models.transformer import TransformerModelBase
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
 from amlp_fairseq.model_folder.format import read_config
-from amlp_fairseq.tasks.helpers import HELP_OFF
+from amlp_fairseq.tasks.auxiliary_models import HELP_OFF
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translator
 

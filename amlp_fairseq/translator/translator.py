@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from amlp_fairseq.translator.options import Options
 
-#: Ways of decoding that are kept, of those that calls have asked for.
+#: Continuations of decoding that are kept, of those that calls have asked for.
 MOST_SEARCHES = 16
 #: What generators share: models that are ready to decode, and those that help them.
-SHARED = frozenset({"ready_models", "rescorer", "chooser", "drafter"})
+SHARED = frozenset({"inference_models", "reranker", "reranking_model", "drafter"})
 
 
 @dataclass(frozen=True)

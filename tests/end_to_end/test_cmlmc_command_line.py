@@ -250,7 +250,7 @@ def test_unsupported_options_stop_the_command(folder: Path) -> None:
 
 
 def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, *options: options)
+    monkeypatch.setattr(iterative_refinement, "inference_nat", lambda model, *options: options)
     cfg = parsed(folder, *DECODING, "--iter-decode-force-max-iter", "--retain-iter-history", "--print-step")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.retain_history) == (2, 2, False, True)
@@ -259,10 +259,10 @@ def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.Mo
     assert (search.max_iter, search.beam_size, search.adaptive, search.rerank) == (10, 3, True, True)
     parameters = torch.nn.Linear(1, 1).parameters
     model = SimpleNamespace(initialize_output_tokens=None, _is_generation_fast=True, parameters=parameters)
-    assert search.ready_models([model]) == [(None, False)]
+    assert search.inference_models([model]) == [(None, False)]
     cfg = parsed(folder, "--decode-dtype", "int8", "--cuda-graphs")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
-    assert search.ready_models([model]) == [("int8", True)]
+    assert search.inference_models([model]) == [("int8", True)]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[list[Any], list[str]]] = {
         decoding("ar", "nat", task="translation_cmlmc"),
         ["ar/checkpoint_last.pt", "nat/checkpoint_last.pt", "--path", "--iter-decode-with-external-reranker"],
     ),
-    "a reranker without its option": (
+    "a reranking model without its option": (
         decoding("nat", "ar"),
         ["nat/checkpoint_last.pt", "ar/checkpoint_last.pt", "cannot be combined"],
     ),

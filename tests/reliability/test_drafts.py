@@ -62,9 +62,9 @@ def test_the_encoder_runs_once_if_it_is_the_same(monkeypatch: pytest.MonkeyPatch
     model = Translator(MODELS / "ar", beam=1, draft_path=str(MODELS / "ar"))
     expected = model.translate(TEXTS[:1])
     generator = model._own.generator
-    (verifier,) = generator.ready_models([model.model])
+    (verifier,) = generator.inference_models([model.model])
     drafting = generator.drafter
-    (drafter,) = drafting.generator.ready_models([drafting.model])
+    (drafter,) = drafting.generator.inference_models([drafting.model])
     assert drafter.encoder is verifier.encoder
     calls = []
     run = verifier.encoder.encoder.forward_torchscript

@@ -102,7 +102,7 @@ class Decoder : public torch::CustomClassHolder {
   //
   // Returns the hypotheses that have gone on, how many steps were made, the sentences that are not finished, and the hypotheses
   // that have ended, as advance does.
-  std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<int64_t>, Ended> search(
+  std::tuple<Tensor, Tensor, Tensor, int64_t, std::vector<int64_t>, FinishedHypotheses> search(
       Tensor tokens, Tensor word_scores, Tensor scores, std::vector<int64_t> found, int64_t z, int64_t most, int64_t k, int64_t eos,
       int64_t pad, bool ignore, int64_t least, bool keep_all, int64_t slots_written, const Tensor& encodings,
       const std::optional<Tensor>& bias, std::vector<Tensor> states, const std::vector<Tensor>& ks,
@@ -111,7 +111,7 @@ class Decoder : public torch::CustomClassHolder {
     const Tensor slots = at::arange(slots_written, slots_written + most * z, tokens.options());
     const int64_t beam = scores.size(1);
     std::vector<int64_t> remaining;
-    Ended all_ended;
+    FinishedHypotheses all_ended;
     int64_t made = 0;
     do {
       const int64_t begin = slots_written + made * z, end = begin + z;
@@ -147,7 +147,7 @@ class Decoder : public torch::CustomClassHolder {
   double scale_, eps_;
   int64_t starts_;
 
-  static void append(Ended& all, Ended more) {
+  static void append(FinishedHypotheses& all, FinishedHypotheses more) {
     const auto join = [](auto& list, auto& other) { list.insert(list.end(), other.begin(), other.end()); };
     join(std::get<0>(all), std::get<0>(more)), join(std::get<1>(all), std::get<1>(more));
     join(std::get<2>(all), std::get<2>(more)), join(std::get<3>(all), std::get<3>(more));

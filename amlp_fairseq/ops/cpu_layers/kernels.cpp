@@ -19,13 +19,13 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
       .def_static("bounded_memory", &bounded_memory)
       .def_static("amlp_cov", &amlp_cov)
       .def_static("amlp_pquery", &amlp_pquery)
-      .def("remember", &LinearAttention::remember);
+      .def("source_memory", &LinearAttention::source_memory);
   library.class_<SoftmaxLayers>("SoftmaxLayers")
       .def(torch::init<std::vector<Map>, std::vector<Tensor>, std::vector<Tensor>, double, int64_t, bool,
                        std::vector<c10::intrusive_ptr<SelfAttention>>,
                        const std::vector<c10::intrusive_ptr<LinearAttention>>&, const std::vector<int64_t>&>())
       .def("step", &SoftmaxLayers::step)
-      .def("parallel", &SoftmaxLayers::parallel);
+      .def("forward_full", &SoftmaxLayers::forward_full);
   library.class_<Decoder>("Decoder")
       .def(torch::init<c10::intrusive_ptr<SoftmaxLayers>, Tensor, double, int64_t, std::optional<Tensor>,
                        std::optional<Tensor>, double, Map>())

@@ -1,4 +1,4 @@
-// All layers of an encoder or decoder: decoding/softmax_layers.py.
+// All layers of an encoder or decoder: decoding/fused_layers.py.
 
 #pragma once
 
@@ -21,7 +21,7 @@ struct Rows {
 class SoftmaxLayers : public torch::CustomClassHolder {
  public:
   // Of all maps, and of all norms weights and biases. Where the layers' self-attentions are others, these are given, and of
-  // attentions of linear cost the numbers of their blocks. See decoding/softmax_layers.py.
+  // attentions of linear cost the numbers of their blocks. See decoding/fused_layers.py.
   SoftmaxLayers(std::vector<Map> maps, std::vector<Tensor> norm_weights, std::vector<Tensor> norm_biases, double eps,
                 int64_t heads, bool norm_first, std::vector<c10::intrusive_ptr<SelfAttention>> others,
                 const std::vector<c10::intrusive_ptr<LinearAttention>>& linear, const std::vector<int64_t>& blocks)
@@ -50,14 +50,14 @@ class SoftmaxLayers : public torch::CustomClassHolder {
         others_[layer]->step(inputs_of(rows, block), words, state, end - words, rows.second);
         add_second(rows, block);
       }
-      over_source(rows, block + 1, ks[layer], vs[layer], source_bias, {}, false);
+      cross_attention(rows, block + 1, ks[layer], vs[layer], source_bias, {}, false);
       feed_forward(rows, block + 2);
     }
     return out;
   }
 
-  // See ParallelLayers.forward.
-  Tensor parallel(const Tensor& inputs, const std::optional<Tensor>& bias, const std::optional<Tensor>& future,
+  // See FullLayers.forward.
+  Tensor forward_full(const Tensor& inputs, const std::optional<Tensor>& bias, const std::optional<Tensor>& future,
                   const std::vector<Tensor>& ks, const std::vector<Tensor>& vs,
                   const std::optional<Tensor>& source_bias) const {
     const int64_t sentences = inputs.size(0), words = inputs.size(1), width = inputs.size(2);
@@ -66,17 +66,17 @@ class SoftmaxLayers : public torch::CustomClassHolder {
     const bool repos = !ks.empty() && norm_weights_.size() == 4 * ks.size();  // a causal self-attention after the other one
     for (size_t block = 0, layer = 0; block < norm_weights_.size(); layer++) {
       if (others_.empty()) {
-        over_all(rows, block, sentences, bias);
+        self_attention(rows, block, sentences, bias);
       } else {
         others_[layer]->mix(inputs_of(rows, block), sentences, words, Bias(bias, 1), rows.second);
         add_second(rows, block);
       }
       block++;
       if (repos) {
-        over_all(rows, block, sentences, linear_[block] ? bias : future);
+        self_attention(rows, block, sentences, linear_[block] ? bias : future);
         block++;
       }
-      if (!ks.empty()) over_source(rows, block++, ks[layer], vs[layer], source_bias, bias, true);
+      if (!ks.empty()) cross_attention(rows, block++, ks[layer], vs[layer], source_bias, bias, true);
       feed_forward(rows, block++);
     }
     return out;
@@ -137,12 +137,12 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   }
 
   // Cross-attention; `own`: the bias of the words themselves.
-  void over_source(Rows& rows, int64_t block, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
+  void cross_attention(Rows& rows, int64_t block, const Tensor& k, const Tensor& v, const std::optional<Tensor>& bias,
                    const std::optional<Tensor>& own, bool many) const {
     first_map(rows, block, false);
     const int64_t sentences = k.size(0), words = rows.count / sentences, width = rows.width / heads_;
     if (linear_[block])
-      linear_[block]->over_source({rows.first.data(), words, words * rows.width, width, rows.width}, table_of(k), table_of(v),
+      linear_[block]->cross_attention({rows.first.data(), words, words * rows.width, width, rows.width}, table_of(k), table_of(v),
                                   Bias(bias, 1), sentences, heads_, width, Bias(own, 1), rows.read);
     else
       attend(rows, sentences, 1, table_of(k), table_of(v), bias, many);
@@ -150,12 +150,12 @@ class SoftmaxLayers : public torch::CustomClassHolder {
   }
 
   // Self-attention of all words of a sentence.
-  void over_all(Rows& rows, int64_t block, int64_t sentences, const std::optional<Tensor>& bias) const {
+  void self_attention(Rows& rows, int64_t block, int64_t sentences, const std::optional<Tensor>& bias) const {
     first_map(rows, block, false);
     const int64_t words = rows.count / sentences, width = rows.width, step = 3 * width;
     const auto part = [&](int64_t i) { return Table{rows.first.data() + i * width, words, words * step, width / heads_, step}; };
     if (linear_[block])
-      linear_[block]->over_all(part(0), part(1), part(2), sentences, heads_, width / heads_, Bias(bias, 1), rows.read);
+      linear_[block]->self_attention(part(0), part(1), part(2), sentences, heads_, width / heads_, Bias(bias, 1), rows.read);
     else
       attend(rows, sentences, 3, part(1), part(2), bias, true);
     add(rows, block, rows.read);
@@ -194,7 +194,7 @@ class SoftmaxLayers : public torch::CustomClassHolder {
         const Head head{from + row * count * step + h * width, k.at(row, h), v.at(row, h),
                         to + row * count * channels + h * width, count, k.positions, width, step, k.position, v.position,
                         channels};
-        many || width % kLanes ? head.attend_many(bias, row) : head.attend_few(bias, row);
+        many || width % kLanes ? head.attend_large_query(bias, row) : head.attend_small_query(bias, row);
       }
     });
   }

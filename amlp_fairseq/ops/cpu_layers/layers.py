@@ -1,4 +1,4 @@
-"""What ``decoding/packed_linear.py`` and ``decoding/softmax_layers.py`` compute, in C++ (``kernels.cpp``)."""
+"""What ``decoding/packed_linear.py`` and ``decoding/fused_layers.py`` compute, in C++ (``kernels.cpp``)."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def compiled_layers(
     others: Sequence[Any] = (),
     linear: Mapping[int, Any] = MappingProxyType({}),
 ) -> Any:
-    """An object with the methods ``step`` and ``parallel``, which are ``forward`` of ``StepLayers`` and of
-    ``ParallelLayers``; None for norms of another type than float32.
+    """An object with the methods ``step`` and ``forward_full``, which are ``forward`` of ``StepLayers`` and of
+    ``FullLayers``; None for norms of another type than float32.
 
     Args:
         maps: what ``compiled_map`` has given.

@@ -90,8 +90,8 @@ class LinearAttention : public torch::CustomClassHolder {
   // What follows on a head's outputs.
   virtual void finish(float*, int64_t) const {}
 
-  // What over_source takes, of keys and values (b, H, S, d_h) with the bias of padding: `k`, `v`, and a bias if they need one.
-  virtual std::vector<Tensor> remember(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const {
+  // What cross_attention takes, of keys and values (b, H, S, d_h) with the bias of padding: `k`, `v`, and a bias if they need one.
+  virtual std::vector<Tensor> source_memory(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const {
     const int64_t sentences = k.size(0), heads = k.size(1), width = k.size(3);
     const Table keys = table_of(k), values = table_of(v);
     const Bias bias(mask, 1);
@@ -114,7 +114,7 @@ class LinearAttention : public torch::CustomClassHolder {
   }
 
   // Self-attention of queries, keys and values, with the bias of padding, to (b n, C).
-  virtual void over_all(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
+  virtual void self_attention(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
                 const Bias& bias, std::vector<float>& out) const {
     over_heads(q, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
       return make_memory(h, {words_of(k, s, h, width, bias), words_of(v, s, h, width, bias)});
@@ -122,7 +122,7 @@ class LinearAttention : public torch::CustomClassHolder {
   }
 
   // Cross-attention of queries, with the bias of their padding, to the memory of a source, to (b n, C).
-  void over_source(const Table& q, const Table& k, const Table& v, const Bias& source_bias, int64_t sentences, int64_t heads,
+  void cross_attention(const Table& q, const Table& k, const Table& v, const Bias& source_bias, int64_t sentences, int64_t heads,
                    int64_t width, const Bias& bias, std::vector<float>& out) const {
     over_heads(q, sentences, heads, width, bias, out, [&](int64_t s, int64_t h) {
       return Memory{words_of(k, s, h, width, source_bias), words_of(v, s, h, width, source_bias)};
@@ -142,7 +142,7 @@ class LinearAttention : public torch::CustomClassHolder {
         float* to = out.data() + s * n * channels + h * width;
         const Head head{q.at(s, h), read.k.row(0), read.v.row(0), to, n, read.k.rows, width, q.position, read.k.step,
                         read.v.step, channels};
-        head.attend_many(Bias(std::nullopt, 1), 0);
+        head.attend_large_query(Bias(std::nullopt, 1), 0);
         for (int64_t word = 0; word < n; word++) finish(to + word * channels, width);
       }
     });
@@ -173,7 +173,7 @@ class CausalBoundedMemory : public BoundedMemory {
  public:
   using BoundedMemory::BoundedMemory;
 
-  void over_all(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
+  void self_attention(const Table& q, const Table& k, const Table& v, int64_t sentences, int64_t heads, int64_t width,
                 const Bias& bias, std::vector<float>& out) const override {
     const int64_t n = q.positions, channels = heads * width;
     out.resize(sentences * n * channels);
@@ -334,7 +334,7 @@ class AMLPPQuery : public AMLP {
         beta_(beta), corrected_(corrected), pool_scaling_(pool_scaling) {}
 
   Memory make_memory(int64_t, Memory words) const override { return words; }
-  std::vector<Tensor> remember(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const override {
+  std::vector<Tensor> source_memory(const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask) const override {
     return mask.has_value() ? std::vector<Tensor>{k, v, *mask} : std::vector<Tensor>{k, v};
   }
 

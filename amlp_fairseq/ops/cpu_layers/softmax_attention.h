@@ -97,7 +97,7 @@ struct Head {
   int64_t queries, keys, width, q_step, k_step, v_step, out_step;
 
   // For few queries; d_h in whole vectors.
-  void attend_few(const Bias& bias, int64_t sentence) const {
+  void attend_small_query(const Bias& bias, int64_t sentence) const {
     const int64_t step = whole_vectors(keys);
     std::vector<float> scores(queries * step);
     for (int64_t query = 0; query < queries; query++) {
@@ -119,7 +119,7 @@ struct Head {
   }
 
   // For many: keys and values are put into panels first, and some queries are treated at a time.
-  void attend_many(const Bias& bias, int64_t sentence) const {
+  void attend_large_query(const Bias& bias, int64_t sentence) const {
     const std::vector<float> key_panels = make_panels<float, 1>(k, width, keys, 1, k_step);
     const std::vector<float> value_panels = make_panels<float, 1>(v, keys, width, v_step, 1);
     const int64_t step = whole_vectors(keys);

@@ -108,10 +108,10 @@ std::vector<Prefix> best_ways(const float* lprobs, int64_t z, int64_t vocab, int
 }
 
 // Of R hypotheses the scores of k ways to continue each (R, k), their words and word scores (R, k, z) and ends (R, k).
-using Ways = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using Continuations = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // See combine_words of search/search_steps.py.
-Ways combine_words(const Tensor& table, int64_t k, int64_t eos, int64_t pad, bool ignore) {
+Continuations combine_words(const Tensor& table, int64_t k, int64_t eos, int64_t pad, bool ignore) {
   const Tensor lprobs = table.contiguous();
   const int64_t rows = lprobs.size(0), z = lprobs.size(1), vocab = lprobs.size(2);
   ignore = ignore && z > 1;
@@ -160,11 +160,11 @@ std::vector<int64_t> in_place(const std::vector<int64_t>& chosen, int64_t k) {
 
 // Hypotheses that end: of each the row that it continues, its words before the end symbol, the sum of its log-probabilities,
 // its words with the end symbol, and their log-probabilities; in generation order.
-using Ended = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<double>, std::vector<Tensor>, std::vector<Tensor>>;
+using FinishedHypotheses = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<double>, std::vector<Tensor>, std::vector<Tensor>>;
 
 // What becomes of a search's hypotheses in a step: the scores of those that go on (b, B), of each the row that it continues
 // (b B,), its words and their log-probabilities (b B, z); the sentences that go on; and the hypotheses that end.
-using Onward = std::tuple<Tensor, Tensor, Tensor, Tensor, std::vector<int64_t>, Ended>;
+using BeamUpdate = std::tuple<Tensor, Tensor, Tensor, Tensor, std::vector<int64_t>, FinishedHypotheses>;
 
 // A row's numbers before this step and those of one of its continuations in this step, but only the first `count`.
 template <typename Number>
@@ -178,8 +178,8 @@ Tensor joined(const Tensor& before, int64_t starts, int64_t row, const Number* n
 }
 
 // See advance of search/search_steps.py.
-Onward advance(const Tensor& all_tokens, const Tensor& all_word_scores, const Tensor& scores, std::vector<int64_t> found,
-               const Ways& ways, bool keep_all) {
+BeamUpdate advance(const Tensor& all_tokens, const Tensor& all_word_scores, const Tensor& scores, std::vector<int64_t> found,
+               const Continuations& ways, bool keep_all) {
   const auto& [way_scores, way_words, way_word_scores, way_ends] = ways;
   const int64_t sentences = scores.size(0), beam = scores.size(1), k = way_scores.size(1), z = way_words.size(2);
   const Tensor tokens = all_tokens.contiguous(), word_scores = all_word_scores.contiguous(), before = scores.contiguous();
@@ -191,7 +191,7 @@ Onward advance(const Tensor& all_tokens, const Tensor& all_word_scores, const Te
   Tensor kept = at::empty({sentences, beam}, before.options()), rows = at::empty({sentences * beam}, integers);
   Tensor next = at::empty({sentences * beam, z}, integers), next_scores = at::empty({sentences * beam, z}, before.options());
   std::vector<int64_t> remaining;
-  Ended ended;
+  FinishedHypotheses ended;
   auto& [ended_rows, lengths, sums, ended_words, ended_scores] = ended;
   std::vector<Candidate> totals(beam * k);
   for (int64_t sentence = 0, row = 0; sentence < sentences; sentence++) {

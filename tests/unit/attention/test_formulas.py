@@ -419,7 +419,7 @@ def test_abc_of_a_whole_sequence_is_the_formula_however_large_its_control_is() -
     assert layer.k_control(k).abs().max() > 2 * abc.LIMIT
     parameters = {name: value.double().numpy() for name, value in layer.state_dict().items()}
     expected = abc_formula(*(x[0, 0].numpy() for x in (q, k, v)), layer.spec, parameters, 0)
-    out = layer.read(q, layer.make_memory(k, v, None))[0][0, 0].detach().numpy()
+    out = layer.attend(q, layer.make_memory(k, v, None))[0][0, 0].detach().numpy()
     np.testing.assert_allclose(out, expected, atol=1e-4, rtol=1e-4)
 
 

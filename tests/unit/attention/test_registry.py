@@ -190,10 +190,10 @@ def test_steps_follow_the_beam_whatever_their_size(
 def test_only_what_is_said_to_grow_depends_on_the_slots(name: str) -> None:
     layer = build(name, "decoder")
     few, many = (layer.init_state(BATCH, slots, random(1).double()) for slots in (3, 50))
-    assert set(layer.growing) <= few.keys() == many.keys()
+    assert set(layer.per_position) <= few.keys() == many.keys()
     for key, x in few.items():
         assert x.dtype in (torch.float32, torch.float64)
-        if key in layer.growing:
+        if key in layer.per_position:
             assert (len(x), x.size(-2)) == (BATCH, 3)
             assert many[key].shape == (*x.shape[:-2], 50, x.size(-1))
         else:
@@ -212,7 +212,7 @@ def test_fairseq_keeps_the_state_and_nothing_else(name: str) -> None:
             (saved,) = state.values()
             assert saved["length"] == first + n
             tensors = {key: x for key, x in saved.items() if key != "length"}
-            slots = max(x.size(-2) for x in tensors.values()) if layer.growing else 0
+            slots = max(x.size(-2) for x in tensors.values()) if layer.per_position else 0
             expected = layer.init_state(BATCH, slots, random(1))
             assert {key: x.shape for key, x in tensors.items()} == {key: x.shape for key, x in expected.items()}
             assert slots <= 2 * max(first + n, 8)

@@ -40,7 +40,7 @@ def test_weights_of_the_keys_are_the_attention_s_own(scale: str) -> None:
     q, k = 4 * torch.randn(3, 2, 5, 8), 4 * torch.randn(3, 2, 8, 8)  # (B, H, n, d_h): two heads of 16 dimensions
     memory = {"k": k, "v": torch.eye(8).expand(3, 2, 8, 8)}
     probe.observe(attention, found)
-    maps, _ = attention.read(q, memory)
+    maps, _ = attention.attend(q, memory)
     assert found["map_entropy"] == pytest.approx(probe.relative_entropy(maps, 8))
 
 

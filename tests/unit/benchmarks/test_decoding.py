@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from amlp_fairseq.evaluation.decoding_times import add_speedups
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
-from amlp_fairseq.search.rescoring import Rescorer
+from amlp_fairseq.search.reranking import Reranker
 from benchmarks import decoding as SCRIPT
 from benchmarks import figures as FIGURES
 from benchmarks import quiet
@@ -138,13 +138,13 @@ def test_numbers_tables_and_plot(
 
 def test_an_autoregressive_model_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a beam, in a call for each batch that is timed with the others and not counted."""
-    scored, rescore = [], Rescorer.rescore
+    scored, rescore = [], Reranker.rescore
 
-    def counted(self: Rescorer, *arguments: Any) -> None:
+    def counted(self: Reranker, *arguments: Any) -> None:
         scored.append(len(arguments[2]))
         rescore(self, *arguments)
 
-    monkeypatch.setattr(Rescorer, "rescore", counted)
+    monkeypatch.setattr(Reranker, "rescore", counted)
     monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(25, 6), (4, 5)])
     out, systems = tmp_path / "numbers.json", ["ibdecoder-sa", "ibdecoder-sa-rescored"]
     run(monkeypatch, "--sentences", 2, "--out", out, systems=systems)

@@ -12,8 +12,8 @@ import toy
 
 from amlp_fairseq.common import host_memory
 from amlp_fairseq.common.host_memory import FreedPieces, has_huge_pages
-from amlp_fairseq.decoding import ready_cache
-from amlp_fairseq.decoding.ready_cache import ReadyCache
+from amlp_fairseq.decoding import inference_model_cache
+from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache
 
 BLOCKS = 32 << 20
 PROGRAM = f"""
@@ -46,14 +46,14 @@ def test_freed_blocks_are_kept() -> None:
 
 def test_final_models_are_made_ready_once_and_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
-    monkeypatch.setattr(ready_cache, "keep_freed_memory", lambda: calls.append(None))
+    monkeypatch.setattr(inference_model_cache, "keep_freed_memory", lambda: calls.append(None))
     model: Any = toy.model(toy.task(num_directions=2))
-    ready_models = ReadyCache(lambda each: object())
-    (first,), (second,) = ready_models([model]), ready_models([model])
+    inference_models = InferenceModelCache(lambda each: object())
+    (first,), (second,) = inference_models([model]), inference_models([model])
     assert first is not second
     assert not calls
     model._is_generation_fast = True  # as in fairseq-generate
-    (third,), (fourth,) = ready_models([model]), ready_models([model])
+    (third,), (fourth,) = inference_models([model]), inference_models([model])
     assert second is not third is fourth
     assert len(calls) == 1
 

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.decoding import cuda_graphs
-from amlp_fairseq.decoding.ready_model import ReadyModel
-from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.decoding.inference_model import InferenceModel
+from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
@@ -102,7 +102,7 @@ def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]
     assert first > 8
     search.generate([model], sources(task, 200, 0))
     assert len(captures) == first
-    graphs = search.ready_models([model])[0].captured.graphs.kept
+    graphs = search.inference_models([model])[0].captured.graphs.kept
     for beam in range(1, 2 * cuda_graphs.KEPT):
         search.options = replace(search.options, beam_size=beam)
         search.generate([model], sources(task, 1, 0))
@@ -214,14 +214,14 @@ def test_the_option_reaches_the_search() -> None:
 def test_what_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     task, model = build()
     with pytest.raises(ValueError, match=r"--cuda-graphs is for cuda .*, not for InterleavedDecoder on cpu"):
-        ReadyModel(model, None, cuda_graphs=True)
+        InferenceModel(model, None, cuda_graphs=True)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     with pytest.raises(
         ValueError, match="--cuda-graphs is for cpu and decoders of amlp_fairseq without --retain-dropout"
     ):
-        ReadyModel(toy.stock_transformer(task), None, cuda_graphs=True)
+        InferenceModel(toy.stock_transformer(task), None, cuda_graphs=True)
     with pytest.raises(ValueError, match="--cuda-graphs is for cpu and decoders of cmlmc_transformer, not for"):
-        ready_nat(toy.stock_transformer(task), None, cuda_graphs=True)
+        inference_nat(toy.stock_transformer(task), None, cuda_graphs=True)
 
 
 @pytest.mark.parametrize(

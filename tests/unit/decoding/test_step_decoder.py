@@ -12,7 +12,7 @@ import toy
 
 from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.decoding import step_decoder
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
 from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
 from amlp_fairseq.models.light_conv import DynamicConvConfig, DynamicConvModel, LightConvConfig, LightConvModel
@@ -101,7 +101,7 @@ def test_steps_are_the_full_forward_whatever_rows_go_on(name: str) -> None:
     task, model = build(name)
     z, beam, generator = task.order.words_per_step, 3, torch.Generator().manual_seed(2)
     net_input = sources(task, 3)
-    run = ReadyModel(model, None).begin(**net_input, beam=beam)
+    run = InferenceModel(model, None).begin(**net_input, beam=beam)
     assert isinstance(run, Decoding)
     sentences = torch.arange(3).repeat_interleave(beam)
     tokens = torch.full((len(sentences), z), EOS)
@@ -134,12 +134,12 @@ def test_fast_sessions_captured_ones_and_the_models_own_steps_are_the_same(
     z, beam, generator = task.order.words_per_step, 2, torch.Generator().manual_seed(5)
     net_input = sources(task, 3)
     sessions = {
-        "fast": ReadyModel(model, None).begin(**net_input, beam=beam),
-        "captured": ReadyModel(model, None, cuda_graphs=True).begin(**net_input, beam=beam),
+        "fast": InferenceModel(model, None).begin(**net_input, beam=beam),
+        "captured": InferenceModel(model, None, cuda_graphs=True).begin(**net_input, beam=beam),
     }
     with monkeypatch.context() as patches:
         patches.setattr(StepDecoder, "supports", lambda decoder: False)
-        sessions["own"] = ReadyModel(model, None).begin(**net_input, beam=beam)
+        sessions["own"] = InferenceModel(model, None).begin(**net_input, beam=beam)
     assert len({type(session) for session in sessions.values()}) == 3
     words = torch.full((3 * beam, z), EOS)
     for step in range(36 // z):
@@ -221,7 +221,7 @@ def test_decoders_that_are_run_as_they_are() -> None:
     with pytest.raises(
         ValueError, match="--decode-dtype int8 is for decoders of amlp_fairseq without --retain-dropout"
     ):
-        ReadyModel(stock, "int8")
+        InferenceModel(stock, "int8")
     model = toy.model(task)
     for part in model.decoder.modules():
         part.apply_during_inference = True  # as --retain-dropout does
@@ -233,7 +233,7 @@ def test_decoders_that_are_run_as_they_are() -> None:
 def test_other_types_stay_near(decode_dtype: str, tolerance: float) -> None:
     task, model = build("ibdecoder 2-2")
     tokens, net_input = torch.full((2, 4), EOS), sources(task, 2)
-    logits, _ = ReadyModel(model, decode_dtype).begin(**net_input, beam=1).step(tokens)
+    logits, _ = InferenceModel(model, decode_dtype).begin(**net_input, beam=1).step(tokens)
     expected = model(**net_input, prev_output_tokens=tokens)[0]
     assert 0 < (logits - expected).abs().max() < tolerance * expected.abs().max()
 

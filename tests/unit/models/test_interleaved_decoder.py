@@ -9,7 +9,7 @@ import pytest
 import torch
 import toy
 
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.ops.generation_order import ATTENTION_MASKS, attention_mask
 
@@ -218,7 +218,7 @@ def test_embedding_options_of_stock_are_obeyed() -> None:
     expected = model.decoder.layernorm_embedding(words + SignedSinusoidalPositionalEmbedding(16)(positions))
     torch.testing.assert_close(seen[0].transpose(0, 1), expected)
     assert model.encoder.embed_positions.weight.requires_grad
-    run = ReadyModel(model, None).begin(**source, beam=1)
+    run = InferenceModel(model, None).begin(**source, beam=1)
     steps = [run.step(step)[0] for step in tokens.split(2, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=1e-5, rtol=1e-5)
 

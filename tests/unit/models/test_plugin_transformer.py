@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.models.plugin_transformer import (
     PluginTransformerConfig,
@@ -140,7 +140,7 @@ def assert_same_results(stock: Any, ours: Any) -> None:
     torch.testing.assert_close(one, other, **tolerance)
     expected, _ = stock(**sources, prev_output_tokens=tokens)
     encoder_out, state = ours.encoder(**sources), dict[str, Any]()
-    run = ReadyModel(ours, None).begin(**sources, beam=1)
+    run = InferenceModel(ours, None).begin(**sources, beam=1)
     assert isinstance(run, Decoding)
     for i in range(LENGTH):
         own, _ = ours.decoder(tokens[:, : i + 1], encoder_out=encoder_out, incremental_state=state)

@@ -16,7 +16,7 @@ import torch
 import toy
 
 from amlp_fairseq.cli import main as cli
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.ops import compiled, search_steps
 from amlp_fairseq.ops.compiled import compile_source, library_of, loaded
 from amlp_fairseq.ops.cpu_layers import SOURCE
@@ -199,13 +199,13 @@ def test_a_row_depends_on_that_row_alone(decode_dtype: str | None, threads: int)
     torch.manual_seed(0)
     rows, width, slots = 70, 40, 9
     task = toy.task(12, num_directions=2)
-    model = ReadyModel(toy.model(task, encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
+    model = InferenceModel(toy.model(task, encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
     x, kv = torch.randn(rows, 2, width), torch.randn(2, rows, 2, 2, slots, width // 2)
     memory, every = torch.randn(2, 2, rows, 2, 30, width // 2), torch.randn(rows, 30, width)
 
     def outputs(some: slice) -> tuple[torch.Tensor, torch.Tensor]:
         states, (ks, vs) = [*kv[:, some].clone()], memory[:, :, some]
-        step = model.decoder.layers_at_once(x[some], torch.arange(4, 6), 6, None, states, [*ks], [*vs], None)
+        step = model.decoder.fused_layers(x[some], torch.arange(4, 6), 6, None, states, [*ks], [*vs], None)
         return step, model.encoder.layers[0].layers(every[some], None, None, [], [], None)
 
     before = torch.get_num_threads()
@@ -225,7 +225,7 @@ def test_a_row_depends_on_that_row_alone(decode_dtype: str | None, threads: int)
 @torch.inference_mode()
 def test_what_is_no_number_stays_none(width: int, decode_dtype: str | None) -> None:
     """Not something finite, which would be a translation; and in its own row alone."""
-    model = ReadyModel(toy.model(toy.task(12), encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
+    model = InferenceModel(toy.model(toy.task(12), encoder_embed_dim=width, decoder_embed_dim=width), decode_dtype)
     x = torch.randn(3, 5, width)
     x[1, 2, 3] = math.nan
     numbers = model.encoder.layers[0].layers(x, None, None, [], [], None).isfinite()

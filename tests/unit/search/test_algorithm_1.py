@@ -40,7 +40,7 @@ def algorithm_1(model: Any, order: GenerationOrder, source: list[int], beam: int
     hypotheses: Hypotheses = [((), 0.0)]  # 4
     finished, t = [], 0  # 5, 6
     while len(finished) < beam and t < LONGEST:  # 7
-        onward = []
+        update = []
         for words, score in hypotheses:  # 8
             slots = [
                 sorted(slot.items(), key=lambda entry: -entry[1])[:beam] for slot in decode(model, z, source, words)
@@ -50,8 +50,8 @@ def algorithm_1(model: Any, order: GenerationOrder, source: list[int], beam: int
             ]
             for new, added in sorted(ways, key=lambda way: -way[1])[:beam]:  # 12-15
                 hypothesis = (words + new, score + added)
-                (finished if EOS in new else onward).append(hypothesis)  # 17-20
-        hypotheses = sorted(onward, key=lambda each: -each[1])[:beam]  # 24
+                (finished if EOS in new else update).append(hypothesis)  # 17-20
+        hypotheses = sorted(update, key=lambda each: -each[1])[:beam]  # 24
         t += z  # 25
     if t >= LONGEST:
         return None

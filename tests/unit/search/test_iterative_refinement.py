@@ -150,11 +150,11 @@ def test_a_model_can_say_which_sentences_are_finished() -> None:
     model = Scripted([{1: says("a", "a", "a", "b")}, {1: says("c", "c", "c", "d")}])
     asked = []
 
-    def settled(before: DecoderOut, after: DecoderOut) -> Tensor:
+    def converged(before: DecoderOut, after: DecoderOut) -> Tensor:
         asked.append((before.output_tokens[:, 1].tolist(), after.output_tokens[:, 1].tolist(), after.step))
         return after.output_tokens[:, 1].eq(4) & (after.step == 1)
 
-    model.settled = settled  # type: ignore[attr-defined]
+    model.converged = converged  # type: ignore[attr-defined]
     assert [(text(h["tokens"]), h["steps"]) for h in model.translate(max_iter=3)] == [("a$", 2), ("d$", 4)]
     assert asked == [([UNK, UNK], [4, 6], 0), ([4, 6], [4, 6], 1), ([6], [6], 2)]
 
@@ -557,16 +557,16 @@ def test_a_stock_nat_ends_its_hypotheses() -> None:
 @pytest.mark.parametrize("count", [1, 2], ids=["", "ensemble"])
 def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool) -> None:
     networks = [model(seed=seed) for seed in range(1, count + 1)]
-    reranker = toy.stock_transformer(TASK, seed=4)
+    reranking_model = toy.stock_transformer(TASK, seed=4)
     expected, likeliest = [], []
     for source in SOURCES:
         n = predicted_length(networks, source)
         candidates = [mask_predict(networks, source, max(n + offset, 1), 4)[-1][1:] for offset in (-1, 0, 1)]
-        scored = toy.scored_by_fairseq(DICTIONARY, reranker, [source] * 3, [words for words, _ in candidates])
+        scored = toy.scored_by_fairseq(DICTIONARY, reranking_model, [source] * 3, [words for words, _ in candidates])
         expected.append(max(scored, key=lambda hypothesis: float(hypothesis["score"])))
         likeliest.append(max(candidates, key=lambda candidate: sum(candidate[1]) / len(candidate[1]))[0])
     found = generator(max_iter=3, beam_size=3, adaptive=False, rerank=True).generate(
-        [*networks, reranker], batch(SOURCES, left_pad)
+        [*networks, reranking_model], batch(SOURCES, left_pad)
     )
     for (hypothesis,), reference in zip(found, expected, strict=True):
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()
@@ -577,7 +577,7 @@ def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool
 
 def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
     """Candidates of different lengths in one batch, padded as fairseq pads them."""
-    reranker = toy.stock_transformer(TASK, seed=4)
+    reranking_model = toy.stock_transformer(TASK, seed=4)
     hypotheses = [[4, 5, 6, 7, 8], [9], [10, 11, 10], [], [4, 4], [5]]
     model = Scripted(
         [
@@ -586,8 +586,10 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         ]
     )
     sources = [[8, 9, 10, 11, 4], [5], [7, 6]]
-    found = generator(max_iter=0, beam_size=2, rerank=True).generate([model, reranker], batch(sources))
-    scored = toy.scored_by_fairseq(DICTIONARY, reranker, [source for source in sources for _ in range(2)], hypotheses)
+    found = generator(max_iter=0, beam_size=2, rerank=True).generate([model, reranking_model], batch(sources))
+    scored = toy.scored_by_fairseq(
+        DICTIONARY, reranking_model, [source for source in sources for _ in range(2)], hypotheses
+    )
     for i, (hypothesis,) in enumerate(found):
         pair = scored[2 * i : 2 * i + 2] if i != 1 else scored[2:3]  # not the empty one
         reference = max(pair, key=lambda candidate: float(candidate["score"]))
@@ -602,9 +604,9 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         ({"max_iter": -1}, "--iter-decode-max-iter -1 must be at least 0"),
         ({"beam_size": 0}, "--iter-decode-with-beam 0 must be at least 1"),
         ({"rerank": True}, "--iter-decode-with-external-reranker needs candidates: --iter-decode-with-beam 2"),
-        ({"chooser": object()}, "--rescore-path needs candidates: --iter-decode-with-beam 2"),
+        ({"reranking_model": object()}, "--rescore-path needs candidates: --iter-decode-with-beam 2"),
         (
-            {"rerank": True, "chooser": object(), "beam_size": 2},
+            {"rerank": True, "reranking_model": object(), "beam_size": 2},
             "--iter-decode-with-external-reranker and --rescore-path cannot be given together",
         ),
     ],

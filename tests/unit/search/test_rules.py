@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from amlp_fairseq.search.rules import LeastWords, MostWords, NoPadding, Prefixes, ScoreRule, UnknownWordPenalty
+from amlp_fairseq.search.rules import MaxLength, MinLength, NoPadding, Prefixes, ScoreRule, UnknownWordPenalty
 
 PAD, EOS, UNK = 1, 2, 3
 INF = math.inf
@@ -32,17 +32,17 @@ def test_no_end_before_the_least_words() -> None:
     """The step's slots are 2 and 3."""
     free, none = [-1, -1, -1, -1], [-1, -1, -INF, -1]
     for least, expected in {2: [free, free], 3: [none, free], 4: [none, none], 9: [none, none]}.items():
-        assert applied(LeastWords(EOS, least)) == [expected] * 2
+        assert applied(MinLength(EOS, least)) == [expected] * 2
 
 
 def test_only_the_end_behind_the_most_words() -> None:
     free, end = [-1, -1, -1, -1], [-INF, -INF, -1, -INF]
-    assert applied(MostWords(EOS), max_lengths=(4, 9)) == [[free, free], [free, free]]
-    assert applied(MostWords(EOS), max_lengths=(9, 3)) == [[free, free], [free, end]]
-    assert applied(MostWords(EOS), max_lengths=(2, 3)) == [[end, free], [free, end]]
+    assert applied(MaxLength(EOS), max_lengths=(4, 9)) == [[free, free], [free, free]]
+    assert applied(MaxLength(EOS), max_lengths=(9, 3)) == [[free, free], [free, end]]
+    assert applied(MaxLength(EOS), max_lengths=(2, 3)) == [[end, free], [free, end]]
 
 
 def test_the_only_word_left_keeps_its_score() -> None:
     lprobs = torch.tensor([[[-3.0, -2.0, -0.5, -1.0]]])
-    MostWords(EOS)(lprobs, Prefixes(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]), 2))
+    MaxLength(EOS)(lprobs, Prefixes(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]), 2))
     assert lprobs.tolist() == [[[-INF, -INF, -0.5, -INF]]]

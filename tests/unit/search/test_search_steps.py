@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from amlp_fairseq.search import search_steps
 from amlp_fairseq.search.search_steps import (
-    Combinations,
+    Continuations,
     advance,
     combine_words,
     deduplicate_ngrams,
@@ -158,18 +158,22 @@ def test_hypotheses_that_go_on_and_end_by_hand() -> None:
     both = scores.unsqueeze(2) / torch.tensor([2.0, 2.0])
     both[words == PAD] = 0
     ends = words.eq(EOS).int().argmax(dim=2).long().where(words.eq(EOS).any(dim=2), 2)
-    onward = advance(
-        tokens, word_scores, torch.tensor([[-1.0, -2.0], [-0.5, -8.0]]), [0, 1], Combinations(scores, words, both, ends)
+    update = advance(
+        tokens,
+        word_scores,
+        torch.tensor([[-1.0, -2.0], [-0.5, -8.0]]),
+        [0, 1],
+        Continuations(scores, words, both, ends),
     )
     # Totals of the first sentence: 3 4 -1.5, 3 end -1.75, 4 4 -2.25, end -5; of the second: end -1, 9 9 -1.5, 9 8 -9,
     # end -10.
-    assert onward.remaining == [0]
-    assert onward.scores[0].tolist() == [-1.5, -2.25]
-    assert onward.rows is not None
-    assert onward.rows[:2].tolist() == [0, 1]
-    assert onward.words[:2].tolist() == [[3, 4], [4, 4]]
-    assert onward.word_scores[:2].tolist() == [[-0.25, -0.25], [-0.125, -0.125]]
-    rows, lengths, totals, texts, text_scores = onward.ended
+    assert update.remaining == [0]
+    assert update.scores[0].tolist() == [-1.5, -2.25]
+    assert update.rows is not None
+    assert update.rows[:2].tolist() == [0, 1]
+    assert update.words[:2].tolist() == [[3, 4], [4, 4]]
+    assert update.word_scores[:2].tolist() == [[-0.25, -0.25], [-0.125, -0.125]]
+    rows, lengths, totals, texts, text_scores = update.ended
     assert (rows, lengths) == ([0, 2], [3, 2])
     assert totals == [-1.0 - 0.375 - 0.375, -0.5 - 0.25]
     assert [each.tolist() for each in texts] == [[5, 6, 3, EOS], [7, 7, EOS]]
@@ -193,7 +197,7 @@ def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int
     step_scores, scores = random(rows, k).masked_fill(random(rows, k) < -0.8, -math.inf), random(sentences, beam)
     found = torch.randint(0, beam, (sentences,), generator=generator).tolist()
     word_scores, new_scores = random(rows, written), random(rows, k, z)
-    onward = advance(tokens, word_scores, scores, found, Combinations(step_scores, words, new_scores, ends), keep_all)
+    update = advance(tokens, word_scores, scores, found, Continuations(step_scores, words, new_scores, ends), keep_all)
     remaining, ended = [], []
     for sentence in range(sentences):
         ways = [(row, way) for row in range(sentence * beam, (sentence + 1) * beam) for way in range(k)]
@@ -209,18 +213,18 @@ def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int
         place = slice(sentence * beam, sentence * beam + len(going))
         if len(going) == beam:
             origins = (
-                range(sentence * beam, (sentence + 1) * beam) if onward.rows is None else onward.rows[place].tolist()
+                range(sentence * beam, (sentence + 1) * beam) if update.rows is None else update.rows[place].tolist()
             )
-            kept = onward.scores[sentence].tolist(), onward.words[place].tolist(), onward.word_scores[place].tolist()
+            kept = update.scores[sentence].tolist(), update.words[place].tolist(), update.word_scores[place].tolist()
             assert sorted(zip(origins, *kept, strict=True), key=lambda each: -each[1]) == [
                 (each[0], total[each], words[each].tolist(), new_scores[each].tolist()) for each in going
             ]
-        finite = sorted(score for score in onward.scores[sentence].tolist() if score > -math.inf)
+        finite = sorted(score for score in update.scores[sentence].tolist() if score > -math.inf)
         assert finite == sorted(total[each] for each in going)
-    assert onward.remaining == remaining
-    assert onward.ended.rows == [row for row, _ in ended]
-    assert onward.ended.lengths == [written + int(ends[each]) for each in ended]
-    for each, total, text, text_scores in zip(ended, *onward.ended[2:], strict=True):
+    assert update.remaining == remaining
+    assert update.ended.rows == [row for row, _ in ended]
+    assert update.ended.lengths == [written + int(ends[each]) for each in ended]
+    for each, total, text, text_scores in zip(ended, *update.ended[2:], strict=True):
         row, end = each[0], int(ends[each]) + 1
         assert text.tolist() == [*tokens[row, z:].tolist(), *words[each][:end].tolist()]
         assert text_scores.tolist() == [*word_scores[row].tolist(), *new_scores[each][:end].tolist()]

@@ -54,7 +54,7 @@ def calls(operators: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module._Search, "_searches_at_once", lambda self: None)
+    monkeypatch.setattr(module._Search, "_multi_step_decoding", lambda self: None)
 
 
 @pytest.mark.parametrize(

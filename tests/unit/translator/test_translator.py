@@ -132,12 +132,12 @@ def test_options_of_a_call(model: str, options: CallOptions) -> None:
 def test_options_of_a_call_use_the_same_weights(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are made ready once, and not all ways of decoding are kept."""
     translator.translate(TEXT)
-    ready = translator._search({}).generator.ready_models
+    ready = translator._search({}).generator.inference_models
     (made,) = ready([translator.model])
-    monkeypatch.setattr(ready, "make_ready", None)
+    monkeypatch.setattr(ready, "prepare_for_inference", None)
     for length in range(1, MOST_SEARCHES + 5):
         translator.translate(TEXT, max_len_b=length)
-    assert translator._search({"max_len_b": 1}).generator.ready_models([translator.model]) == [made]
+    assert translator._search({"max_len_b": 1}).generator.inference_models([translator.model]) == [made]
     assert len(translator._others) == MOST_SEARCHES
 
 

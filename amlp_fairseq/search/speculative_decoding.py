@@ -16,7 +16,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.drafts import Draft, Drafter, ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
@@ -25,7 +25,7 @@ from amlp_fairseq.search.rules import Prefixes, score_rules
 from amlp_fairseq.search.search_steps import combine_words, log_probabilities, row_permutation
 
 
-class DraftAndVerify(MultiwordBeamSearch):
+class SpeculativeDecoding(MultiwordBeamSearch):
     """Finds what greedy search finds, in ⌈n/(K+1)⌉ calls for n words, the end symbol included, if all drafts are right,
     and in n calls if none is. ``steps`` of a hypothesis are the calls of this model alone; ``drafts`` has for each call
     the words that were drafted, and how many of them were kept.
@@ -67,8 +67,8 @@ class DraftAndVerify(MultiwordBeamSearch):
         super().__init__(models, tgt_dict, order, options)
         self.drafter, self.draft_words = drafter, draft_words
 
-    def make_ready(self, model: Any) -> ReadyModel:
-        ready = super().make_ready(model)
+    def prepare_for_inference(self, model: Any) -> InferenceModel:
+        ready = super().prepare_for_inference(model)
         if isinstance(self.drafter, ModelDrafter):
             self.drafter.share_encoder(ready)
         return ready
@@ -76,7 +76,7 @@ class DraftAndVerify(MultiwordBeamSearch):
     def search(
         self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]
     ) -> None:
-        _VerifiedSearch(self, net_input, sentences, hypotheses).run()
+        _SpeculativeSearch(self, net_input, sentences, hypotheses).run()
 
 
 @dataclass
@@ -95,21 +95,21 @@ class _Row:
     drafts: list[tuple[list[int], int]] = field(default_factory=list)
 
 
-class _VerifiedSearch:
+class _SpeculativeSearch:
     """The state of one batch's search."""
 
     def __init__(
         self,
-        generator: DraftAndVerify,
+        generator: SpeculativeDecoding,
         net_input: dict[str, Tensor],
         sentences: list[int],
         hypotheses: list[list[dict[str, Any]]],
     ) -> None:
         self.generator, self.options, self.hypotheses = generator, generator.options, hypotheses
         source, lengths = net_input["src_tokens"][sentences], net_input["src_lengths"][sentences]
-        (model,) = generator.ready_models(generator.models)
+        (model,) = generator.inference_models(generator.models)
         self.device, limits = source.device, generator.max_lengths(source)
-        self.decoding = model.begin_verification(source, lengths)
+        self.decoding = model.begin_speculative(source, lengths)
         drafts = generator.drafter.begin(net_input, sentences)
         self.rows = [_Row(*each) for each in zip(sentences, source, limits, drafts, strict=True)]
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)

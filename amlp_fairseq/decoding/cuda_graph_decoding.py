@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding import cuda_graphs
+from amlp_fairseq.decoding.kv_cache import KVCache, fill
 from amlp_fairseq.decoding.row_permutation import RowPermutation
-from amlp_fairseq.decoding.stacked_states import StackedStates, fill
 from amlp_fairseq.decoding.step_decoder import SLOTS, StepDecoder
 
 
@@ -25,7 +25,7 @@ class Shape(NamedTuple):
     need_attention: bool
 
 
-class CapturedDecoder:
+class CudaGraphDecoder:
     """A decoder and the graphs of its steps."""
 
     def __init__(self, decoder: StepDecoder) -> None:
@@ -38,15 +38,15 @@ class CapturedDecoder:
         return StepDecoder.supports(decoder)
 
 
-class CapturedDecoding:
+class CudaGraphDecoding:
     """A session with captured steps; ``step_decoder.Decoding`` is the one without."""
 
-    def __init__(self, captured: CapturedDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
+    def __init__(self, captured: CudaGraphDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
         self.captured, self.beam, self.length = captured, beam, 0
         source, padding_mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         self.source, self.sentences = source.size(0), source.size(1)
         more = cuda_graphs.rounded(self.source) - self.source
-        self.memories = captured.decoder.remember(
+        self.memories = captured.decoder.project_source(
             F.pad(source, (0, 0, 0, 0, 0, more)), F.pad(padding_mask, (0, more), value=True)
         )
         self.states: list[Tensor] = []
@@ -72,7 +72,7 @@ class CapturedDecoding:
         return logits, None if attention is None else attention[..., : self.source].clone()
 
     def reorder(self, rows: Tensor) -> None:
-        """See ``ready_model.StepwiseDecoding``."""
+        """See ``inference_model.StepwiseDecoding``."""
         assert self.graph is not None
         # Not captured: a step after which no row moves copies nothing, and the others copy no slots that are empty.
         permutation = RowPermutation(rows)
@@ -83,7 +83,7 @@ class CapturedDecoding:
             self.graph.keep_sentences(rows[:: self.beam] // self.beam)
 
 
-class _CapturedContext(StepContext):
+class _CudaGraphContext(StepContext):
     """The context of a captured step: it reads its slots from device memory, and it sees all slots of the buffers;
     ``bias`` masks those that are not written yet."""
 
@@ -101,7 +101,7 @@ class _Graph:
         memories: of the cross-attentions; what they hold beyond the batch's sentences is not used.
     """
 
-    def __init__(self, captured: CapturedDecoder, shape: Shape, memories: list[Memory]) -> None:
+    def __init__(self, captured: CudaGraphDecoder, shape: Shape, memories: list[Memory]) -> None:
         decoder = captured.decoder
         self.decoder, self.shape = decoder, shape
         if shape.slots > len(decoder.slots):
@@ -111,7 +111,7 @@ class _Graph:
         z, rows = decoder.words_per_step, shape.sentences * shape.beam
         self.first = decoder.slots[:z].clone()
         self.words, self.slots = decoder.slots.new_zeros(rows, z), self.first.clone()
-        self.states = StackedStates(decoder.state_layout, rows, shape.slots, decoder.encodings)
+        self.states = KVCache(decoder.state_layout, rows, shape.slots, decoder.encodings)
         self.memories = [
             {name: x.new_zeros(shape.sentences, *x.shape[1:]) for name, x in memory.items()} for memory in memories
         ]
@@ -119,7 +119,7 @@ class _Graph:
 
     def _captured_step(self) -> tuple[Tensor, Tensor | None]:
         bias = self.tables[1].index_select(0, self.slots)[:, : self.shape.slots]
-        context = _CapturedContext(self.slots, self.slots[-1] + 1, self.shape.beam, bias)
+        context = _CudaGraphContext(self.slots, self.slots[-1] + 1, self.shape.beam, bias)
         return self.decoder.decode(self.words, context, self.states.each, self.memories, self.shape.need_attention)
 
     def step(self, words: Tensor) -> tuple[Tensor, Tensor | None]:

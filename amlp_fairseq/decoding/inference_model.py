@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.decoding.captured_decoding import CapturedDecoder, CapturedDecoding
+from amlp_fairseq.decoding.cuda_graph_decoding import CudaGraphDecoder, CudaGraphDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
+from amlp_fairseq.decoding.inference_encoder import inference_encoder
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype
 from amlp_fairseq.decoding.prefix_tree import TreeDecoding
-from amlp_fairseq.decoding.ready_encoder import ready_encoder
+from amlp_fairseq.decoding.speculative_session import SpeculativeSession
 from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
-from amlp_fairseq.decoding.verification import Verification
 
 
 class StepwiseDecoding(Protocol):
@@ -28,7 +28,7 @@ class StepwiseDecoding(Protocol):
         order of the others may change."""
 
 
-class ReadyModel:
+class InferenceModel:
     """Encoder and decoder with copies of their present weights, see ``packed_linear.py`` and ``step_decoder.py``.
 
     Decoders that are not the plugin's, and those with ``--retain-dropout``, are used as they are.
@@ -49,18 +49,18 @@ class ReadyModel:
     def __init__(self, model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> None:
         if cuda_graphs:
             needed = "decoders of amlp_fairseq without --retain-dropout"
-            check_device(model, CapturedDecoder.supports(model.decoder), needed)
+            check_device(model, CudaGraphDecoder.supports(model.decoder), needed)
         model, decode_dtype = in_decode_dtype(model, decode_dtype)
         self.model, self.decoder, self.captured = model, None, None
         if StepDecoder.supports(model.decoder):
             self.decoder = StepDecoder(model.decoder, decode_dtype)
-            self.captured = CapturedDecoder(self.decoder) if cuda_graphs else None
+            self.captured = CudaGraphDecoder(self.decoder) if cuda_graphs else None
         elif decode_dtype is not None:
             raise ValueError(
                 f"--decode-dtype {decode_dtype} is for decoders of amlp_fairseq without --retain-dropout, not for "
                 f"{type(model.decoder).__name__}"
             )
-        self.encoder = ready_encoder(model.encoder, decode_dtype)
+        self.encoder = inference_encoder(model.encoder, decode_dtype)
         self.logit_bytes = next(model.parameters()).element_size()
         self.row_bytes = 0 if self.decoder is None else self.decoder.state_layout.row_bytes(SLOTS)
 
@@ -68,7 +68,7 @@ class ReadyModel:
         """The encoder's output for sources (b, S)."""
         return self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
 
-    def share_encoder(self, other: ReadyModel) -> None:
+    def share_encoder(self, other: InferenceModel) -> None:
         """Let the other's encoder run once for both if this one's is the same, but for rounding to bfloat16, as of a
         training with --bf16 that froze it."""
         if _same_encoder(self.model.encoder, other.model.encoder):
@@ -78,7 +78,7 @@ class ReadyModel:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
         encoder_out = self.encode(src_tokens, src_lengths)
         if self.captured is not None:
-            return CapturedDecoding(self.captured, encoder_out, beam)
+            return CudaGraphDecoding(self.captured, encoder_out, beam)
         if self.decoder is not None:
             return Decoding(self.decoder, encoder_out, beam)
         return _ModelsOwnDecoding(self.model, encoder_out, beam)
@@ -90,18 +90,18 @@ class ReadyModel:
             return None
         return TreeDecoding(self.decoder, self.encode(src_tokens, src_lengths), beam=1)
 
-    def begin_verification(self, src_tokens: Tensor, src_lengths: Tensor) -> Verification:
+    def begin_speculative(self, src_tokens: Tensor, src_lengths: Tensor) -> SpeculativeSession:
         """Encode sources (R, S) and begin to verify drafts of their translations.
 
         Raises:
-            ValueError: for decoders that are not the plugin's, and as ``Verification``.
+            ValueError: for decoders that are not the plugin's, and as ``SpeculativeSession``.
         """
         if self.decoder is None:
             raise ValueError(
                 "a draft needs a decoder of amlp_fairseq without --retain-dropout, not "
                 f"{type(self.model.decoder).__name__}"
             )
-        return Verification(self.decoder, self.encode(src_tokens, src_lengths))
+        return SpeculativeSession(self.decoder, self.encode(src_tokens, src_lengths))
 
 
 def _same_encoder(one: nn.Module, other: nn.Module) -> bool:

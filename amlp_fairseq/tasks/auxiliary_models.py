@@ -53,7 +53,7 @@ def load_helper(option: str, path: str, cfg: Any, helped: Any, task: Any = None)
     return task, model
 
 
-def load_chooser(task: Any, models: Sequence[Any]) -> Any:
+def load_reranking_model(task: Any, models: Sequence[Any]) -> Any:
     """The autoregressive model of ``--rescore-path`` for a task's models; None without the option.
 
     Raises:

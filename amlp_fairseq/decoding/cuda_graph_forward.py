@@ -10,7 +10,7 @@ from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.models.cmlmc import CMLMCDecoder
 
 
-class CapturedPass:
+class CudaGraphForward:
     """A replacement of a decoder's ``forward``, with the same arguments and result.
 
     Args:
@@ -56,7 +56,7 @@ class _Graph:
 
     given: Tensor | None = None
 
-    def __init__(self, captured: CapturedPass, shape: tuple[Any, ...], tokens: Tensor, source: Tensor) -> None:
+    def __init__(self, captured: CudaGraphForward, shape: tuple[Any, ...], tokens: Tensor, source: Tensor) -> None:
         sentences, positions, sources, *rest, normalize = shape
         self.tokens = tokens.new_full((sentences, positions), captured.decoder.padding_idx)
         self.source = source.new_zeros(sources, sentences, *rest)

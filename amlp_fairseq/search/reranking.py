@@ -10,10 +10,10 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from amlp_fairseq.decoding.inference_model import InferenceModel
+from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache
+from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.decoding.prefix_tree import PrefixTree, TreeDecoding
-from amlp_fairseq.decoding.ready_cache import ReadyCache
-from amlp_fairseq.decoding.ready_model import ReadyModel
-from amlp_fairseq.decoding.ready_nat import ready_nat
 from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.search.search_steps import log_probabilities
 
@@ -21,7 +21,7 @@ from amlp_fairseq.search.search_steps import log_probabilities
 MOST_WORDS = 2048
 
 
-class Rescorer:
+class Reranker:
     """Scores hypotheses in one decoder call.
 
     Args:
@@ -32,12 +32,12 @@ class Rescorer:
     def __init__(self, tgt_dict: Dictionary, decode_dtype: str | None = None) -> None:
         self.bos, self.pad, self.eos = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos()
         self.decode_dtype = decode_dtype
-        self.ready_models = ReadyCache(self.make_ready)
+        self.inference_models = InferenceModelCache(self.prepare_for_inference)
 
-    def make_ready(self, model: Any) -> Any:
+    def prepare_for_inference(self, model: Any) -> Any:
         if StepDecoder.supports(model.decoder):
-            return ReadyModel(model, self.decode_dtype)
-        return ready_nat(model, self.decode_dtype)  # fairseq's decoders, packed
+            return InferenceModel(model, self.decode_dtype)
+        return inference_nat(model, self.decode_dtype)  # fairseq's decoders, packed
 
     def rescore(
         self,
@@ -55,13 +55,13 @@ class Rescorer:
                 wherever these are, in host memory or on the device.
             normalized: gives the score of sums of log-probabilities (n,) of so many words (n,), end symbols included.
         """
-        (ready,) = self.ready_models([model])
+        (ready,) = self.inference_models([model])
         src_tokens = src_tokens.masked_fill(src_tokens.eq(self.bos), self.pad)
         beam = max(map(len, hypotheses))
         longest = max(len(each["tokens"]) for found in hypotheses for each in found)
-        at_once = max(MOST_WORDS // (longest * beam), 1)
-        for first in range(0, len(hypotheses), at_once):
-            sources, part = src_tokens[first : first + at_once], hypotheses[first : first + at_once]
+        batch_size = max(MOST_WORDS // (longest * beam), 1)
+        for first in range(0, len(hypotheses), batch_size):
+            sources, part = src_tokens[first : first + batch_size], hypotheses[first : first + batch_size]
             rows = [found[min(index, len(found) - 1)]["tokens"] for found in part for index in range(beam)]
             texts = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
             lprobs = self._lprobs(ready, sources, texts.to(sources.device), beam).to(texts.device)
@@ -74,7 +74,7 @@ class Rescorer:
     def _lprobs(self, model: Any, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
         """Log-probabilities of targets (b·B, T) of sources (b, S), 0 for padding."""
         src_lengths = src_tokens.ne(self.pad).sum(dim=1)
-        decoding = model.begin_tree(src_tokens, src_lengths) if isinstance(model, ReadyModel) else None
+        decoding = model.begin_tree(src_tokens, src_lengths) if isinstance(model, InferenceModel) else None
         if decoding is None:
             lprobs = self._lprobs_by_row(model, src_tokens, src_lengths, targets, beam)
         else:
@@ -91,7 +91,7 @@ class Rescorer:
     def _lprobs_by_row(self, model: Any, src_tokens: Tensor, src_lengths: Tensor, targets: Tensor, beam: int) -> Tensor:
         inputs = targets.roll(1, dims=1)
         inputs[:, 0] = self.eos
-        if isinstance(model, ReadyModel):
+        if isinstance(model, InferenceModel):
             logits, _ = model.begin(src_tokens, src_lengths, beam).step(inputs)
         else:
             encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)

@@ -14,10 +14,10 @@ import torch
 import toy
 from torch import Tensor
 
-from amlp_fairseq.search.draft_and_verify import DraftAndVerify
 from amlp_fairseq.search.drafts import MemoryDrafter, ModelDrafter, SentenceDraft, SourceDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
 
 EOS = 2
 TASK = toy.task(num_directions=1)
@@ -52,7 +52,7 @@ def greedy(model: Any, sample: dict, **options: Any) -> list[dict[str, Any]]:
 
 def verified(model: Any, sample: dict, drafter: Any, words: int, **options: Any) -> list[dict[str, Any]]:
     chosen = SearchOptions(**{"beam_size": 1, "max_len_b": 14, **options})
-    search = DraftAndVerify([model], TASK.tgt_dict, TASK.order, chosen, drafter, words)
+    search = SpeculativeDecoding([model], TASK.tgt_dict, TASK.order, chosen, drafter, words)
     return [found[0] for found in search.generate(None, sample)]
 
 
@@ -158,17 +158,17 @@ def test_an_empty_source_gets_an_empty_output() -> None:
 def test_what_has_no_drafts_is_refused_by_name(options: dict[str, Any], named: str) -> None:
     chosen = SearchOptions(**{"beam_size": 1, **options})
     with pytest.raises(ValueError, match=named):
-        DraftAndVerify([toy.model(TASK)], TASK.tgt_dict, TASK.order, chosen, Liar(), 8)
+        SpeculativeDecoding([toy.model(TASK)], TASK.tgt_dict, TASK.order, chosen, Liar(), 8)
 
 
 def test_several_models_other_orders_and_no_words_are_refused_by_name() -> None:
     model, chosen = toy.model(TASK), SearchOptions(beam_size=1)
     with pytest.raises(ValueError, match="2 models in --path"):
-        DraftAndVerify([model, model], TASK.tgt_dict, TASK.order, chosen, Liar(), 8)
+        SpeculativeDecoding([model, model], TASK.tgt_dict, TASK.order, chosen, Liar(), 8)
     with pytest.raises(ValueError, match="not autoregressive"):
-        DraftAndVerify([model], TASK.tgt_dict, toy.task().order, chosen, Liar(), 8)
+        SpeculativeDecoding([model], TASK.tgt_dict, toy.task().order, chosen, Liar(), 8)
     with pytest.raises(ValueError, match="--draft-words must be at least 1, not 0"):
-        DraftAndVerify([model], TASK.tgt_dict, TASK.order, chosen, Liar(), 0)
+        SpeculativeDecoding([model], TASK.tgt_dict, TASK.order, chosen, Liar(), 0)
 
 
 def test_a_sentence_is_read_on_behind_the_last_words() -> None:

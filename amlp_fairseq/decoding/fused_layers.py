@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.softmax import FEW, SoftmaxAttention, attend_few, padding_bias
+from amlp_fairseq.attention.softmax import SMALL_QUERY, SoftmaxAttention, attend_small_query, padding_bias
 from amlp_fairseq.compat.internals import TransformerEncoderLayerBase
 from amlp_fairseq.decoding.compiled_attentions import LINEAR, compiled_linear_attention, compiled_self_attention
 from amlp_fairseq.decoding.packed_linear import (
@@ -49,7 +49,7 @@ def decoder_layers(layers: Sequence[Any]) -> Any:
     norms = [norm for layer in layers for norm in layer.norms]
     heads, norm_first = layers[0].cross_attention.num_heads, layers[0].norm_first
     if all_softmax:
-        return _at_once((_Int8Steps, _OneDnnSteps), maps, norms, heads, norm_first)
+        return _fused((_Int8Steps, _OneDnnSteps), maps, norms, heads, norm_first)
     compiled = _with_others(own, maps, norms, heads, norm_first)
     return None if compiled is None else compiled.step
 
@@ -76,13 +76,13 @@ def join_encoder_layers(encoder: Any, decode_dtype: str | None) -> None:
     if any(type(layer) is not TransformerEncoderLayerBase for layer in layers) or not layers:
         return
     blocks = [[(layer.self_attn, layer.self_attn_layer_norm)] for layer in layers]
-    every = parallel_layers(encoder, blocks, decode_dtype)
+    every = full_layers(encoder, blocks, decode_dtype)
     if every is not None:
         encoder.layers = nn.ModuleList([EncoderLayers(every)])
 
 
-def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
-    """``ParallelLayers.forward`` of an encoder's or decoder's layers, with the attentions of each and their norms, in
+def full_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNorm]]], decode_dtype: str | None) -> Any:
+    """``FullLayers.forward`` of an encoder's or decoder's layers, with the attentions of each and their norms, in
     C++ also with attentions of linear cost, and with average attention or convolutions as an encoder's self-attentions;
     None where one has another attention or activation, or drops out, or its maps are of no kind for that."""
     usual = (SoftmaxAttention, *LINEAR)
@@ -108,13 +108,13 @@ def parallel_layers(module: Any, blocks: Sequence[Sequence[tuple[Any, nn.LayerNo
     first = module.layers[0]
     if others:
         compiled = _with_others(others, maps, norms, 1, first.normalize_before)
-        return None if compiled is None else compiled.parallel
+        return None if compiled is None else compiled.forward_full
     heads, norm_first = first.self_attn.num_heads, first.normalize_before
-    return _at_once((_Int8Parallel, _OneDnnParallel), maps, norms, heads, norm_first, linear)
+    return _fused((_Int8Full, _OneDnnFull), maps, norms, heads, norm_first, linear)
 
 
 class EncoderLayers(nn.Module):
-    """``ParallelLayers``, called as fairseq calls a layer of an encoder."""
+    """``FullLayers``, called as fairseq calls a layer of an encoder."""
 
     def __init__(self, layers: Any) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def drops_out(module: nn.Module) -> bool:
     return any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in module.modules())
 
 
-def _at_once(
+def _fused(
     kinds: tuple[Any, Any],
     maps: Sequence[Any],
     norms: Sequence[nn.LayerNorm],
@@ -150,7 +150,7 @@ def _at_once(
         if all(each is not None for each in compiled.values()):
             layers = compiled_layers([each.compiled for each in maps], norms, heads, norm_first, linear=compiled)
             if layers is not None:
-                return layers.step if issubclass(kinds[0], StepLayers) else layers.parallel
+                return layers.step if issubclass(kinds[0], StepLayers) else layers.forward_full
     for kind, of in ((kinds[0], Int8Map), (kinds[1], OneDnnMap)):
         if not linear and all(isinstance(each, of) and each.bias is not None for each in maps):
             return scripted(kind(maps, norms, heads, norm_first)).forward
@@ -171,7 +171,7 @@ class SoftmaxLayers(nn.Module):
         super().__init__()
         self.norm_weights = torch.jit.Attribute([norm.weight.detach() for norm in norms], list[Tensor])
         self.norm_biases = torch.jit.Attribute([norm.bias.detach() for norm in norms], list[Tensor])
-        self.eps, self.heads, self.norm_first, self.few = norms[0].eps, heads, norm_first, FEW
+        self.eps, self.heads, self.norm_first, self.few = norms[0].eps, heads, norm_first, SMALL_QUERY
 
     def product(self, x: Tensor, index: int, relu: bool) -> Tensor:
         """The map ``index`` of inputs (n, in), (n, out)."""
@@ -190,9 +190,9 @@ class SoftmaxLayers(nn.Module):
         """See ``SoftmaxAttention._attend``."""
         if q.size(2) == 1 or q.size(2) > self.few:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
-        return attend_few(q, k, v, bias)
+        return attend_small_query(q, k, v, bias)
 
-    def over_source(self, x: Tensor, block: int, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    def cross_attention(self, x: Tensor, block: int, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """Cross-attention of inputs (R, C), R a multiple of b, to keys and values (b, H, S, d_h)."""
         q = self.product(self.before(x, block), 2 * block, False)
         q = q.view(k.size(0), x.size(0) // k.size(0), self.heads, -1).transpose(1, 2)
@@ -238,7 +238,7 @@ class StepLayers(SoftmaxLayers):
             qkv = qkv.view(rows, count, 3, self.heads, -1).permute(0, 3, 2, 1, 4)
             kv = self.write(kvs[layer], qkv.narrow(2, 1, 2), slots, end)
             x = self.added(x, block, self.attend(qkv.select(2, 0), kv.select(2, 0), kv.select(2, 1), bias))
-            x = self.over_source(x, block + 1, ks[layer], vs[layer], source_bias)
+            x = self.cross_attention(x, block + 1, ks[layer], vs[layer], source_bias)
             x = self.feed_forward(x, block + 2)
         return x.view(rows, count, width)
 
@@ -252,7 +252,7 @@ class StepLayers(SoftmaxLayers):
         return written
 
 
-class ParallelLayers(SoftmaxLayers):
+class FullLayers(SoftmaxLayers):
     """All layers of an encoder or of a non-autoregressive decoder, which see all positions at once."""
 
     def forward(
@@ -275,15 +275,15 @@ class ParallelLayers(SoftmaxLayers):
         rows, count, width = x.size(0), x.size(1), x.size(2)
         x, block, layer = x.reshape(rows * count, width), 0, 0
         while block < len(self.norm_weights):
-            x, block = self.over_all(x, block, rows, bias), block + 1
+            x, block = self.self_attention(x, block, rows, bias), block + 1
             if future is not None:
-                x, block = self.over_all(x, block, rows, future), block + 1
+                x, block = self.self_attention(x, block, rows, future), block + 1
             if len(ks) > 0:
-                x, block = self.over_source(x, block, ks[layer], vs[layer], source_bias), block + 1
+                x, block = self.cross_attention(x, block, ks[layer], vs[layer], source_bias), block + 1
             x, block, layer = self.feed_forward(x, block), block + 1, layer + 1
         return x.view(rows, count, width)
 
-    def over_all(self, x: Tensor, block: int, rows: int, bias: Tensor | None) -> Tensor:
+    def self_attention(self, x: Tensor, block: int, rows: int, bias: Tensor | None) -> Tensor:
         """Self-attention of inputs (b n, C), ``rows`` = b."""
         qkv = self.product(self.before(x, block), 2 * block, False)
         qkv = qkv.view(rows, x.size(0) // rows, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
@@ -323,9 +323,9 @@ class _OneDnnSteps(_OneDnn, StepLayers):
     pass
 
 
-class _Int8Parallel(_Int8, ParallelLayers):
+class _Int8Full(_Int8, FullLayers):
     pass
 
 
-class _OneDnnParallel(_OneDnn, ParallelLayers):
+class _OneDnnFull(_OneDnn, FullLayers):
     pass

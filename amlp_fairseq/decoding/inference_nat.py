@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
 from amlp_fairseq.attention.softmax import padding_bias
-from amlp_fairseq.decoding.captured_pass import CapturedPass
 from amlp_fairseq.decoding.compiled_attentions import LINEAR, CompiledMemory
+from amlp_fairseq.decoding.cuda_graph_forward import CudaGraphForward
 from amlp_fairseq.decoding.cuda_graphs import check_device
+from amlp_fairseq.decoding.fused_layers import full_layers, join_encoder_layers
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
-from amlp_fairseq.decoding.softmax_layers import join_encoder_layers, parallel_layers
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 
 
-def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
+def inference_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
     """A copy of the model with packed weights, in which the plugin's cross-attentions make the memory of a source once.
 
     Args:
-        model: a model of fairseq's NAT classes, or the reranker of their outputs; it is not changed.
+        model: a model of fairseq's NAT classes, or the reranking model of their outputs; it is not changed.
         decode_dtype: ``--decode-dtype``; None: the weights' own.
         cuda_graphs: ``--cuda-graphs``; every pass then makes the memory anew.
 
@@ -33,8 +33,8 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
     result = with_packed_linears(model, decode_dtype)
     join_encoder_layers(result.encoder, decode_dtype)
     if cuda_graphs:
-        check_device(model, CapturedPass.supports(model.decoder), "decoders of cmlmc_transformer")
-        result.decoder.forward = CapturedPass(result.decoder)
+        check_device(model, CudaGraphForward.supports(model.decoder), "decoders of cmlmc_transformer")
+        result.decoder.forward = CudaGraphForward(result.decoder)
         return result
     if join_decoder_layers(result.decoder, decode_dtype):
         return result
@@ -45,7 +45,7 @@ def ready_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -
 
 
 def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
-    """Put ``ParallelLayers`` in the place of a decoder's layers, and say so, if they are ``NATDecoderLayer`` with ReLU
+    """Put ``FullLayers`` in the place of a decoder's layers, and say so, if they are ``NATDecoderLayer`` with ReLU
     and softmax attention, or attentions of linear cost that are in C++.
 
     Args:
@@ -59,7 +59,7 @@ def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
         causal = [(layer.causal_attn, layer.causal_attn_layer_norm)] if layer.repos else []
         own, cross = (layer.self_attn, layer.self_attn_layer_norm), (layer.encoder_attn, layer.encoder_attn_layer_norm)
         blocks.append([own, *causal, cross])
-    every = parallel_layers(decoder, blocks, decode_dtype)
+    every = full_layers(decoder, blocks, decode_dtype)
     if every is None:
         return False
     masked = layers[0].repos and layers[0].causal_attn.takes_mask
@@ -84,20 +84,20 @@ class _OneSource(nn.Module):
         key_padding_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        return self.attention.attend(query, self.remember(key, key_padding_mask), query_padding_mask), None
+        return self.attention.cross_attend(query, self.project_source(key, key_padding_mask), query_padding_mask), None
 
-    def remember(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
         """The attention's memory of a source (S, B, C) with its padding mask (B, S)."""
         if source is not self.source:
-            self.source, self.memory = source, self.attention.remember(source, padding_mask)
+            self.source, self.memory = source, self.attention.project_source(source, padding_mask)
         return self.memory
 
 
 class _NATLayers(nn.Module):
-    """``ParallelLayers``, called as fairseq calls a layer of a non-autoregressive decoder.
+    """``FullLayers``, called as fairseq calls a layer of a non-autoregressive decoder.
 
     Args:
-        layers: ``ParallelLayers.forward``.
+        layers: ``FullLayers.forward``.
         attentions: the cross-attentions.
         masked: whether a self-attention follows the other one that needs a mask to be causal.
     """
@@ -116,7 +116,7 @@ class _NATLayers(nn.Module):
         self_attn_mask: None,
         self_attn_padding_mask: Tensor,
     ) -> tuple[Tensor, None, None]:
-        memories = [each.remember(encoder_out, encoder_padding_mask) for each in self.attentions]
+        memories = [each.project_source(encoder_out, encoder_padding_mask) for each in self.attentions]
         ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
         bias, future = padding_bias(self_attn_padding_mask, x), None
         if self.masked:

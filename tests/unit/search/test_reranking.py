@@ -12,10 +12,10 @@ from pairwise import pairwise
 from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, PluginTransformerModel
-from amlp_fairseq.search import rescoring
+from amlp_fairseq.search import reranking
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
-from amlp_fairseq.search.rescoring import Rescorer
+from amlp_fairseq.search.reranking import Reranker
 
 pytestmark = pytest.mark.usefixtures("operators")
 
@@ -32,9 +32,9 @@ CHOOSERS = {
 }
 
 
-def searched(task: Any, sources: list[list[int]], chooser: Any, **options: Any) -> list[list[dict[str, Any]]]:
+def searched(task: Any, sources: list[list[int]], reranking_model: Any, **options: Any) -> list[list[dict[str, Any]]]:
     chosen = SearchOptions(**{"beam_size": 4, "max_len_b": 12, **options})
-    search = MultiwordBeamSearch([toy.model(task, 1)], task.tgt_dict, task.order, chosen, chooser)
+    search = MultiwordBeamSearch([toy.model(task, 1)], task.tgt_dict, task.order, chosen, reranking_model)
     return search.generate(search.models, toy.batch(sources, task.src_dict))
 
 
@@ -46,14 +46,14 @@ def searched(task: Any, sources: list[list[int]], chooser: Any, **options: Any) 
 def test_scores_are_those_of_fairseqs_scorer(
     name: str, words_per_direction: int, most_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescoring, "MOST_WORDS", most_words)
-    chooser, task = CHOOSERS[name](), toy.task(num_directions=2, words_per_direction=words_per_direction)
+    monkeypatch.setattr(reranking, "MOST_WORDS", most_words)
+    reranking_model, task = CHOOSERS[name](), toy.task(num_directions=2, words_per_direction=words_per_direction)
     sources = toy.random_sources(4, 12, seed=3)
-    own, found = searched(task, sources, None), searched(task, sources, chooser)
+    own, found = searched(task, sources, None), searched(task, sources, reranking_model)
     differ = 0
     for source, before, after in zip(sources, own, found, strict=True):
         words = [hypothesis["tokens"].tolist()[:-1] for hypothesis in before]
-        scored = toy.scored_by_fairseq(task.tgt_dict, chooser, [source] * len(words), words)
+        scored = toy.scored_by_fairseq(task.tgt_dict, reranking_model, [source] * len(words), words)
         best = sorted(scored, key=lambda hypothesis: -float(hypothesis["score"]))
         assert [each["tokens"].tolist() for each in after] == [each["tokens"].tolist() for each in best]
         for mine, other in zip(after, best, strict=True):
@@ -67,7 +67,7 @@ def test_scores_are_those_of_fairseqs_scorer(
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_hypotheses_of_any_length(name: str) -> None:
     """Longer than the buffers are at first, alone and several of a sentence, the same twice, with common beginnings."""
-    chooser, words, random = CHOOSERS[name](), ONE_WORD.tgt_dict, torch.Generator().manual_seed(1)
+    reranking_model, words, random = CHOOSERS[name](), ONE_WORD.tgt_dict, torch.Generator().manual_seed(1)
     sources = toy.random_sources(3, 12, seed=3)
 
     def drawn(count: int) -> list[int]:
@@ -81,9 +81,9 @@ def test_hypotheses_of_any_length(name: str) -> None:
         [torch.tensor([*source, words.eos()]) for source in sources], True, words.pad(), padding_side="left"
     )
     with torch.no_grad():
-        Rescorer(words).rescore(chooser, rows, found, torch.div)
+        Reranker(words).rerank(reranking_model, rows, found, torch.div)
     for source, of_one, scored in zip(sources, hypotheses, found, strict=True):
-        expected = toy.scored_by_fairseq(words, chooser, [source] * len(of_one), of_one)
+        expected = toy.scored_by_fairseq(words, reranking_model, [source] * len(of_one), of_one)
         for mine, other in zip(scored, expected, strict=True):
             assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
             torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
@@ -93,7 +93,7 @@ def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of decoders with softmax attention; others read all rows."""
     task, sources, reads = toy.task(num_directions=2), toy.random_sources(4, 12, seed=3), []
     decode = StepDecoder.decode
-    chooser = toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig)
+    reranking_model = toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig)
 
     def counted(self: StepDecoder, words: Any, *arguments: Any) -> Any:
         if self.words_per_step == 1:
@@ -101,7 +101,7 @@ def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return decode(self, words, *arguments)
 
     monkeypatch.setattr(StepDecoder, "decode", counted)
-    found = searched(task, sources, chooser)
+    found = searched(task, sources, reranking_model)
     prefixes = []
     for of_sentence in found:
         rows = [each["tokens"].tolist() for each in of_sentence]
@@ -111,41 +111,41 @@ def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_length_penalty_is_the_searchs() -> None:
-    task, chooser = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
+    task, reranking_model = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
     sources = toy.random_sources(4, 12, seed=3)
-    for found in searched(task, sources, chooser, len_penalty=0.3):
+    for found in searched(task, sources, reranking_model, len_penalty=0.3):
         for each in found:
             total = float(each["positional_scores"].sum())
             assert float(each["score"]) == pytest.approx(total / len(each["tokens"]) ** 0.3, abs=1e-4)
-    for found in searched(task, sources, chooser, normalize_scores=False):
+    for found in searched(task, sources, reranking_model, normalize_scores=False):
         for each in found:
             assert float(each["score"]) == pytest.approx(float(each["positional_scores"].sum()), abs=1e-4)
 
 
 def test_sources_without_words_stay_empty() -> None:
-    task, chooser = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
-    empty, other = searched(task, [[], [4, 5]], chooser)
+    task, reranking_model = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
+    empty, other = searched(task, [[], [4, 5]], reranking_model)
     assert [each["tokens"].tolist() for each in empty] == [[task.tgt_dict.eos()]]
     assert float(empty[0]["score"]) == 0
-    (alone,) = searched(task, [[4, 5]], chooser)
+    (alone,) = searched(task, [[4, 5]], reranking_model)
     assert [each["tokens"].tolist() for each in other] == [each["tokens"].tolist() for each in alone]
 
 
 def test_outputs_fit_the_model_that_chooses() -> None:
-    task, chooser = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
-    chooser.decoder.max_target_positions = 4
-    for found in searched(task, toy.random_sources(4, 12, seed=3), chooser, min_len=3):
+    task, reranking_model = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
+    reranking_model.decoder.max_target_positions = 4
+    for found in searched(task, toy.random_sources(4, 12, seed=3), reranking_model, min_len=3):
         assert {len(each["tokens"]) for each in found} == {4}  # with the end symbol
 
 
 def test_int8_scores_are_near() -> None:
-    task, chooser = (
+    task, reranking_model = (
         toy.task(num_directions=2),
         toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig),
     )
     sources = toy.random_sources(4, 12, seed=7)
-    exact = searched(task, sources, chooser)
-    near = searched(task, sources, chooser, decode_dtype="int8")
+    exact = searched(task, sources, reranking_model)
+    near = searched(task, sources, reranking_model, decode_dtype="int8")
     for one, other in zip(exact, near, strict=True):
         scores = {tuple(each["tokens"].tolist()): float(each["score"]) for each in one}
         common = [each for each in other if tuple(each["tokens"].tolist()) in scores]

@@ -9,7 +9,7 @@ import torch
 import toy
 
 from amlp_fairseq.attention.registry import supporting
-from amlp_fairseq.decoding.ready_nat import ready_nat
+from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.search import iterative_refinement
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 
@@ -33,7 +33,7 @@ def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict
 def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy.cmlmc(SEEDS.get(cross, 1), decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
     ready = found([model], sample())
-    monkeypatch.setattr(iterative_refinement, "ready_nat", lambda model, *options: model)
+    monkeypatch.setattr(iterative_refinement, "inference_nat", lambda model, *options: model)
     plain = found([model], sample())
     assert len({hypothesis["steps"] for hypothesis in plain}) > 1  # sentences leave one after the other
     for mine, other in zip(ready, plain, strict=True):
@@ -90,7 +90,7 @@ def test_other_types_stay_near(decode_dtype: str, tolerance: float) -> None:
         return network.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoded)
 
     with torch.no_grad():
-        expected, near = logits(model), logits(ready_nat(model, decode_dtype))
+        expected, near = logits(model), logits(inference_nat(model, decode_dtype))
     assert 0 < (near - expected).abs().max() < tolerance * expected.abs().max()
     with pytest.raises(ValueError, match="--decode-dtype float16 is not for cpu"):
-        ready_nat(model, "float16")
+        inference_nat(model, "float16")

@@ -9,7 +9,7 @@ import pytest
 import torch
 import toy
 
-from amlp_fairseq.decoding.ready_model import ReadyModel
+from amlp_fairseq.decoding.inference_model import InferenceModel
 
 EOS = 2
 CONVOLUTION = {"decoder_self_attention_type": "dynamic_conv", "decoder_kernel_size_list": [3, 7]}
@@ -30,7 +30,7 @@ def test_any_chunks_with_words_taken_back_give_the_logits_of_the_whole_sentence(
     with torch.no_grad():
         expected, extra = model(**net_input, prev_output_tokens=words)
     seen = extra["attn"][0]
-    session = ReadyModel(model, None).begin_verification(net_input["src_tokens"], net_input["src_lengths"])
+    session = InferenceModel(model, None).begin_speculative(net_input["src_tokens"], net_input["src_lengths"])
     read = [0, 0, 0]
     while min(read) < 55:
         count = chance.randrange(1, 6)
@@ -55,7 +55,7 @@ def test_rows_that_are_dropped_leave_the_others_as_they_are() -> None:
     words[:, 0] = EOS
     with torch.no_grad():
         expected, _ = model(**net_input, prev_output_tokens=words)
-        session = ReadyModel(model, None).begin_verification(net_input["src_tokens"], net_input["src_lengths"])
+        session = InferenceModel(model, None).begin_speculative(net_input["src_tokens"], net_input["src_lengths"])
         session.verify(words[:, :4])
         session.truncate([1, 2, 3, 4])
         session.reorder(torch.tensor([3, 1]))
@@ -77,14 +77,14 @@ def test_other_states_are_refused_by_name(options: dict[str, Any], named: str) -
     task, model = autoregressive(**options)
     net_input = toy.batch(toy.random_sources(1, 12), task.src_dict)["net_input"]
     with pytest.raises(ValueError, match=named):
-        ReadyModel(model, None).begin_verification(net_input["src_tokens"], net_input["src_lengths"])
+        InferenceModel(model, None).begin_speculative(net_input["src_tokens"], net_input["src_lengths"])
 
 
 def test_a_stock_decoder_is_refused_by_name() -> None:
     task = toy.task(num_directions=1)
     net_input = toy.batch(toy.random_sources(1, 12), task.src_dict)["net_input"]
     with pytest.raises(ValueError, match=r"needs a decoder of amlp_fairseq .* not TransformerDecoder"):
-        ReadyModel(toy.stock_transformer(task), None).begin_verification(*net_input.values())
+        InferenceModel(toy.stock_transformer(task), None).begin_speculative(*net_input.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -92,10 +92,10 @@ def test_an_encoder_that_differs_by_rounding_alone_is_shared(dtype: torch.dtype)
     verifier, drafter = autoregressive()[1], autoregressive()[1]
     rounded = {name: weight.to(dtype).float() for name, weight in verifier.encoder.state_dict().items()}
     drafter.encoder.load_state_dict(rounded)
-    ready = ReadyModel(verifier, None), ReadyModel(drafter, None)
+    ready = InferenceModel(verifier, None), InferenceModel(drafter, None)
     ready[1].share_encoder(ready[0])
     assert ready[1].encoder is ready[0].encoder
     drafter.encoder.layers[0].fc1.weight.data[0, 0] += 0.05
-    others = ReadyModel(verifier, None), ReadyModel(drafter, None)
+    others = InferenceModel(verifier, None), InferenceModel(drafter, None)
     others[1].share_encoder(others[0])
     assert others[1].encoder is not others[0].encoder

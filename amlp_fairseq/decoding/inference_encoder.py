@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from amlp_fairseq.attention.softmax import padding_bias
+from amlp_fairseq.decoding.fused_layers import EncoderLayers, join_encoder_layers
 from amlp_fairseq.decoding.packed_linear import with_packed_linears
-from amlp_fairseq.decoding.softmax_layers import EncoderLayers, join_encoder_layers
 from amlp_fairseq.ops.cpu_layers import compiled_embedding
 
 
-def ready_encoder(encoder: Any, decode_dtype: str | None) -> Any:
+def inference_encoder(encoder: Any, decode_dtype: str | None) -> Any:
     """A copy of an encoder with packed linear maps, and of fairseq's with softmax attention and ReLU one that encodes
     with fewer calls."""
     encoder = with_packed_linears(encoder, decode_dtype)

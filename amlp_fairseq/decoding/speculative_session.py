@@ -10,7 +10,7 @@ from amlp_fairseq.attention.state import RowContext, StepContext
 from amlp_fairseq.decoding.step_decoder import Decoding, StepDecoder
 
 
-class Verification(Decoding):
+class SpeculativeSession(Decoding):
     """A session of one row per sentence, whose rows advance by different numbers of words.
 
     Args:

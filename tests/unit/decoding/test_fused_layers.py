@@ -12,13 +12,13 @@ import toy
 from pairwise import pairwise
 from tolerance import measured
 
-from amlp_fairseq.decoding import ready_nat as ready_nat_module
-from amlp_fairseq.decoding import softmax_layers
+from amlp_fairseq.decoding import fused_layers
+from amlp_fairseq.decoding import inference_nat as ready_nat_module
+from amlp_fairseq.decoding.fused_layers import decoder_layers
+from amlp_fairseq.decoding.inference_encoder import inference_encoder
+from amlp_fairseq.decoding.inference_model import InferenceModel
+from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.decoding.packed_linear import pack, with_packed_linears
-from amlp_fairseq.decoding.ready_encoder import ready_encoder
-from amlp_fairseq.decoding.ready_model import ReadyModel
-from amlp_fairseq.decoding.ready_nat import ready_nat
-from amlp_fairseq.decoding.softmax_layers import decoder_layers
 
 EOS = 2
 
@@ -44,9 +44,9 @@ def build(**options: Any) -> tuple[Any, Any]:
     return task, toy.model(task, **options)
 
 
-def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, ReadyModel]:
+def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, InferenceModel]:
     task, model = build(**options)
-    return task, ReadyModel(model, decode_dtype)
+    return task, InferenceModel(model, decode_dtype)
 
 
 def allowed(task: Any, model: Any) -> float:
@@ -62,16 +62,16 @@ def allowed_in(task: Any, encoder: Any) -> float:
     return measured(encoder, lambda either: either.forward_torchscript(net_input)["encoder_out"][0])
 
 
-def compare_steps(task: Any, model: ReadyModel, counts: list[int], tolerance: float) -> None:
+def compare_steps(task: Any, model: InferenceModel, counts: list[int], tolerance: float) -> None:
     """Of a beam whose rows branch, over sources with padding; so many words of each row at once."""
-    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
+    at_once, generator = model.decoder.fused_layers, torch.Generator().manual_seed(1)
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
     words = torch.full((6, counts[0]), EOS)
     for count in [*counts[1:], 2]:
-        model.decoder.layers_at_once = at_once
+        model.decoder.fused_layers = at_once
         found, _ = sessions[0].step(words)
-        model.decoder.layers_at_once = None
+        model.decoder.fused_layers = None
         expected, _ = sessions[1].step(words)
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
         rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
@@ -92,8 +92,8 @@ def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: i
     widths = {"encoder_embed_dim": width, "decoder_embed_dim": width}
     task, model = build(decoder_normalize_before=norm_first, **widths)
     tolerance = (0.1 if toy.VNNI else 0.2) if decode_dtype == "int8" else allowed(task, model)
-    model = ReadyModel(model, decode_dtype)
-    assert (model.decoder.layers_at_once is not None) == at_once(decode_dtype)
+    model = InferenceModel(model, decode_dtype)
+    assert (model.decoder.fused_layers is not None) == at_once(decode_dtype)
     compare_steps(task, model, [2] * 36, tolerance)
 
 
@@ -124,8 +124,8 @@ def test_other_self_attentions_in_cpp(
     """One step after the other, and two at once. An input may be rounded to another of int8's steps."""
     task, model = build(decoder_normalize_before=norm_first, **options)
     tolerance = 0.1 if decode_dtype == "int8" else allowed(task, model)
-    model = ReadyModel(model, decode_dtype)
-    assert (model.decoder.layers_at_once is not None) == in_cpp(operators, decode_dtype)
+    model = InferenceModel(model, decode_dtype)
+    assert (model.decoder.fused_layers is not None) == in_cpp(operators, decode_dtype)
     compare_steps(task, model, [2, 2, 4] * 4, tolerance)
 
 
@@ -133,15 +133,15 @@ def test_other_self_attentions_in_cpp(
 def test_rows_that_stand_at_different_words() -> None:
     task = toy.task(12, num_directions=1)
     model = toy.model(task)
-    tolerance, model = allowed(task, model), ReadyModel(model, None)
-    at_once, generator = model.decoder.layers_at_once, torch.Generator().manual_seed(1)
+    tolerance, model = allowed(task, model), InferenceModel(model, None)
+    at_once, generator = model.decoder.fused_layers, torch.Generator().manual_seed(1)
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
-    sessions = [model.begin_verification(**net_input) for _ in range(2)]
+    sessions = [model.begin_speculative(**net_input) for _ in range(2)]
     words = torch.full((3, 4), EOS)
     for step in range(5):
-        model.decoder.layers_at_once = at_once
+        model.decoder.fused_layers = at_once
         found, _ = sessions[0].verify(words)
-        model.decoder.layers_at_once = None
+        model.decoder.fused_layers = None
         expected, _ = sessions[1].verify(words)
         torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
         for session in sessions:
@@ -159,7 +159,7 @@ def test_rows_that_stand_at_different_words() -> None:
     ],
 )
 def test_other_layers_are_called_from_python(options: dict[str, Any]) -> None:
-    assert ready(None, **options)[1].decoder.layers_at_once is None
+    assert ready(None, **options)[1].decoder.fused_layers is None
 
 
 def test_maps_that_are_not_scripted_are_called_from_python() -> None:
@@ -182,7 +182,7 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
     task = toy.task(12, num_directions=2)
     encoder = toy.model(task, encoder_normalize_before=norm_first, encoder_layers=3).encoder.eval()
     tolerance = allowed_in(task, encoder)
-    ready, packed = ready_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
+    ready, packed = inference_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
     assert (len(ready.layers), len(encoder.layers)) == (1 if at_once(decode_dtype) else 3, 3)
     for sources in (toy.random_sources(3, 12), torch.randint(4, 16, (2, longest)).tolist()):
         net_input = toy.batch(sources, task.src_dict)["net_input"]
@@ -212,7 +212,7 @@ def test_encoders_with_other_self_attentions(
     options = {name.replace("decoder", "encoder"): value for name, value in options.items()}
     task = toy.task(12, num_directions=2)
     encoder = toy.model(task, encoder_normalize_before=norm_first, **options).encoder.eval()
-    ready, packed = ready_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
+    ready, packed = inference_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
     assert len(ready.layers) == (1 if in_cpp(operators, decode_dtype) or not options else 2)
     tolerance = 0.1 if decode_dtype == "int8" else allowed_in(task, encoder)
     for sources in (
@@ -237,7 +237,7 @@ def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
     """``--retain-dropout``."""
     encoder = toy.model(toy.task(12, num_directions=1), encoder_layers=3).encoder
     encoder.layers[1].dropout_module.apply_during_inference = True
-    assert len(ready_encoder(encoder, None).layers) == 3
+    assert len(inference_encoder(encoder, None).layers) == 3
 
 
 def passes(encoder: Any) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
@@ -291,10 +291,10 @@ def test_non_autoregressive_decoder(
 ) -> None:
     options = {"decoder_normalize_before": norm_first, "no_repos": no_repos}
     model = toy.cmlmc(**options)
-    monkeypatch.setattr(softmax_layers, "FEW", 8)
-    ready = ready_nat(model, decode_dtype)
+    monkeypatch.setattr(fused_layers, "SMALL_QUERY", 8)
+    ready = inference_nat(model, decode_dtype)
     monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
-    packed = ready_nat(model, decode_dtype)
+    packed = inference_nat(model, decode_dtype)
     layers = 1 if at_once(decode_dtype) else 2
     assert (len(ready.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (layers, 2, 2)
     tolerance = 0.1 if decode_dtype == "int8" else rounding(model)  # an input, to another of int8's steps
@@ -348,9 +348,9 @@ def test_non_autoregressive_decoder_with_attentions_of_linear_cost(
 ) -> None:
     """Against the attentions in Python, which test_formulas.py compares with the papers' equations."""
     model = with_random_parameters(toy.cmlmc(decoder_normalize_before=norm_first, no_repos=no_repos, **options))
-    ready = ready_nat(model, decode_dtype)
+    ready = inference_nat(model, decode_dtype)
     monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
-    packed = ready_nat(model, decode_dtype)
+    packed = inference_nat(model, decode_dtype)
     layers = 1 if in_cpp(operators, decode_dtype) else 2
     assert (len(ready.decoder.layers), len(packed.decoder.layers)) == (layers, 2)
     tolerance = 0.2 if decode_dtype else rounding(model)
@@ -362,7 +362,7 @@ def test_non_autoregressive_decoder_with_attentions_of_linear_cost(
 @torch.inference_mode()
 def test_a_sentence_with_attentions_of_linear_cost_depends_on_that_sentence_alone(options: dict[str, Any]) -> None:
     """Bit for bit in C++, whatever is beside it."""
-    model, words = ready_nat(toy.cmlmc(**options), None), toy.dictionary(12)
+    model, words = inference_nat(toy.cmlmc(**options), None), toy.dictionary(12)
     sources = torch.randn(9, 3, 16)
     padding = torch.arange(9) >= torch.tensor([[9], [4], [6]])
     tokens = torch.randint(4, len(words), (3, 12)).masked_fill(torch.arange(12) >= torch.tensor([[5], [12], [8]]), 1)
@@ -389,10 +389,10 @@ def test_a_sentence_with_attentions_of_linear_cost_depends_on_that_sentence_alon
     ],
 )
 def test_other_non_autoregressive_decoders_keep_their_layers(options: dict[str, Any]) -> None:
-    assert len(ready_nat(toy.cmlmc(**options), None).decoder.layers) == 2
+    assert len(inference_nat(toy.cmlmc(**options), None).decoder.layers) == 2
 
 
 def test_a_non_autoregressive_decoder_that_drops_out_keeps_its_layers() -> None:
     model = toy.cmlmc()
     model.decoder.layers[1].dropout_module.apply_during_inference = True
-    assert len(ready_nat(model, None).decoder.layers) == 2
+    assert len(inference_nat(model, None).decoder.layers) == 2
