@@ -39,7 +39,7 @@ class Reranker:
             return InferenceModel(model, self.decode_dtype)
         return inference_nat(model, self.decode_dtype)  # fairseq's decoders, packed
 
-    def rescore(
+    def rerank(
         self,
         model: Any,
         src_tokens: Tensor,
