@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Continuations of decoding that are kept, of those that calls have asked for.
 MOST_SEARCHES = 16
-#: What generators share: models that are ready to decode, and those that help them.
+#: What generators share: inference models, and the auxiliary ones.
 SHARED = frozenset({"inference_models", "reranker", "reranking_model", "drafter"})
 
 

@@ -134,7 +134,7 @@ def test_options_of_a_call_use_the_same_weights(translator: Translator, monkeypa
     translator.translate(TEXT)
     ready = translator._search({}).generator.inference_models
     (made,) = ready([translator.model])
-    monkeypatch.setattr(ready, "prepare_for_inference", None)
+    monkeypatch.setattr(ready, "prepare", None)
     for length in range(1, MOST_SEARCHES + 5):
         translator.translate(TEXT, max_len_b=length)
     assert translator._search({"max_len_b": 1}).generator.inference_models([translator.model]) == [made]
