@@ -131,8 +131,8 @@ def supporting(*patterns: str) -> list[str]:
     return sorted(name for name, cls in ATTENTIONS.items() if not set(patterns).isdisjoint(cls.patterns))
 
 
-def build_attention(spec: AttentionSpec, option: str | None = None) -> nn.Module:
-    """The attention that an option asks for.
+def build_attention(spec: AttentionSpec, option: str | None = None) -> Any:
+    """The ``Attention`` that an option asks for.
 
     Args:
         spec: where it stands.

@@ -7,24 +7,24 @@ from typing import Any
 from torch import Tensor, nn
 
 from amlp_fairseq.decoding import cuda_graphs
-from amlp_fairseq.models.cmlmc import CMLMCDecoder
+from amlp_fairseq.models.interfaces import ParallelDecoder
 
 
 class CudaGraphForward:
     """A replacement of a decoder's ``forward``, with the same arguments and result.
 
     Args:
-        decoder: a ``CMLMCDecoder``, which masks the padding of sources (S, B, C) and targets (B, T).
+        decoder: of sources (S, B, C) and targets (B, T).
     """
 
-    def __init__(self, decoder: Any) -> None:
+    def __init__(self, decoder: ParallelDecoder) -> None:
         self.decoder, self.forward = decoder, decoder.forward
         self.graphs = cuda_graphs.Graphs(next(decoder.parameters()).device)
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
-        """Whether it is a decoder of CMLMC."""
-        return isinstance(decoder, CMLMCDecoder)
+        """True for decoders that mask padding."""
+        return isinstance(decoder, ParallelDecoder)
 
     def __call__(self, normalize: bool, prev_output_tokens: Tensor, encoder_out: dict[str, Any]) -> Tensor:
         """Log-probabilities, or logits unless ``normalize``, (B, T, V), overwritten by the next call."""

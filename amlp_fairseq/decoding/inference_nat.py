@@ -15,7 +15,7 @@ from amlp_fairseq.decoding.cuda_graph_forward import CudaGraphForward
 from amlp_fairseq.decoding.cuda_graphs import check_device
 from amlp_fairseq.decoding.fused_layers import full_layers, join_encoder_layers
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
-from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
+from amlp_fairseq.models.interfaces import ParallelDecoderLayer
 
 
 def inference_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
@@ -39,31 +39,27 @@ def inference_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = Fals
     if join_decoder_layers(result.decoder, decode_dtype):
         return result
     for layer in result.decoder.layers:
-        if isinstance(layer, NATDecoderLayer) and isinstance(layer.encoder_attn, MultiHeadAttention):
+        if isinstance(layer, ParallelDecoderLayer) and isinstance(layer.encoder_attn, MultiHeadAttention):
             layer.encoder_attn = _OneSource(layer.encoder_attn)
     return result
 
 
 def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
-    """Put ``FullLayers`` in the place of a decoder's layers, and say so, if they are ``NATDecoderLayer`` with ReLU
-    and softmax attention, or attentions of linear cost that are in C++.
+    """Replace a decoder's layers by ``FullLayers``; returns False if it cannot, because they are not
+    ``ParallelDecoderLayer`` with ReLU and softmax attention, or attentions of linear cost that are in C++.
 
     Args:
         decoder: has packed linear maps; it is changed.
     """
     layers = [*decoder.layers]
-    if any(type(layer) is not NATDecoderLayer for layer in layers) or not layers:
+    if not all(isinstance(layer, ParallelDecoderLayer) for layer in layers) or not layers:
         return False
-    blocks = []
-    for layer in layers:
-        causal = [(layer.causal_attn, layer.causal_attn_layer_norm)] if layer.repos else []
-        own, cross = (layer.self_attn, layer.self_attn_layer_norm), (layer.encoder_attn, layer.encoder_attn_layer_norm)
-        blocks.append([own, *causal, cross])
-    every = full_layers(decoder, blocks, decode_dtype)
-    if every is None:
+    blocks = [layer.attention_blocks() for layer in layers]
+    fused = full_layers(decoder, blocks, decode_dtype)
+    if fused is None:
         return False
-    masked = layers[0].repos and layers[0].causal_attn.takes_mask
-    decoder.layers = nn.ModuleList([_NATLayers(every, [layer.encoder_attn for layer in layers], masked)])
+    masked = any(attention.spec.causal and attention.takes_mask for attention, _ in blocks[0])
+    decoder.layers = nn.ModuleList([_NATLayers(fused, [layer.encoder_attn for layer in layers], masked)])
     return True
 
 

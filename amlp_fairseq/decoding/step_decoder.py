@@ -21,7 +21,7 @@ from amlp_fairseq.decoding.fused_layers import decoder_layers, drops_out
 from amlp_fairseq.decoding.kv_cache import KVCache, StateLayout
 from amlp_fairseq.decoding.packed_linear import CompiledMap, Map, PackedLinear, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
-from amlp_fairseq.models.plugin_transformer import PluginDecoder
+from amlp_fairseq.models.interfaces import StepwiseDecoder
 from amlp_fairseq.ops.cpu_layers import compiled_decoder, compiled_embedding
 
 #: Slots that the buffers have at first; they are doubled when they are full.
@@ -43,7 +43,7 @@ class StepDecoder:
         slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
     """
 
-    def __init__(self, decoder: PluginDecoder, decode_dtype: str | None) -> None:
+    def __init__(self, decoder: StepwiseDecoder, decode_dtype: str | None) -> None:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
@@ -57,9 +57,9 @@ class StepDecoder:
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
-        """Whether it is a decoder of the plugin with Transformer layers and no dropout (``--retain-dropout``)."""
+        """True for a decoder of the plugin with Transformer layers and no dropout (``--retain-dropout``)."""
         return (
-            isinstance(decoder, PluginDecoder)
+            isinstance(decoder, StepwiseDecoder)
             and decoder.adaptive_softmax is None
             and all(type(layer) is TransformerDecoderLayerBase for layer in decoder.layers)
             and not drops_out(decoder)

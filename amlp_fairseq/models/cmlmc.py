@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model_architecture
-from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder, NATransformerDecoder
+from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder
 from fairseq.models.transformer import TransformerConfig
 from omegaconf import II
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.registry import replace_attentions, supporting
 from amlp_fairseq.compat.internals import DecoderOut, init_bert_params
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.models.interfaces import ParallelDecoder
 from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.models.nat_model import NATModel
 from amlp_fairseq.models.plugin_transformer import (
@@ -90,7 +91,7 @@ class CMLMCEncoder(FairseqNATEncoder):
         return self.dropout_module(x), embedding
 
 
-class CMLMCDecoder(NATransformerDecoder):
+class CMLMCDecoder(ParallelDecoder):
     """fairseq's NAT decoder with the attentions of ``--decoder-self-attention-type`` and
     ``--decoder-cross-attention-type``, and RePos with that of ``--repos-attention-type``."""
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
-from torch import Tensor
+from torch import Tensor, nn
 
+from amlp_fairseq.attention.base import Attention
 from amlp_fairseq.attention.registry import AttentionSpec, build_attention
-from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
+from amlp_fairseq.models.interfaces import ParallelDecoderLayer
 
 
-class NATDecoderLayer(TransformerDecoderLayerBase):
+class NATDecoderLayer(ParallelDecoderLayer):
     """fairseq's decoder layer with self-attention over all positions and with CMLMC's RePos.
 
     Args:
@@ -22,6 +23,10 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
         index: the layer, from 0.
         repos: whether a causal self-attention follows the unmasked one (CMLMC), of ``--repos-attention-type``.
     """
+
+    self_attn: Attention
+    causal_attn: Attention
+    encoder_attn: Attention
 
     def __init__(self, cfg: TransformerConfig, index: int, repos: bool) -> None:
         super().__init__(cfg)
@@ -69,6 +74,12 @@ class NATDecoderLayer(TransformerDecoderLayerBase):
             lambda y: self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(y)))),
         )
         return x, None, None
+
+    def attention_blocks(self) -> list[tuple[Attention, nn.LayerNorm]]:
+        blocks = [(self.self_attn, self.self_attn_layer_norm), (self.encoder_attn, self.encoder_attn_layer_norm)]
+        if self.repos:
+            blocks.insert(1, (self.causal_attn, self.causal_attn_layer_norm))
+        return blocks
 
     def _sublayer(self, x: Tensor, norm: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Residual connection around ``function``, with the norm before ``function`` or after the sum."""

@@ -15,7 +15,6 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
-    TransformerDecoderBase,
     TransformerEncoderBase,
     TransformerModelBase,
 )
@@ -26,6 +25,7 @@ from amlp_fairseq.attention.registry import attention_options, replace_attention
 from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.models.interfaces import StepwiseDecoder
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
 CROSS_ATTENTIONS = supporting("noncausal cross", "causal cross")
@@ -178,7 +178,7 @@ class PluginEncoder(TransformerEncoderBase):
         replace_attentions(self.layers, cfg.options, "encoder")
 
 
-class PluginDecoder(TransformerDecoderBase):
+class PluginDecoder(StepwiseDecoder):
     """fairseq's Transformer decoder with the attentions of ``--decoder-self-attention-type`` and
     ``--decoder-cross-attention-type``.
 
@@ -191,12 +191,7 @@ class PluginDecoder(TransformerDecoderBase):
         embed_tokens: input embedding.
         no_encoder_attn: for language models.
         words_per_step: z; inputs are consumed in whole steps.
-
-    Attributes:
-        starts: the first positions, whose words add nothing to the inputs.
     """
-
-    starts = 0
 
     def __init__(
         self,
@@ -282,13 +277,11 @@ class PluginDecoder(TransformerDecoderBase):
         return x + self.embed_positions(tokens)[:, tokens.size(1) - len(positions) :]
 
     def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
-        """What the words (B, T') themselves add to the inputs at ``positions`` (T',) or (B, T'), (B, T', C)."""
         x = self.embed_scale * self.embed_tokens(words)
         x = x if self.project_in_dim is None else self.project_in_dim(x)
         return x.masked_fill((positions < self.starts).unsqueeze(-1), 0.0) if self.starts else x
 
     def encode_positions(self, positions: Tensor) -> Tensor:
-        """What the positions (T',) add to the inputs, whatever the words, (T', C)."""
         if self.embed_positions is None:
             return self.embed_tokens.weight.new_zeros(len(positions), self.embed_dim)
         # Buffers can have more slots than there are learned positions: the search stops before.
@@ -297,7 +290,6 @@ class PluginDecoder(TransformerDecoderBase):
         return self.embed_positions(words)[0, positions]
 
     def attention_mask(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Which of the positions ``keys`` (S,) each of ``queries`` (T',) sees: a bool tensor (T', S)."""
         return keys <= queries.unsqueeze(1)
 
     def _consume(self, length: int, incremental_state: dict[str, Any] | None) -> int:

@@ -50,6 +50,11 @@ def test_no_import_runs_up() -> None:
     assert up == []
 
 
+def test_decoding_knows_models_by_their_interfaces() -> None:
+    imported = {other for name, others in modules().items() if floor(f"{name}.") == "decoding" for other in others}
+    assert {name for name in imported if floor(name) == "models"} == {"amlp_fairseq.models.interfaces"}
+
+
 def test_there_is_no_circle() -> None:
     """Whoever imports only what is gone goes, too: nobody stays. A folder's ``__init__`` counts as a module."""
     left = modules()
