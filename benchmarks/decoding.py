@@ -76,11 +76,10 @@ from amlp_fairseq.evaluation.parameters import dictionary
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.training.results import markdown
 from benchmarks import quiet
-from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds, write
+from benchmarks.harness import add_sizes, finish, now, options_parser, parse, rounds, write
 from benchmarks.labels import label_points
 from benchmarks.ops import MIB, peak_extra_memory
 from benchmarks.step_parts import stopwatch
-from benchmarks.steps import now
 from benchmarks.systems import (
     SYSTEMS,
     Batch,

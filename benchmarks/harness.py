@@ -96,6 +96,13 @@ def rounds(
     return found
 
 
+def now(device: str) -> float:
+    """Seconds, after what the device has still to do."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def verdict(target: Mapping[str, Any]) -> str:
     """A line on one of ``result["targets"]``."""
     word = {True: "pass", False: "FAIL", None: "not measured"}[target["passed"]]

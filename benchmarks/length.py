@@ -47,10 +47,9 @@ from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.training.results import markdown
-from benchmarks.harness import finish, options_parser, parse, rounds, verdict
+from benchmarks.harness import finish, now, options_parser, parse, rounds, verdict
 from benchmarks.labels import label_ends
 from benchmarks.ops import AGREEMENT, GIB, MIB, disagreement, memory_limit, peak_extra_memory
-from benchmarks.steps import now
 
 AR, WRITTEN, SDPA = "AR", "written-out", "SDPA"
 AMLP = ("AMLP-Cov", "AMLP-PQuery")

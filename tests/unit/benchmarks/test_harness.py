@@ -8,11 +8,11 @@ from types import ModuleType
 import commands
 import pytest
 
-from benchmarks import decoding, figures, length, long_inputs, ops, speed_table, steps
+from benchmarks import decoding, figures, length, long_inputs, ops, speed_table
 
-ALL = [decoding, length, long_inputs, ops, steps]
+ALL = [decoding, length, long_inputs, ops]
 NUMBERS = [*((script, "--repeats") for script in ALL), *((script, "--threads") for script in ALL)]
-NUMBERS += [(length, "--lengths"), (length, "--batch"), (long_inputs, "--lengths"), (ops, "--heads"), (steps, "--rows")]
+NUMBERS += [(length, "--lengths"), (length, "--batch"), (long_inputs, "--lengths"), (ops, "--heads")]
 NUMBERS += [(decoding, "--batches"), (decoding, "--iterations"), (decoding, "--layers")]
 
 
@@ -34,7 +34,7 @@ def test_numbers_from_one(
     assert message.endswith(f"argument {option}: '0': a number from 1 is needed")
 
 
-@pytest.mark.parametrize("script", [decoding, length, long_inputs, steps])
+@pytest.mark.parametrize("script", [decoding, length, long_inputs])
 def test_heads_that_do_not_divide(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

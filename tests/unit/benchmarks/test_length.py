@@ -152,13 +152,13 @@ def test_no_numbers_when_an_attention_is_wrong(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cls = SCRIPT.ATTENTIONS[SCRIPT.LINEAR[name]]
-    right = cls.read
+    right = cls.attend
 
     def inexact(self: Any, q: Any, *more: Any, **options: Any) -> Any:
         out, weights = right(self, q, *more, **options)
         return (out if q.dtype == torch.float64 else 1.001 * out), weights
 
-    monkeypatch.setattr(cls, "read", inexact)
+    monkeypatch.setattr(cls, "attend", inexact)
     assert stops(tmp_path, monkeypatch, capsys) == [f"{name} differs from float64 in torch.float32"]
 
 
