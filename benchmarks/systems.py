@@ -232,8 +232,7 @@ WORDS_PER_CALL = 4.5
 
 
 class Drafts(Ours):
-    """An autoregressive model whose words an ibdecoder-sa-student drafts, greedily; both have the same encoder, as if
-    the second had been trained with --freeze-encoder."""
+    """An autoregressive model whose words an ibdecoder-sa-student drafts greedily, with the same encoder."""
 
     EXACT_BEAMS: ClassVar[tuple[int, ...]] = (1,)
 

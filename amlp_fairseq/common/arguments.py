@@ -58,6 +58,11 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     for name in names.split()
 }
 
+#: Options that are gone, and what there is now.
+GONE = {
+    "--freeze-encoder": "models that draft train their encoders, too, for they draft better then: leave it out",
+}
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant, if there is one. Dashes at the beginning make nothing alike."""
@@ -133,6 +138,8 @@ class Parser(argparse.ArgumentParser):
     def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
         """What is wrong with a flag that this parser does not have, and that is not one of the others that the command
         takes."""
+        if flag in GONE:
+            return f"{flag} is gone; {GONE[flag]}"
         near = instead(flag, [*flags_of(self._option_string_actions), *others])
         hint = f"did you mean {near}?" if near and near.startswith("--") else f"give {near}"
         return f"{flag} is unknown" + (f"; {hint}" if near else "")

@@ -7,8 +7,7 @@ from typing import Any
 
 
 def name_files(load: Any, filenames: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-    """Name the files of an ensemble that cannot be loaded, or whose models write in different ways. Only the last one
-    may be autoregressive among others that are not: it rescores."""
+    """Name the files of an ensemble that cannot be loaded, or whose models write in different ways."""
     if len(filenames) < 2:
         return load(filenames, *args, **kwargs)
     try:
@@ -16,11 +15,11 @@ def name_files(load: Any, filenames: Sequence[str], *args: Any, **kwargs: Any) -
     except ValueError as error:
         raise ValueError(f"the models {' and '.join(filenames)} cannot be combined: {error}") from error
     refine = [hasattr(model, "initialize_output_tokens") for model in result[0]]
-    if len(set(refine[:-1])) > 1 or refine[-1] > refine[0]:
+    if len(set(refine)) > 1:
         first, other = filenames[0], filenames[refine.index(not refine[0])]
         raise ValueError(
             f"the models {first} and {other} cannot be combined: one is autoregressive and one is not (an "
-            "autoregressive one can only be the last of --path, with --iter-decode-with-external-reranker)"
+            "autoregressive one chooses among the candidates of the others with --rescore-path)"
         )
     for model, filename in zip(result[0], filenames, strict=True):
         model.checkpoint = filename

@@ -15,17 +15,12 @@ logger = logging.getLogger(__name__)
 
 def begin_with_what_fits(load: Any, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     """Begin the training of a model of the plugin with those parameters of ``--finetune-from-model`` that it has, too;
-    fairseq wants all of them to be the same. An encoder that stays as it is and has nothing to begin with is
-    refused."""
+    fairseq wants all of them to be the same."""
     model = self.get_model()
-    ours = is_ours(type(model))
-    if ours and filename == self.cfg.checkpoint.finetune_from_model:
+    if is_ours(type(model)) and filename == self.cfg.checkpoint.finetune_from_model:
         initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
         return None
-    state = load(self, filename, *args, **kwargs)
-    if ours and state is None and getattr(self.cfg.model, "freeze_encoder", False):
-        raise ValueError("--freeze-encoder: give the encoder that is to stay, with --finetune-from-model")
-    return state
+    return load(self, filename, *args, **kwargs)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from amlp_fairseq.decoding.cuda_graph_decoding import CudaGraphDecoder, CudaGraphDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
@@ -68,12 +68,6 @@ class InferenceModel:
         """The encoder's output for sources (b, S)."""
         return self.encoder.forward_torchscript({"src_tokens": src_tokens, "src_lengths": src_lengths})
 
-    def share_encoder(self, other: InferenceModel) -> None:
-        """Let the other's encoder run once for both if this one's is the same, but for rounding to bfloat16, as of a
-        training with --bf16 that froze it."""
-        if _same_encoder(self.model.encoder, other.model.encoder):
-            self.encoder = other.encoder = _SharedEncoder(other.encoder)
-
     def begin(self, src_tokens: Tensor, src_lengths: Tensor, beam: int) -> StepwiseDecoding:
         """Encode sources (b, S) and begin to decode, ``beam`` rows for each."""
         encoder_out = self.encode(src_tokens, src_lengths)
@@ -102,42 +96,6 @@ class InferenceModel:
                 f"{type(self.model.decoder).__name__}"
             )
         return SpeculativeSession(self.decoder, self.encode(src_tokens, src_lengths))
-
-
-def _same_encoder(one: nn.Module, other: nn.Module) -> bool:
-    weights, others = one.state_dict(), other.state_dict()
-    return (
-        type(one) is type(other)
-        and _encoder_options(one) == _encoder_options(other)
-        and weights.keys() == others.keys()
-        and all(_near(weight, others[name]) for name, weight in weights.items())
-    )
-
-
-def _near(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one.float(), other.float(), rtol=2**-8, atol=1e-7)
-
-
-def _encoder_options(encoder: Any) -> dict[str, Any]:
-    options = getattr(encoder.cfg, "options", encoder.cfg)
-    names = ("activation_fn", "no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings")
-    return {name: value for name, value in vars(options).items() if name in names or name.startswith("encoder_")}
-
-
-class _SharedEncoder:
-    """An encoder of two models, which ask one after the other: the output is kept for the second."""
-
-    def __init__(self, encoder: Any) -> None:
-        self.encoder = encoder
-        self.kept: tuple[Tensor, Any] | None = None
-
-    def forward_torchscript(self, net_input: dict[str, Tensor]) -> Any:
-        sources, kept, self.kept = net_input["src_tokens"], self.kept, None
-        if kept is not None and torch.equal(kept[0], sources):
-            return kept[1]
-        output = self.encoder.forward_torchscript(net_input)
-        self.kept = sources, output
-        return output
 
 
 class _ModelsOwnDecoding:

@@ -44,10 +44,7 @@ class NATModel(TransformerModel):
         guard(task)
         # Not through TransformerModel, which expects all of fairseq's own options.
         config = transformer_config(cfg, cls.CONFIG)
-        model = super(TransformerModel, cls).build_model(config, task)
-        if config.options.freeze_encoder:
-            model.encoder.requires_grad_(False)
-        return model
+        return super(TransformerModel, cls).build_model(config, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         to_bfloat16(self, cfg)

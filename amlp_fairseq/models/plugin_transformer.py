@@ -143,13 +143,6 @@ class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  
     share_all_embeddings: bool = field(
         default=False, metadata={"help": "share encoder, decoder and output embeddings (needs a joined dictionary)"}
     )
-    freeze_encoder: bool = field(
-        default=False,
-        metadata={
-            "help": "do not train the encoder and its embeddings: they stay those of --finetune-from-model, for whose "
-            "model this one can then draft with the same encoder"
-        },
-    )
     max_source_positions: int = II("task.max_source_positions")
 
     @classmethod
@@ -331,8 +324,6 @@ class PluginTransformerModel(TransformerModelBase):
         config = cls.transformer_config(cfg, task)
         model = super().build_model(config, task)
         model.cfg = cfg
-        if config.options.freeze_encoder:
-            model.encoder.requires_grad_(False)
         return model
 
     @classmethod

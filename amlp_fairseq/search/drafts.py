@@ -11,9 +11,6 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.inference_model import InferenceModel
-from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
-
 #: The longest run of words that a translation memory is searched for.
 LONGEST_CONTEXT = 3
 
@@ -155,12 +152,6 @@ class ModelDrafter:
 
     def __init__(self, task: Any, model: Any, generator: Any) -> None:
         self.task, self.model, self.generator = task, model, generator
-
-    def share_encoder(self, verifier: InferenceModel) -> None:
-        """Use the verifier's encoder, and its output for the same sources, if this model's is the same."""
-        if isinstance(self.generator, MultiwordBeamSearch):
-            (ready,) = self.generator.inference_models([self.model])
-            ready.share_encoder(verifier)
 
     def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:
         sources, pad = net_input["src_tokens"][sentences], self.task.source_dictionary.pad()

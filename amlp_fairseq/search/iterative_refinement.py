@@ -24,8 +24,8 @@ class IterativeRefinement:
 
     A sentence is finished after the last iteration, or as soon as no later iteration can change it: as the method
     ``converged`` of ``cmlmc_transformer`` says, or with fairseq's models when an iteration changed nothing and left no
-    masks. Of a sentence's candidates the one with the best mean log-probability per word is returned, with ``rerank``
-    that of an autoregressive model. Candidates differ in length, or are what the model's ``initialize_candidates``
+    masks. Of a sentence's candidates the one with the best mean log-probability per word is returned, or the one that
+    an autoregressive model likes best. Candidates differ in length, or are what the model's ``initialize_candidates``
     gives: those of ``fertility_transformer`` differ in the fertilities.
 
     Args:
@@ -34,7 +34,6 @@ class IterativeRefinement:
         beam_size: candidates per sentence.
         adaptive: stop a sentence as soon as no later iteration can change it.
         retain_history: keep the input and output of every iteration.
-        rerank: the last model is an autoregressive one that reranks the candidates.
         reranking_model: an autoregressive model that reranks them.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
         cuda_graphs: capture decoder calls as CUDA graphs, except those of the reranking model and of models that can
@@ -52,7 +51,6 @@ class IterativeRefinement:
         beam_size: int = 1,
         adaptive: bool = True,
         retain_history: bool = False,
-        rerank: bool = False,
         reranking_model: Any = None,
         decode_dtype: str | None = None,
         cuda_graphs: bool = False,
@@ -61,16 +59,12 @@ class IterativeRefinement:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
         if beam_size < 1:
             raise ValueError(f"--iter-decode-with-beam {beam_size} must be at least 1")
-        asked = {"--iter-decode-with-external-reranker": rerank, "--rescore-path": reranking_model is not None}
-        given = [option for option in asked if asked[option]]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} cannot be given together")
-        if given and beam_size < 2:
-            raise ValueError(f"{given[0]} needs candidates: --iter-decode-with-beam 2 or more")
+        if reranking_model is not None and beam_size < 2:
+            raise ValueError("--rescore-path needs candidates: --iter-decode-with-beam 2 or more")
         self.reranking_model, self.reranker = reranking_model, Reranker(tgt_dict, decode_dtype)
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.vocab, self.max_iter, self.beam_size = len(tgt_dict), max_iter, beam_size
-        self.adaptive, self.retain_history, self.rerank = adaptive, retain_history, rerank
+        self.adaptive, self.retain_history = adaptive, retain_history
         self.inference_models = InferenceModelCache(
             lambda model: inference_nat(model, decode_dtype, cuda_graphs and are_frozen([model]))
         )
@@ -82,7 +76,7 @@ class IterativeRefinement:
         """Translate a batch.
 
         Args:
-            models: several are an ensemble; with ``rerank`` the last one is autoregressive.
+            models: several are an ensemble.
             sample: fairseq's batch with ``net_input.src_tokens`` (B, S), which begin with the start symbol, and
                 ``src_lengths`` (B,).
 
@@ -94,36 +88,31 @@ class IterativeRefinement:
             symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
-            ValueError: for prefixes, constraints, models that change a sentence's length, a missing reranking model,
-                and batches that need more memory than there is.
+            ValueError: for prefixes, constraints, models that change a sentence's length, and batches that need
+                more memory than there is.
         """
         if prefix_tokens is not None or constraints is not None:
             raise ValueError("iterative refinement does not support --prefix-size and --constraints")
         for model in models:
             model.eval()
-        if self.rerank and (len(models) < 2 or _refines(models[-1])):
-            raise ValueError("--iter-decode-with-external-reranker takes an autoregressive model as the last of --path")
-        writers = models[:-1] if self.rerank else models
-        for model in writers:
             if not getattr(model, "allow_length_beam", False):
-                combined = " and ".join(getattr(each, "checkpoint", type(each).__name__) for each in writers)
+                combined = " and ".join(getattr(each, "checkpoint", type(each).__name__) for each in models)
                 raise ValueError(
                     f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
                     "translation_lev is for such models that are not autoregressive"
-                    + (f"; the models {combined} cannot be combined" if len(writers) > 1 else "")
+                    + (f"; the models {combined} cannot be combined" if len(models) > 1 else "")
                 )
-        if len(writers) > 1 and not writers[0].allow_ensemble:
-            raise ValueError(f"{type(writers[0]).__name__} does not support ensembles")
-        ready = self.inference_models(writers)
+        if len(models) > 1 and not models[0].allow_ensemble:
+            raise ValueError(f"{type(models[0]).__name__} does not support ensembles")
+        ready = self.inference_models(models)
         if hasattr(ready[0], "enable_ensemble"):
             ready[0].enable_ensemble(ready)
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
         finished, k = self._refine(ready[0], src_tokens, src_lengths), self.beam_size
         candidates = [finished[i : i + k] for i in range(0, len(finished), k)]
-        reranking_model = models[-1] if self.rerank else self.reranking_model
-        if reranking_model is not None:
-            self.reranker.rerank(reranking_model, src_tokens, candidates, torch.div)
+        if self.reranking_model is not None:
+            self.reranker.rerank(self.reranking_model, src_tokens, candidates, torch.div)
         chosen = [max(each, key=_quality) for each in candidates]
         move(chosen, src_tokens.device)
         return [[hypothesis] for hypothesis in chosen]
@@ -222,11 +211,6 @@ def _rows(
     history = None if state.history is None else [taken(tokens) for tokens in state.history]
     outputs = {"output_tokens": taken(state.output_tokens), "output_scores": taken(state.output_scores)}
     return state._replace(history=history, **outputs), [taken(each) for each in scores]
-
-
-def _refines(model: Any) -> bool:
-    """Whether the model is non-autoregressive."""
-    return hasattr(model, "initialize_output_tokens")
 
 
 def _quality(hypothesis: dict[str, Any]) -> float:

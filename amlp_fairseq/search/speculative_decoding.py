@@ -16,9 +16,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.ops.generation_order import GenerationOrder
-from amlp_fairseq.search.drafts import Draft, Drafter, ModelDrafter
+from amlp_fairseq.search.drafts import Draft, Drafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rules import Prefixes, score_rules
@@ -66,12 +65,6 @@ class SpeculativeDecoding(MultiwordBeamSearch):
             raise ValueError(f"--draft-words must be at least 1, not {draft_words}")
         super().__init__(models, tgt_dict, order, options)
         self.drafter, self.draft_words = drafter, draft_words
-
-    def prepare_for_inference(self, model: Any) -> InferenceModel:
-        ready = super().prepare_for_inference(model)
-        if isinstance(self.drafter, ModelDrafter):
-            self.drafter.share_encoder(ready)
-        return ready
 
     def search(
         self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]

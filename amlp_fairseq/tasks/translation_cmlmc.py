@@ -38,11 +38,16 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(
-        "iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter iter_decode_with_external_reranker "
+        "iter_decode_max_iter iter_decode_with_beam iter_decode_force_max_iter "
         "retain_iter_history print_step no_seed_provided no_beamable_mm sacrebleu post_process path".split()
     )
     VALIDATION_OPTIONS = frozenset({"iter_decode_max_iter", "iter_decode_with_beam", "iter_decode_force_max_iter"})
-    INSTEAD = MappingProxyType({"beam": " (sentences of how many lengths are tried: --iter-decode-with-beam)"})
+    INSTEAD = MappingProxyType(
+        {
+            "beam": " (sentences of how many lengths are tried: --iter-decode-with-beam)",
+            "iter_decode_with_external_reranker": " (the model that chooses among them: --rescore-path)",
+        }
+    )
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationCMLMCTask":
@@ -118,7 +123,6 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             beam_size=getattr(args, "iter_decode_with_beam", 1),
             adaptive=not getattr(args, "iter_decode_force_max_iter", False),
             retain_history=getattr(args, "retain_iter_history", False),
-            rerank=getattr(args, "iter_decode_with_external_reranker", False),
             reranking_model=load_reranking_model(self, models),
             decode_dtype=None if self.cfg.decode_dtype is None else str(self.cfg.decode_dtype),
             cuda_graphs=self.cfg.cuda_graphs,

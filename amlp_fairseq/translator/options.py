@@ -48,7 +48,6 @@ class Options(CallOptions, total=False):
     draft: Literal["source", "none"] | None
     draft_file: str | None
     draft_words: int
-    iter_decode_with_external_reranker: bool
     retain_dropout: bool
     retain_dropout_modules: list[str] | None
     no_seed_provided: bool

@@ -94,12 +94,10 @@ def generated(folder: Path) -> str:
     return generate(folder, folder / "nat" / LAST, *arguments)
 
 
-@pytest.fixture(scope="module", params=["--iter-decode-with-external-reranker", "--rescore-path"])
-def reranked(folder: Path, request: pytest.FixtureRequest) -> str:
-    arguments = ["--iter-decode-max-iter", 2, "--iter-decode-with-beam", 3, request.param]
-    if request.param == "--rescore-path":
-        return generate(folder, folder / "nat" / LAST, *arguments, folder / "ar" / LAST)
-    return generate(folder, f"{folder}/nat/{LAST}:{folder}/ar/{LAST}", *arguments)
+@pytest.fixture(scope="module")
+def reranked(folder: Path) -> str:
+    arguments = ["--iter-decode-max-iter", 2, "--iter-decode-with-beam", 3, "--rescore-path", folder / "ar" / LAST]
+    return generate(folder, folder / "nat" / LAST, *arguments)
 
 
 def numbers(log: str, kind: str) -> list[dict[str, float]]:
@@ -198,8 +196,8 @@ def test_interactive_reranks_as_generate_and_keeps_every_line_at_its_place(folde
     text = [*lines[:empty], "", *lines[empty:], "never seen words"]
     output = commands.run(
         *("fairseq_cli.interactive", folder / "data-bin", *TASK, "--cpu", "-s", "src", "-t", "tgt"),
-        *("--path", f"{folder}/nat/{LAST}:{folder}/ar/{LAST}", "--buffer-size", 20, "--batch-size", 4),
-        *("--iter-decode-max-iter", 2, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker"),
+        *("--path", folder / "nat" / LAST, "--buffer-size", 20, "--batch-size", 4),
+        *("--iter-decode-max-iter", 2, "--iter-decode-with-beam", 3, "--rescore-path", folder / "ar" / LAST),
         text="\n".join(text) + "\n",
     )
     hypotheses = commands.lines(output, "H")
@@ -231,6 +229,7 @@ UNSUPPORTED = {
     "--unkpen 1.0": ["--unkpen", 1],
     "--no-repeat-ngram-size 2": ["--no-repeat-ngram-size", 2],
     "--max-len-a 1.2, --max-len-b 10": ["--max-len-a", 1.2, "--max-len-b", 10],
+    r"--iter-decode-with-external-reranker True .*--rescore-path\)": ["--iter-decode-with-external-reranker"],
 }
 
 
@@ -254,9 +253,9 @@ def test_supported_options_reach_the_search(folder: Path, monkeypatch: pytest.Mo
     cfg = parsed(folder, *DECODING, "--iter-decode-force-max-iter", "--retain-iter-history", "--print-step")
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
     assert (search.max_iter, search.beam_size, search.adaptive, search.retain_history) == (2, 2, False, True)
-    cfg = parsed(folder, "--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker")
+    cfg = parsed(folder, "--iter-decode-with-beam", 3)
     search = tasks.setup_task(cfg.task).build_generator([], cfg.generation)
-    assert (search.max_iter, search.beam_size, search.adaptive, search.rerank) == (10, 3, True, True)
+    assert (search.max_iter, search.beam_size, search.adaptive, search.reranking_model) == (10, 3, True, None)
     parameters = torch.nn.Linear(1, 1).parameters
     model = SimpleNamespace(initialize_output_tokens=None, _is_generation_fast=True, parameters=parameters)
     assert search.inference_models([model]) == [(None, False)]
@@ -284,8 +283,8 @@ def test_noisy_parallel_decoding_of_a_stock_model(folder: Path) -> None:
     log = train(folder / "data-bin", folder / "stock", *arch)
     assert numbers(log, "valid")[-1]["num_updates"] == 5
     output = generate(
-        *(folder, f"{folder}/stock/{LAST}:{folder}/ar/{LAST}", "--iter-decode-max-iter", 0),
-        *("--iter-decode-with-beam", 3, "--iter-decode-with-external-reranker", "--print-step"),
+        *(folder, folder / "stock" / LAST, "--iter-decode-max-iter", 0),
+        *("--iter-decode-with-beam", 3, "--rescore-path", folder / "ar" / LAST, "--print-step"),
     )
     assert commands.lines(output, "H").keys() == set(range(13))
     assert commands.lines(output, "I") == {i: ["1"] for i in range(13)}

@@ -113,7 +113,7 @@ MISTAKES: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "an autoregressive model in the ensemble": (
         decoding("ar", "nat", task="translation_cmlmc"),
-        ["ar/checkpoint_last.pt", "nat/checkpoint_last.pt", "--path", "--iter-decode-with-external-reranker"],
+        ["ar/checkpoint_last.pt", "nat/checkpoint_last.pt", "--rescore-path"],
     ),
     "a reranking model without its option": (
         decoding("nat", "ar"),

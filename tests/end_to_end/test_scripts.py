@@ -12,7 +12,6 @@ from pathlib import Path
 import commands
 import pytest
 
-from amlp_fairseq.training.config import names
 from amlp_fairseq.training.results import read_results
 
 SCRIPTS = commands.ROOT / "scripts"
@@ -20,9 +19,7 @@ SCRIPTS = commands.ROOT / "scripts"
 OWN = sorted(path.name for path in SCRIPTS.glob("*.sh") if path.name not in ("test_long.sh", "test_matrix.sh"))
 SOURCED = ("lib.sh", "venv.sh")
 STARTED = [name for name in OWN if name not in SOURCED]
-WRAPPERS = [name for name in STARTED if name.startswith("prepare_")] + [
-    *("align.sh", "distill.sh", "evaluate.sh", "reproduce.sh", "train.sh")
-]
+WRAPPERS = ("align.sh", "distill.sh", "evaluate.sh", "reproduce.sh", "train.sh")
 
 
 @pytest.fixture
@@ -315,10 +312,6 @@ def test_scripts_of_papers(name: str, runs: list[str], checkout: Path) -> None:
     assert (failed.returncode, len(failed.stdout.splitlines())) == (3, 1)
     line = refusal(checkout, f"wmt14_{name}.sh", "--scale")
     assert line == "--scale needs a name"
-
-
-def test_every_corpus_has_a_script() -> None:
-    assert {f"prepare_{name}.sh" for name in names("data")} == {path.name for path in SCRIPTS.glob("prepare_*.sh")}
 
 
 @pytest.mark.long

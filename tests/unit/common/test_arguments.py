@@ -132,6 +132,19 @@ def test_what_is_suggested_is_taken(
 
 
 @pytest.mark.parametrize(
+    "words", ["train . --row ibdecoder --scale embedded --corpus embedded", "train . --arch plugin_transformer"]
+)
+def test_an_option_that_is_gone(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split(), "--freeze-encoder"])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--freeze-encoder is gone; " in line
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["d", "--device", "cpu", "--beam", "2"], ["d", "--beam", "2", "--cpu"]),

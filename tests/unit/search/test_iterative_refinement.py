@@ -565,8 +565,8 @@ def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool
         scored = toy.scored_by_fairseq(DICTIONARY, reranking_model, [source] * 3, [words for words, _ in candidates])
         expected.append(max(scored, key=lambda hypothesis: float(hypothesis["score"])))
         likeliest.append(max(candidates, key=lambda candidate: sum(candidate[1]) / len(candidate[1]))[0])
-    found = generator(max_iter=3, beam_size=3, adaptive=False, rerank=True).generate(
-        [*networks, reranking_model], batch(SOURCES, left_pad)
+    found = generator(max_iter=3, beam_size=3, adaptive=False, reranking_model=reranking_model).generate(
+        networks, batch(SOURCES, left_pad)
     )
     for (hypothesis,), reference in zip(found, expected, strict=True):
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()
@@ -586,7 +586,7 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         ]
     )
     sources = [[8, 9, 10, 11, 4], [5], [7, 6]]
-    found = generator(max_iter=0, beam_size=2, rerank=True).generate([model, reranking_model], batch(sources))
+    found = generator(max_iter=0, beam_size=2, reranking_model=reranking_model).generate([model], batch(sources))
     scored = toy.scored_by_fairseq(
         DICTIONARY, reranking_model, [source for source in sources for _ in range(2)], hypotheses
     )
@@ -603,12 +603,7 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
     [
         ({"max_iter": -1}, "--iter-decode-max-iter -1 must be at least 0"),
         ({"beam_size": 0}, "--iter-decode-with-beam 0 must be at least 1"),
-        ({"rerank": True}, "--iter-decode-with-external-reranker needs candidates: --iter-decode-with-beam 2"),
         ({"reranking_model": object()}, "--rescore-path needs candidates: --iter-decode-with-beam 2"),
-        (
-            {"rerank": True, "reranking_model": object(), "beam_size": 2},
-            "--iter-decode-with-external-reranker and --rescore-path cannot be given together",
-        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -624,17 +619,6 @@ def test_prefixes_and_constraints_are_refused_by_name() -> None:
             generator().generate([network], batch([[4]]), **{name: torch.zeros(1, 1)})
 
 
-def test_a_missing_reranker_is_named() -> None:
-    rerank = generator(beam_size=2, rerank=True)
-    message = "--iter-decode-with-external-reranker takes an autoregressive model as the last of --path"
-    with pytest.raises(ValueError, match=message):
-        rerank.generate([model()], batch(SOURCES))
-    with pytest.raises(ValueError, match=message):
-        rerank.generate([toy.stock_transformer(TASK)], batch(SOURCES))
-    with pytest.raises(ValueError, match=message):
-        rerank.generate([model(seed=1), model(seed=2)], batch(SOURCES))
-
-
 def test_a_model_that_changes_the_length_is_named() -> None:
     class Levenshtein(Scripted):
         allow_length_beam = False
@@ -646,7 +630,7 @@ def test_a_model_that_changes_the_length_is_named() -> None:
 
 
 def test_every_model_of_an_ensemble_is_checked() -> None:
-    """``--path nat.pt:ar.pt`` without --iter-decode-with-external-reranker."""
+    """``--path nat.pt:ar.pt``."""
     with pytest.raises(ValueError, match="TransformerModelBase does not write sentences of fixed length"):
         generator(beam_size=2).generate([model(), toy.stock_transformer(TASK)], batch(SOURCES))
 

@@ -1,6 +1,0 @@
-#!/usr/bin/env bash
-# WMT14 English-French: bash scripts/prepare_wmt14_en_fr.sh OUT … (--help says more, docs/data.md all)
-set -euo pipefail
-# shellcheck source=scripts/lib.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-recipe prepare wmt14_en_fr "$@"
