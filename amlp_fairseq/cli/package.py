@@ -13,8 +13,6 @@ Transformer of fairseq is stored as plugin_transformer, the same model, which de
 from __future__ import annotations
 
 import argparse
-import shutil
-import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from omegaconf import open_dict
 
 from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fairseqs, positive, say_next
+from amlp_fairseq.common.files import whole
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE, fingerprint
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
@@ -248,8 +247,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         model_folder.read_config(run)["weights"] if model_folder.is_model_folder(run) else "float32"
     )
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    part = args.out.with_name(f".{args.out.name}.{uuid.uuid4().hex}.part")
-    try:
+    with whole(args.out, unique=True) as (part,):
         model_folder.write(part, state, weights, config, files)
         translator = Translator(part)
         if args.max_length is not None and args.max_length > translator.max_length:
@@ -259,9 +257,6 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         card = model_card.card(translator, args.out.name, run)
         (part / model_folder.CARD).write_text(card, encoding="utf-8")
         how = f"decodes in {model_card.decode_dtype(translator)}: {model_card.decoding(translator)}"
-        part.rename(args.out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB, {how}")
     say_next("translate", "--model", args.out)

@@ -54,5 +54,10 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def count_lines(path: Path) -> int:
+    """The number of lines of a file; the last one need not end with a line feed."""
+    count, last = 0, b"\n"
     with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")

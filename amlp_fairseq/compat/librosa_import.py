@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from filelock import FileLock
+from amlp_fairseq.common.files import locked
 
 
 def import_librosa() -> ModuleType:
@@ -18,7 +18,7 @@ def import_librosa() -> ModuleType:
     Raises:
         ImportError: if it is not installed.
     """
-    with FileLock(Path(tempfile.gettempdir()) / f"librosa-{os.getuid()}.lock"):
+    with locked(Path(tempfile.gettempdir()) / f"librosa-{os.getuid()}.lock"):
         import librosa
         from librosa.core import audio, pitch  # noqa: F401  what they and librosa.util import is compiled now
     return librosa

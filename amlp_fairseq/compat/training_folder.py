@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.file_io import PathManager
-from filelock import FileLock, Timeout
 
 from amlp_fairseq.common.arguments import WITHOUT_COLON
+from amlp_fairseq.common.files import hold
 from amlp_fairseq.compat.guarded_tasks import is_guarded
 from amlp_fairseq.compat.resumed_state import patience_state
 
@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 LAST = "checkpoint_last.pt"
 #: What is wrong with a folder that another process has locked.
 BUSY = "another training writes its checkpoints there"
-#: Locks of this process, which the system releases when the process ends, however it ends.
-_held: dict[Path, FileLock] = {}
 
 
 def check_folder(load: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
@@ -71,19 +69,3 @@ def _is_whole(path: Path) -> bool:
             return archive.testzip() is None
     except zipfile.BadZipFile:
         return False
-
-
-def hold(path: Path, message: str) -> None:
-    """Hold a lock file until this process ends.
-
-    Raises:
-        ValueError: with the message, if another process holds it.
-    """
-    path = path.resolve()
-    if path not in _held:
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(message) from None
-        _held[path] = lock

@@ -19,6 +19,7 @@ import torch
 from fairseq.data import Dictionary
 
 from amlp_fairseq.common.arguments import command_parser, folder, say_next
+from amlp_fairseq.common.files import whole
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.compat.internals import data_utils, indexed_dataset
 from amlp_fairseq.training.config import quoted
@@ -64,8 +65,8 @@ def align(data: Path, out: Path) -> None:
         raise ValueError(f"DATA {data}: one training set of pairs is needed, there are: {found}")
     program, pair = aligner(), pairs[0][1]
     out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=out.parent, prefix=f"{out.name}.") as name:
-        work, copy = Path(name), Path(name, "data")
+    with whole(out, unique=True) as (copy,), TemporaryDirectory() as scratch:
+        work = Path(scratch)
         for language in pair.split("-"):
             with (work / language).open("w", encoding="utf-8") as file:
                 for part in PARTS:
@@ -83,7 +84,6 @@ def align(data: Path, out: Path) -> None:
                 _binarise(lines, count, copy / f"{part}.align.{pair}")
             if next(lines, None) is not None:
                 raise ValueError(f"{PROGRAM} has written more lines than there are pairs")
-        copy.rename(out)
 
 
 def _binarise(lines: Iterator[str], count: int, prefix: Path) -> None:

@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from amlp_fairseq.common import parallel_text
 from amlp_fairseq.common.arguments import command_parser, folder, positive, refuse_unknown, say_next
-from amlp_fairseq.common.files import sha256, writing
+from amlp_fairseq.common.files import IN_USE, locked, resume, sha256, whole, writing
 from amlp_fairseq.common.lines import lines
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.corpora import embedded_corpus, embedded_summaries
@@ -38,7 +38,6 @@ from amlp_fairseq.corpora.download import Download, download, read_checksums
 from amlp_fairseq.corpora.text import Settings, Texts
 from amlp_fairseq.training.config import SPLITS, names, prepare_settings, quoted
 from amlp_fairseq.training.data_folder import usual_scale
-from amlp_fairseq.training.distill import locked
 
 OWN = "text"
 #: Corpora that programs write: ``generate`` of a configuration.
@@ -190,10 +189,8 @@ def corpus_settings(args: argparse.Namespace, given: dict[str, Any], downloads: 
     if generator and args.data is None:
         folder = args.out / "generated"
         if not folder.exists():
-            part = folder.with_name("generated.part")
-            shutil.rmtree(part, ignore_errors=True)
-            GENERATORS[generator](part)
-            part.rename(folder)
+            with whole(folder) as (part,):
+                GENERATORS[generator](part)
     for role, part in files.items():
         for name, checksum in part.get("sha256", {}).items() if args.data is None else ():
             downloads.append(download(f"{base}/{name}", folder, checksum, args.mirror, sums))
@@ -218,25 +215,17 @@ def same_settings(path: Path, settings: dict[str, Any], unused: Collection[str] 
     Raises:
         ValueError: naming what differs.
     """
-    settings = json.loads(json.dumps(settings))
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else settings
-    for name, value in settings.items():
-        if name not in before or before[name] == value or name in unused:
-            continue  # an older version may not have had this setting
+    for name, (before, now) in resume(path, settings, unused, older=True).items():
         if name.endswith("_sha256"):
-            files = [file for file, checksum in value if [file, checksum] not in before[name]]
+            files = [file for file, checksum in now if [file, checksum] not in before]
             raise ValueError(
                 f"{path.parent} was begun with other text in {' and '.join(files)} ({name.removesuffix('_sha256')}): "
                 f"delete {path.parent} or choose another folder"
             )
         raise ValueError(
-            f"{path.parent} was begun with {name} {before[name]!r}, not {value!r}: give the same option or choose "
+            f"{path.parent} was begun with {name} {before!r}, not {now!r}: give the same option or choose "
             "another folder"
         )
-    changed = before | {name: settings[name] for name in unused if name in settings}
-    if changed != before or not path.exists():
-        with writing(path) as (file,):
-            json.dump(changed, file, indent=1)
 
 
 def files_of_user(args: argparse.Namespace, settings: Settings) -> dict[str, list[Path]]:
@@ -399,7 +388,8 @@ def main() -> None:
     if args.checksums is not None and not args.checksums.exists():
         parser.error(f"--checksums {args.checksums} does not exist")
     given = own_settings(args) if args.corpus == OWN else configuration(args)
-    with locked(args.out) as lock:
+    args.out.mkdir(parents=True, exist_ok=True)
+    with locked(args.out / "lock", f"{IN_USE} {args.out}") as lock:
         downloads: list[Download] = []
         settings = given if isinstance(given, Settings) else corpus_settings(args, given, downloads)
         texts = Texts(args.out, settings, args.workers)

@@ -29,13 +29,14 @@ from typing import Any
 from fairseq import checkpoint_utils
 
 from amlp_fairseq.common.arguments import among, command_parser, flags_of, parse_with_fairseqs, say_next, without
+from amlp_fairseq.common.files import hold
 from amlp_fairseq.common.metrics import METRICS, metric_of
 from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.common.subprocesses import failed, watching
 from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.diverged import CRASH, diverged
 from amlp_fairseq.compat.guarded_tasks import RECIPE
-from amlp_fairseq.compat.training_folder import LAST, hold
+from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.evaluation.kytea import segmenter
 from amlp_fairseq.evaluation.perplexity import perplexity
 from amlp_fairseq.evaluation.rouge import scorer

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from amlp_fairseq.common.files import sha256
+from amlp_fairseq.common.files import checksums, sha256
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -134,7 +134,7 @@ def write(
     for name, file in files.items():
         shutil.copy(file, folder / name)
     (folder / WEIGHTS).write_bytes(save(_stored(state["model"], weights, shared)))
-    content["checksums"] = {name: sha256(folder / name) for name in (*files, WEIGHTS)}
+    content["checksums"] = checksums(folder, (*files, WEIGHTS))
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")  # last: without it the folder is not a model
 

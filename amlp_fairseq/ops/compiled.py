@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from amlp_fairseq.common.files import whole
 from amlp_fairseq.ops.backend import VARIABLE
 
 #: Math flags: errors and traps that nobody asks for would keep loops from being vectorised.
@@ -37,16 +38,13 @@ def compile_source(source: Path) -> Path:
     if _loads(library):
         return library
     include, lib = torch_folder / "include", torch_folder / "lib"
-    compiler, made = os.environ.get("CXX", "c++"), library.with_suffix(f".{os.getpid()}")
+    compiler = os.environ.get("CXX", "c++")
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         includes = [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
-        try:
+        with whole(library, unique=True) as (made,):
             _run([*shlex.split(compiler), *FLAGS, *includes, str(source), "-o", str(made), f"-L{lib}", *LIBRARIES])
             torch.ops.load_library(made)
-            made.replace(library)  # whole, or not at all
-        finally:
-            made.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"{library}: {error}") from error
     return library

@@ -17,6 +17,7 @@ import torch
 from fairseq.checkpoint_utils import checkpoint_paths
 
 from amlp_fairseq.common.arguments import command_parser
+from amlp_fairseq.common.files import whole
 from amlp_fairseq.compat.safe_checkpoints import refusals_name
 from amlp_fairseq.compat.training_folder import LAST
 
@@ -106,17 +107,12 @@ def save(state: dict[str, Any], path: Path) -> None:
     Raises:
         OSError: naming the file, where torch.save says "unexpected pos" of a full disk.
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            torch.save(state, file)
-        part.replace(path)
-    except (OSError, RuntimeError) as error:
-        part.unlink(missing_ok=True)
-        cause = error if isinstance(error, OSError) else error.__context__
-        if isinstance(cause, OSError):
-            raise OSError(cause.errno, cause.strerror, str(path)) from None
-        raise
+    with whole(path) as (part,):
+        try:
+            with part.open("wb") as file:
+                torch.save(state, file)
+        except RuntimeError as error:
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from fairseq import options as fairseq_options
 from fairseq.data import Dictionary
 from tqdm import tqdm
 
+from amlp_fairseq.common.files import whole
 from amlp_fairseq.common.subprocesses import failed, watching
 from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf, data_utils
 
@@ -197,18 +198,18 @@ def decode(corpus: Corpus, model: str, shards: int, jobs: int, unfinished: Path,
         environments.put(variables)
 
     def decode_shard(shard: int) -> None:
-        part, log = outputs[shard].with_suffix(".txt.part"), outputs[shard].with_suffix(".log")
+        log = outputs[shard].with_suffix(".log")
         # fairseq-generate takes --num-shards and --shard-id, but decodes everything all the same: it reads these.
         words = [*command, "--distributed-world-size", str(shards), "--distributed-rank", str(shard)]
         variables = environments.get()
-        with open(part, "wb") as stdout, open(log, "wb") as stderr:
-            process = subprocess.run(words, stdout=stdout, stderr=stderr, env=variables, pass_fds=[lock.fileno()])
-        environments.put(variables)
-        if process.returncode != 0:
-            printed = log.read_text(encoding="utf-8", errors="replace")
-            raise failed(" ".join(words), process.returncode, printed, log)
-        corpus.read(part, numbers[shard])
-        part.rename(outputs[shard])
+        with whole(outputs[shard]) as (part,):
+            with open(part, "wb") as stdout, open(log, "wb") as stderr:
+                process = subprocess.run(words, stdout=stdout, stderr=stderr, env=variables, pass_fds=[lock.fileno()])
+            environments.put(variables)
+            if process.returncode != 0:
+                printed = log.read_text(encoding="utf-8", errors="replace")
+                raise failed(" ".join(words), process.returncode, printed, log)
+            corpus.read(part, numbers[shard])
         with tqdm.external_write_mode(file=sys.stderr):
             print(f"distill: shard {shard} of {shards} is decoded", file=sys.stderr)
 

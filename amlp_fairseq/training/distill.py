@@ -27,15 +27,12 @@ shard begins with the same seed.)
 """
 
 import argparse
-import fcntl
 import json
 import logging
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,7 +48,7 @@ from amlp_fairseq.common.arguments import (
     say_next,
     without,
 )
-from amlp_fairseq.common.files import sha256, writing
+from amlp_fairseq.common.files import IN_USE, checksums, locked, resume, sha256
 from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
 from amlp_fairseq.compat.guarded_tasks import RECIPE
 from amlp_fairseq.compat.internals import indexed_dataset
@@ -91,35 +88,6 @@ SLACK = 5
 SHARD = 10_000
 #: ``--max-ratio`` of translations.
 RATIO = 3.0
-
-
-def sha256_of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: sha256(folder / name) for name in sorted(names)}
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[IO[str]]:
-    """Lock a folder; processes that inherit the open file hold the lock as well until they end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DistillError(f"another run, or a process that it has left, is using {folder}") from None
-        yield lock
-
-
-def check_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Write the settings at the beginning of the work; later check that they are still the same."""
-    if not path.exists():
-        with writing(path) as (file,):
-            json.dump(settings, file, indent=2)
-        return
-    begun = json.loads(path.read_text())
-    if changed := [name for name, value in settings.items() if begun.get(name) != value]:
-        raise DistillError(
-            f"{path.parent} was begun with other {', '.join(changed)} (see {path.name}): delete it to start again"
-        )
 
 
 def default_ratio(data: Path) -> float | None:
@@ -302,15 +270,18 @@ class Distillation:
         versions = {name: facts[name] for name in facts if name.startswith(("python", "torch", "fairseq", "amlp"))}
         settings: dict[str, Any] = {
             **{name: [weights_sha256(path) for path in paths] for name, paths in self.models.items()},
-            "data": sha256_of_files(self.data, [*kept_as_is, *training]),
+            "data": checksums(self.data, [*kept_as_is, *training]),
             "engine": self.engine,
             "options": self.options,
             "shards": self.shards,
             "samples": self.samples,
             "versions": versions,
         }
-        with locked(self.unfinished) as lock:
-            check_settings(self.unfinished / "settings.json", settings)
+        self.unfinished.mkdir(parents=True, exist_ok=True)
+        with locked(self.unfinished / "lock", f"{IN_USE} {self.unfinished}") as lock:
+            if changed := resume(self.unfinished / "settings.json", settings):
+                begun = f"{self.unfinished} was begun with other {', '.join(changed)} (see settings.json in it)"
+                raise DistillError(f"{begun}: delete it to start again")
             result = self.unfinished / "result"
             shutil.rmtree(result, ignore_errors=True)
             result.mkdir()
@@ -330,7 +301,7 @@ class Distillation:
                 "counts": counts,
                 "versions": versions,
                 "commit": facts["commit"],
-                "sha256": sha256_of_files(result, files_of(result)),
+                "sha256": checksums(result, files_of(result)),
             }
             (result / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             result.rename(self.out)

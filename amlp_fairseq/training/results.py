@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
-from amlp_fairseq.common.files import sha256
+from amlp_fairseq.common.files import locked, sha256
 from amlp_fairseq.training.config import Recipe
 from amlp_fairseq.training.data_folder import is_distilled
 from amlp_fairseq.training.engine import engine_of
@@ -50,7 +48,7 @@ def append_results(path: Path, results: Sequence[dict[str, Any]]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
-    with FileLock(f"{path}.lock"):
+    with locked(path.with_name(f"{path.name}.lock")):
         before = _whole(path) if path.is_file() else b""
         if path.is_file():
             os.truncate(path, len(before))

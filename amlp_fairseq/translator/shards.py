@@ -7,16 +7,14 @@ meanwhile is done (docs/large-corpora.md).
 
 from __future__ import annotations
 
-import glob
 import json
-import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.files import sha256
+from amlp_fairseq.common.files import checksums, remove_parts, resume, writing
+from amlp_fairseq.common.lines import count_lines
 from amlp_fairseq.model_folder.format import CARD, read_config, splits_sentences
 from amlp_fairseq.translator.decoding_options import PATHS
 from amlp_fairseq.translator.files import as_json, say, translated
@@ -24,7 +22,6 @@ from amlp_fairseq.translator.translator import Translator
 
 #: What the files of a folder were translated with.
 SETTINGS = ".settings.json"
-PART = ".part"
 
 
 @dataclass(frozen=True)
@@ -121,18 +118,13 @@ def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shar
     out.mkdir(parents=True, exist_ok=True)
     missing = [shard for shard in shards if not shard.output.exists()]
     settings = out / SETTINGS
-    if not settings.exists():
-        if len(missing) < len(shards):
-            raise ValueError(f"--output {out} has files of these names that were not made by --shards: name another")
-        part = _part(settings)
-        part.write_text(json.dumps(identity, indent=1), encoding="utf-8")
-        part.replace(settings)
-    begun = json.loads(settings.read_text(encoding="utf-8"))
-    if changed := sorted(name for name in begun | identity if begun.get(name) != identity.get(name)):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+    if not settings.exists() and len(missing) < len(shards):
+        raise ValueError(f"--output {out} has files of these names that were not made by --shards: name another")
+    if changed := resume(settings, identity):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(changed))
         raise ValueError(f"--output {out} was begun with other {flags} ({SETTINGS} in it): name another folder")
     for shard in shards:
-        if shard.output.exists() and (lines := _lines(shard.output)) != (expected := _lines(shard.source)):
+        if shard.output.exists() and (lines := count_lines(shard.output)) != (expected := count_lines(shard.source)):
             counts = f"{shard.source} has {expected} lines, {shard.output} has {lines}"
             raise ValueError(f"{counts}: delete the latter, and it is made again")
     return missing
@@ -141,25 +133,20 @@ def begin(out: Path, shards: list[Shard], identity: dict[str, Any]) -> list[Shar
 def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
     """Translate a shard, unless another process has. Its output appears when it is whole; a line that is too long, or a
     file that cannot be read or written, is the outcome's error."""
-    part, cut = _part(shard.output), 0
+    lines = cut = 0
     try:
         if not shard.output.exists():
-            with part.open("w", encoding="utf-8") as file:
+            with writing(shard.output, unique=True) as (file,):
                 for line, translation in translated(translator, shard.source, job.buffer_size):
                     print(as_json(line, translation) if job.jsonl else translation.text, file=file)
                     cut += translation.cuts > 0
-                file.flush()
-                os.fsync(file.fileno())
-            lines, expected = _lines(part), _lines(shard.source)
-            if lines != expected:
-                raise ValueError(f"{expected} lines became {lines}: has the file changed meanwhile?")
-            part.replace(shard.output)
+                    lines += 1
+                if lines != (expected := count_lines(shard.source)):
+                    raise ValueError(f"{expected} lines became {lines}: has the file changed meanwhile?")
     except (ValueError, OSError) as error:
         if not shard.output.exists():  # or another process has been faster, and has removed the part
             return Outcome(shard.source.name, error=" ".join(str(error).split()))
-    finally:
-        part.unlink(missing_ok=True)
-    return Outcome(shard.source.name, _lines(shard.output), cut=cut)
+    return Outcome(shard.source.name, count_lines(shard.output), cut=cut)
 
 
 #: What translates shards: the outcome of each, as they end.
@@ -191,21 +178,11 @@ def run(job: Job, paths: Iterable[Path], out: Path, outcomes: Outcomes = here) -
     if failed:
         raise ValueError(f"{failed} of {len(missing)} files are not translated; the same command tries them again")
     for shard in shards:  # parts of processes that were killed, or that are slower: all outputs are there
-        for part in shard.output.parent.glob(f".{glob.escape(shard.source.name)}.{'[0-9a-f]' * 32}{PART}"):
-            part.unlink(missing_ok=True)
-
-
-def _part(path: Path) -> Path:
-    """A name beside a path that no other process takes."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+        remove_parts(shard.output)
 
 
 def _checksums(path: Path) -> dict[str, str]:
     """Those of a file, or of the files of a model folder."""
-    files = sorted(each for each in path.iterdir() if each.is_file() and each.name != CARD) if path.is_dir() else [path]
-    return {each.name: sha256(each) for each in files}
-
-
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
+    if not path.is_dir():
+        return checksums(path.parent, [path.name])
+    return checksums(path, (each.name for each in path.iterdir() if each.is_file() and each.name != CARD))
