@@ -10,7 +10,6 @@ so that times are latencies under the same load; the medians are shown.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import statistics
@@ -36,7 +35,14 @@ from amlp_fairseq.cli.arguments import (
     decoding_flags,
     refuse_details,
 )
-from amlp_fairseq.common.arguments import add_device, command_parser, parse_with_fairseqs, positive, say_next
+from amlp_fairseq.common.arguments import (
+    add_device,
+    command_parser,
+    parse_with_fairseqs,
+    positive,
+    say_next,
+    split_options,
+)
 from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.compat.command_line import known_flags
 from amlp_fairseq.model_folder.format import CONFIG, read_config
@@ -72,9 +78,7 @@ class Candidate(NamedTuple):
         Raises:
             ValueError: if fairseq's search is asked for a model that it cannot decode.
         """
-        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        own.add_argument("--engine")
-        given, options = own.parse_known_args(self.options)
+        given, options = split_options(self.options, ["--engine"])
         if given.engine not in (None, "fairseq"):
             raise ValueError(f"--engine {given.engine}: it is fairseq, or is left out")
         with TemporaryDirectory() as scratch:

@@ -20,7 +20,7 @@ from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags,
 from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive
 from amlp_fairseq.common.exit_handling import whole_lines
 from amlp_fairseq.compat.command_line import known_flags
-from amlp_fairseq.translator import shards
+from amlp_fairseq.translator import text_shards
 from amlp_fairseq.translator.files import about_cuts, as_json, check_files, say, translated
 from amlp_fairseq.translator.translator import Translator
 
@@ -54,8 +54,10 @@ def main() -> None:
     if args.shards is not None:
         if args.output is None or args.input is not None:
             raise ValueError("--shards PATH needs --output DIR, and takes no --input")
-        job = shards.Job(args.model, settings, args.jsonl, args.buffer_size)
-        shards.run(job, args.shards, args.output, shards.here if args.workers is None else on_ray(args.workers))
+        job = text_shards.Job(args.model, settings, args.jsonl, args.buffer_size)
+        text_shards.run(
+            job, args.shards, args.output, text_shards.here if args.workers is None else on_ray(args.workers)
+        )
         return
     if args.workers is not None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
@@ -69,7 +71,7 @@ def main() -> None:
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)
 
 
-def on_ray(workers: int) -> shards.Outcomes:
+def on_ray(workers: int) -> text_shards.Outcomes:
     """Shards translated by workers of Ray.
 
     Raises:

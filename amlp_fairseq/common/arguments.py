@@ -7,7 +7,7 @@ import difflib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -80,14 +80,27 @@ def among(words: Iterable[str], names: Collection[str]) -> list[str]:
     return sorted({word.split("=")[0] for word in words}.intersection(names))
 
 
-def without(words: Sequence[str], options: Iterable[str], switches: Iterable[str] = ()) -> list[str]:
-    """A command line without some options: those that have a value, and those that have none."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in options:
-        parser.add_argument(name)
+def split_options(
+    words: Sequence[str], options: Iterable[str] | Mapping[str, Callable[[str], Any]], switches: Iterable[str] = ()
+) -> tuple[argparse.Namespace, list[str]]:
+    """The values of some options of a command line, and the words without them.
+
+    Args:
+        options: that have a value, with its type if it is not a string; ``"--source-lang -s"`` has two names. Their
+            values are None where they are not given.
+        switches: options without a value.
+    """
+    parser = Parser(add_help=False, allow_abbrev=False)
+    for names, kind in (options if isinstance(options, Mapping) else dict.fromkeys(options, str)).items():
+        parser.add_argument(*names.split(), type=kind)
     for name in switches:
         parser.add_argument(name, action="store_true")
-    return parser.parse_known_args(words)[1]
+    return parser.parse_known_args(words)
+
+
+def without(words: Sequence[str], options: Iterable[str], switches: Iterable[str] = ()) -> list[str]:
+    """A command line without some options: those that have a value, and those that have none."""
+    return split_options(words, options, switches)[1]
 
 
 def instead(flag: str, known: Collection[str]) -> str | None:
@@ -202,9 +215,7 @@ def fairseqs_device(device: str | None) -> list[str]:
 
 def as_fairseq_has_it(words: Sequence[str]) -> list[str]:
     """A command line of fairseq that may have ``--device``."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--device")
-    given, rest = parser.parse_known_args(words)
+    given, rest = split_options(words, ["--device"])
     return [*rest, *fairseqs_device(given.device)]
 
 

@@ -44,10 +44,10 @@ from amlp_fairseq.evaluation.score import costs, describe, hypotheses_of, score
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.training.average import average_checkpoints, chosen, save
+from amlp_fairseq.training.binarised_shards import ELSEWHERE
 from amlp_fairseq.training.config import SPLITS, Recipe, flags, quoted, read
 from amlp_fairseq.training.config import save as save_recipe
 from amlp_fairseq.training.data_folder import chosen_recipe, data_folder, recipe_arguments, text_settings
-from amlp_fairseq.training.decode_shards import ELSEWHERE
 from amlp_fairseq.training.engine import (
     FAIRSEQS,
     OURS,

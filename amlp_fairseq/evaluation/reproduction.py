@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.arguments import Parser, among, without
+from amlp_fairseq.common.arguments import among, split_options, without
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.compat.diverged import diverged
 from amlp_fairseq.compat.guarded_tasks import RECIPE
@@ -303,10 +303,7 @@ class Reproduction:
 
 def training_size(recipe: Recipe, words: Sequence[str]) -> str:
     """How many updates a training with these arguments has, and how large they are on one and on eight GPUs."""
-    known = Parser(add_help=False, allow_abbrev=False)
-    for name in ("--max-update", "--max-tokens"):
-        known.add_argument(name, type=int)
-    given, _ = known.parse_known_args(words)
+    given, _ = split_options(words, {"--max-update": int, "--max-tokens": int})
     if recipe.tokens_per_update is None:
         return f"{given.max_update} updates of at most {given.max_tokens} tokens"
     sizes = []

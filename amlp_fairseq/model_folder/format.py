@@ -13,11 +13,13 @@ pickle is read.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder}: rename it without ':', at which fairseq splits paths")
     if not path.is_file():
         raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
+    state = path.stat()
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = copy.deepcopy(_parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)))
         version = config["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
@@ -89,6 +92,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if missing := [key for key in KEYS if key not in config]:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
     return dict(config)
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, state: tuple[int, ...]) -> Any:
+    """The content of a file of JSON, read once as long as it is the same file in the same state: the options of a
+    command, the ``Translator`` and fairseq's loading of checkpoints ask for it one after the other."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def splits_sentences(config: Mapping[str, Any]) -> bool:

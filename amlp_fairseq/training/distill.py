@@ -56,9 +56,9 @@ from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.format import WEIGHTS, is_model_folder
 from amlp_fairseq.training.average import average_checkpoints, chosen, save
+from amlp_fairseq.training.binarised_shards import ELSEWHERE, OPTIONS, DistillError, TrainingSet, decode
 from amlp_fairseq.training.config import corpus_metric, flags, names, quoted, read
 from amlp_fairseq.training.data_folder import data_folder, stored_text
-from amlp_fairseq.training.decode_shards import ELSEWHERE, OPTIONS, Corpus, DistillError, decode
 from amlp_fairseq.training.engine import (
     FAIRSEQS_TASK,
     OURS,
@@ -105,7 +105,7 @@ def verdict(source: int, target: int, max_ratio: float | None) -> str:
 
 
 def write_pairs(
-    corpus: Corpus, hypotheses: dict[int, list[int]], max_ratio: float | None, prefix: Path
+    corpus: TrainingSet, hypotheses: dict[int, list[int]], max_ratio: float | None, prefix: Path
 ) -> dict[str, int]:
     """Write binarised data of the pairs that are kept, in the corpus' order, to files whose names begin with a prefix;
     returns the counts."""
@@ -252,7 +252,7 @@ class Distillation:
         self.reverse_options = [*OPTIONS, *without(given, ["--decode-dtype"], ["--cuda-graphs"])]
         self.engine = engine_of_task(given_task(self.options) or FAIRSEQS_TASK)
         check_options(given, given_task(self.options) or FAIRSEQS_TASK)
-        self.corpus = Corpus.load(data, self.options, self.teacher)
+        self.corpus = TrainingSet.load(data, self.options, self.teacher)
         check_direction(self.models.get("reverse", []), *reversed(self.corpus.languages))
         if shards is None:
             wanted = max(jobs, min(16, len(self.corpus.sources) // SHARD))
@@ -313,7 +313,7 @@ class Distillation:
         """What the manifest says of a model."""
         return [{"path": str(path), "sha256": digest} for path, digest in zip(self.models[model], digests, strict=True)]
 
-    def translate(self, corpus: Corpus, model: str, folder: Path, lock: IO[str], prefix: Path) -> dict[str, int]:
+    def translate(self, corpus: TrainingSet, model: str, folder: Path, lock: IO[str], prefix: Path) -> dict[str, int]:
         """Write pairs of a corpus' sources and a model's translations; returns the counts."""
         folder.mkdir(exist_ok=True)
         return write_pairs(corpus, decode(corpus, model, self.shards, self.jobs, folder, lock), self.max_ratio, prefix)
@@ -322,12 +322,18 @@ class Distillation:
         """Write the pairs of sources that the reverse model draws for DATA's targets and the teacher's translations of
         them; returns the counts."""
         sources, targets = (self.unfinished / f"{side}{number}" for side in ("sources", "targets"))
-        backwards = Corpus.load(self.data, [*self.reverse_options, *SAMPLING, str(number)], self.reverse, reverse=True)
+        backwards = TrainingSet.load(
+            self.data, [*self.reverse_options, *SAMPLING, str(number)], self.reverse, reverse=True
+        )
         self.translate(backwards, self.reverse, sources, lock, sources / "train")
         for path in self.data.glob("dict.*.txt"):
             shutil.copyfile(path, sources / path.name)
         return self.translate(
-            Corpus.load(sources, self.options, self.teacher), self.teacher, targets, lock, result / f"train{number}"
+            TrainingSet.load(sources, self.options, self.teacher),
+            self.teacher,
+            targets,
+            lock,
+            result / f"train{number}",
         )
 
 

@@ -17,7 +17,7 @@ from fairseq import checkpoint_utils
 from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer import TransformerModelBase
 
-from amlp_fairseq.common.arguments import flags_of
+from amlp_fairseq.common.arguments import flags_of, split_options
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, TASK_REGISTRY, GenerationConfig
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
@@ -78,9 +78,7 @@ def engine_of_task(task: str) -> str:
 
 def given_task(words: Sequence[str]) -> str | None:
     """The value of ``--task`` on a command line."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--task")
-    task: str | None = parser.parse_known_args(words)[0].task
+    task: str | None = split_options(words, ["--task"])[0].task
     return task
 
 

@@ -27,13 +27,13 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.common.arguments import (
     PLUGIN,
-    Parser,
     as_fairseq_has_it,
     command_parser,
     flags_of,
     folder,
     parse_with_fairseqs,
     say_next,
+    split_options,
     without,
 )
 from amlp_fairseq.common.files import hold
@@ -82,14 +82,9 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
         ValueError: if the paper's number of tokens cannot be set because there is no ``--max-tokens``, or a rate that
             falls to zero has no last update.
     """
-    known = Parser(prog="amlp-fairseq train", add_help=False, allow_abbrev=False)
-    known.add_argument("--max-tokens", type=int, default=recipe.train.get("max-tokens"))
-    known.add_argument("--max-update", type=int)
-    known.add_argument("--update-freq")
-    known.add_argument("--cpu", action="store_true")
-    known.add_argument("--distributed-world-size", type=int)
-    known.add_argument("--eval-bleu", action="store_true")
-    given, _ = known.parse_known_args(rest)
+    numbers = {"--max-tokens": int, "--max-update": int, "--distributed-world-size": int}
+    given, _ = split_options(rest, {**numbers, "--update-freq": str}, ["--cpu", "--eval-bleu"])
+    max_tokens = recipe.train.get("max-tokens") if given.max_tokens is None else given.max_tokens
     cpu = given.cpu or not torch.cuda.is_available()
     processes = started_by_torchrun(environment)
     if processes == 1:  # without torchrun, fairseq starts a process for each GPU itself
@@ -104,15 +99,15 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
     words = [str(data), "--user-dir", str(PLUGIN), *flags(recipe.task, recipe.row), *flags(train, recipe.row)]
     words += ["--save-dir", str(save_dir), *world_flags(environment, cpu)]
     if recipe.tokens_per_update is not None:
-        if given.max_tokens is None:
+        if max_tokens is None:
             raise ValueError(f"row {recipe.row} has tokens-per-update and no max-tokens: give --max-tokens")
-        frequency = given.update_freq or str(update_frequency(recipe.tokens_per_update, processes, given.max_tokens))
+        frequency = given.update_freq or str(update_frequency(recipe.tokens_per_update, processes, max_tokens))
         if given.update_freq is None:
             words += ["--update-freq", frequency]
         if frequency.isdigit():
-            tokens = processes * given.max_tokens * int(frequency)
+            tokens = processes * max_tokens * int(frequency)
             print(
-                f"an update: {processes} processes x {given.max_tokens} tokens x {frequency} batches = at most "
+                f"an update: {processes} processes x {max_tokens} tokens x {frequency} batches = at most "
                 f"{tokens} tokens; the paper: {recipe.tokens_per_update}",
                 file=sys.stderr,
             )
@@ -121,11 +116,9 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
 
 def has_ended(words: list[str], save_dir: Path) -> bool:
     """Whether a training with these arguments has had its updates."""
-    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    known.add_argument("--max-update", type=int, default=0)
-    updates = known.parse_known_args(words)[0].max_update
+    updates = split_options(words, {"--max-update": int})[0].max_update
     checkpoint = save_dir / LAST
-    if updates == 0 or not checkpoint.is_file():
+    if not updates or not checkpoint.is_file():
         return False
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
@@ -136,10 +129,7 @@ def has_ended(words: list[str], save_dir: Path) -> bool:
 
 def chosen_languages(rest: list[str]) -> dict[str, str]:
     """``source-lang`` and ``target-lang`` where the user gives them."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("-s", "--source-lang")
-    own.add_argument("-t", "--target-lang")
-    given, _ = own.parse_known_args(rest)
+    given, _ = split_options(rest, ["--source-lang -s", "--target-lang -t"])
     return {name.replace("_", "-"): language for name, language in vars(given).items() if language}
 
 
@@ -158,9 +148,7 @@ def main() -> None:
     if "--row" not in flags_of(sys.argv[1:]) and not {"-h", "--help"} & {*sys.argv[1:]}:
         words = as_fairseq_has_it(with_data_folder(sys.argv[1:]))
         run(["--user-dir", str(PLUGIN), *words])
-        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        own.add_argument("--save-dir", default="checkpoints", type=Path)
-        name_next(own.parse_known_args(words)[0].save_dir / LAST)
+        name_next(Path(split_options(words, ["--save-dir"])[0].save_dir or "checkpoints", LAST))
         return
     parser = command_parser("train", __doc__)
     parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare")

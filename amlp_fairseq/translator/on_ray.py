@@ -21,7 +21,7 @@ from ray.exceptions import RayActorError
 from ray.util.annotations import RayDeprecationWarning
 
 from amlp_fairseq.common.logs import readable
-from amlp_fairseq.translator.shards import Job, Outcome, Shard, translate
+from amlp_fairseq.translator.text_shards import Job, Outcome, Shard, translate
 
 #: How often a shard is tried again whose worker has died.
 RETRIES = 3

@@ -26,7 +26,7 @@ from amlp_fairseq.cli import translate
 from amlp_fairseq.training import config
 from amlp_fairseq.training.data_folder import is_distilled
 from amlp_fairseq.training.distill import teachers_of
-from amlp_fairseq.translator import shards
+from amlp_fairseq.translator import text_shards as shards
 from amlp_fairseq.translator.decoding_options import PATHS
 
 COMMAND = "amlp_fairseq.cli.main"

@@ -22,7 +22,7 @@ from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
 from amlp_fairseq.model_folder.format import read_config
-from amlp_fairseq.translator import shards
+from amlp_fairseq.translator import text_shards as shards
 from amlp_fairseq.translator.files import check_files, refuse_compressed
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli import compare, translate, watch
-from amlp_fairseq.translator import shards
+from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.translator import text_shards as shards
 
 MODEL = commands.ROOT / "examples/models/ar"
 LONG = "the friend has drunk milk and " * 8 + "he sleeps."
@@ -39,6 +40,25 @@ def test_a_line_for_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         f"amlp-fairseq translate: line 3 has a sentence of more than {limit} pieces (--max-length), "
     )
     assert translated(monkeypatch, tmp_path, "--no-split-sentences")[0] != lines[0]
+
+
+def test_the_configuration_of_a_model_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the options, the ``Translator`` and fairseq's loading; another folder in its place is read anew."""
+    model, read, read_text = tmp_path / "model", list[Path](), Path.read_text
+
+    def counted(self: Path, *args: Any, **kwargs: Any) -> str:
+        read.extend([self] * (self.name == "config.json"))
+        return read_text(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    for count, other in enumerate(("ibdecoder", "ar"), 1):
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(MODEL.parent / other, model)
+        commands.call(translate, monkeypatch, model=model, input="/dev/null", output=tmp_path / "out")
+        assert read == [model / "config.json"] * count
+    config = read_config(model)
+    config["languages"].clear()
+    assert read_config(model)["languages"] == ["en", "de"]
 
 
 def test_parts_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

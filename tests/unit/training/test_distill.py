@@ -21,7 +21,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary, data_utils
 
-from amlp_fairseq.training import decode_shards, distill
+from amlp_fairseq.training import binarised_shards, distill
 from amlp_fairseq.training.config import load
 from amlp_fairseq.training.config import save as save_recipe
 
@@ -125,8 +125,10 @@ def test_pairs_that_are_too_long_are_left_out(
     counts = json.loads((tmp_path / "out/manifest.json").read_text())["counts"]
     assert counts == {"sentences": 60, "empty": 1, "ratio": 0, "long": 59 - len(kept), "kept": len(kept)}
     assert counts["long"] > 5
-    corpus = decode_shards.Corpus.load(
-        teacher / "data", [*decode_shards.OPTIONS, *OPTIONS, "--max-tokens", "9"], str(teacher / "checkpoint_last.pt")
+    corpus = binarised_shards.TrainingSet.load(
+        teacher / "data",
+        [*binarised_shards.OPTIONS, *OPTIONS, "--max-tokens", "9"],
+        str(teacher / "checkpoint_last.pt"),
     )
     decoded = {number for batch in corpus.batches for number in batch}
     assert decoded == {i for i, source in enumerate(sources) if len(source) <= 9}
@@ -392,8 +394,10 @@ def test_bad_arguments_are_named(
 def test_several_training_sets_are_refused(tmp_path: Path) -> None:
     for name in ("train", "train1"):
         (tmp_path / f"{name}.src-tgt.src.idx").touch()
-    with pytest.raises(decode_shards.DistillError, match=r"several training sets, .*: train\.src-tgt, train1\.src-tgt"):
-        decode_shards.find_languages(tmp_path)
+    with pytest.raises(
+        binarised_shards.DistillError, match=r"several training sets, .*: train\.src-tgt, train1\.src-tgt"
+    ):
+        binarised_shards.find_languages(tmp_path)
 
 
 @pytest.mark.parametrize("languages", [("en", "pt-BR"), ("pt-BR", "en"), ("sr-Latn", "sr-Cyrl"), ("x", "x-y")])
@@ -401,10 +405,10 @@ def test_languages_may_have_hyphens(tmp_path: Path, languages: tuple[str, str]) 
     paths = [tmp_path / f"train.{'-'.join(languages)}.{language}.idx" for language in languages]
     for path in paths:
         path.touch()
-    assert decode_shards.find_languages(tmp_path) == languages
+    assert binarised_shards.find_languages(tmp_path) == languages
     paths[1].unlink()
-    with pytest.raises(decode_shards.DistillError, match=f"in {languages[0]} alone: both languages are needed"):
-        decode_shards.find_languages(tmp_path)
+    with pytest.raises(binarised_shards.DistillError, match=f"in {languages[0]} alone: both languages are needed"):
+        binarised_shards.find_languages(tmp_path)
 
 
 def test_a_teacher_that_fails_leaves_no_data(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -433,14 +437,14 @@ def test_lost_and_shifted_sentences_are_found(tmp_path: Path, change: tuple[str,
     for word in ("w0", "w1", "w2", "w3"):
         dictionary.add_symbol(word)
     sources = [torch.tensor([4 + i, 2]) for i in range(3)]
-    corpus = decode_shards.Corpus(
+    corpus = binarised_shards.TrainingSet(
         tmp_path, "src-tgt", ("src", "tgt"), (dictionary, dictionary), sources, [[0, 1, 2]], []
     )
     generated = "S-2\tw2\nH-2\t-0.1\tw3 <unk>\nS-0\tw0\nH-0\t-0.2\tw1\nS-1\tw1\nH-1\t-0.3\t\n"
     (tmp_path / "shard").write_text(generated)
     assert corpus.read(tmp_path / "shard", range(3)) == {0: [5], 1: [], 2: [7, 3]}
     (tmp_path / "shard").write_text(generated.replace(*change))
-    with pytest.raises(decode_shards.DistillError, match=message):
+    with pytest.raises(binarised_shards.DistillError, match=message):
         corpus.read(tmp_path / "shard", range(3))
 
 
@@ -454,5 +458,7 @@ def test_pairs_that_are_left_out() -> None:
 def test_each_job_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    devices = [[job["CUDA_VISIBLE_DEVICES"] for job in decode_shards.job_environments(3, cpu)] for cpu in (False, True)]
+    devices = [
+        [job["CUDA_VISIBLE_DEVICES"] for job in binarised_shards.job_environments(3, cpu)] for cpu in (False, True)
+    ]
     assert devices == [["3", "5", "3"], ["3,5"] * 3]

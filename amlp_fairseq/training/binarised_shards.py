@@ -40,7 +40,7 @@ class DistillError(ValueError):
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TrainingSet:
     """Training data that a model is to translate.
 
     Attributes:
@@ -63,7 +63,7 @@ class Corpus:
     options: list[str]
 
     @classmethod
-    def load(cls, folder: Path, options: list[str], model: str, reverse: bool = False) -> Corpus:
+    def load(cls, folder: Path, options: list[str], model: str, reverse: bool = False) -> TrainingSet:
         """The corpus of a folder, batched by fairseq-generate's options.
 
         Args:
@@ -172,7 +172,9 @@ def job_environments(jobs: int, cpu: bool) -> list[dict[str, str]]:
     return [{**base, "CUDA_VISIBLE_DEVICES": devices[job % count]} for job in range(jobs)]
 
 
-def decode(corpus: Corpus, model: str, shards: int, jobs: int, unfinished: Path, lock: IO[str]) -> dict[int, list[int]]:
+def decode(
+    corpus: TrainingSet, model: str, shards: int, jobs: int, unfinished: Path, lock: IO[str]
+) -> dict[int, list[int]]:
     """Decode the shards that are not there yet; returns all hypotheses.
 
     Args:
