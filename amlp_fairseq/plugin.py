@@ -5,99 +5,91 @@ has been imported, as by ``--user-dir``.
 """
 
 import warnings
+from functools import partial
 
-# Python 3.12 names bad escapes of fairseq when it compiles them: always, where it may not keep what it compiles.
+# Python 3.12 warns of invalid escapes in fairseq's source: always, where it may not keep what it compiles.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=r".*[/\\]fairseq[/\\]")
 from amlp_fairseq.compat.fairseq_import import quick_imports  # noqa: E402 - imports fairseq, and looks at versions first
 
 with quick_imports():
-    from fairseq import checkpoint_utils, file_utils, options, sequence_generator, trainer
-    from fairseq.data import ConcatDataset, indexed_dataset
-    from fairseq.data.audio import audio_utils
-    from fairseq.data.fasta_dataset import FastaDataset
-    from fairseq.distributed import utils as distributed_utils
-    from fairseq.file_io import PathManager
-    from fairseq.models.text_to_speech import vocoder
-    from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
-    from fairseq.optim.fp16_optimizer import FP16Optimizer
-    from fairseq.trainer import Trainer
-
     from amlp_fairseq.common.host_memory import use_huge_pages
     from amlp_fairseq.compat import (
-        archives,
-        bf16,
-        binarised_files,
+        audio,
         changes,
-        checkpoint_options,
-        command_line,
-        diverged,
-        ensembles,
-        file_names,
-        finetuning,
-        guarded_tasks,
-        interval_checkpoints,
+        checkpoint_utils,
+        commands,
+        data,
+        distributed,
+        file_io,
+        library_names,
         literal_options,
-        mel_filters,
-        numpy_names,
-        processes,
-        repeated_ngrams,
-        resumed_state,
-        safe_checkpoints,
-        training_folder,
-        training_memory,
-        training_sets,
-        whole_copies,
+        optim,
+        options,
+        sequence_generator,
+        trainer,
     )
     from amlp_fairseq.compat.changes import Change
     from amlp_fairseq.model_folder import as_checkpoint
 
-#: What is changed in fairseq, by module. Each name is changed once: of several functions around it the last one is the
-#: outermost. Their docstrings say why; what takes the place of a value is explained in its module.
+#: All that is changed in fairseq, in the order of installation; ``compat`` has a module for each of fairseq's.
 CHANGES = [
-    # Command lines
-    Change(options, "get_parser", (command_line.with_nearest_names,)),
-    Change(options, "parse_args_and_arch", (bf16.only_asked_tpu, command_line.with_nearest_names)),
-    Change(distributed_utils, "call_main", (processes.check_processes, diverged.name_of_process)),
-    # Training
-    Change(Trainer, "__init__", (bf16.without_flat_gradients, training_memory.keep_memory, command_line.check_trainer)),
-    Change(Trainer, "train_step", (training_memory.return_pieces, diverged.mark)),
+    *(Change(f"numpy:{name}", "fairseq uses it", value=value) for name, value in library_names.missing().items()),
+    Change("numpy:percentile", "its argument has another name now", library_names.percentile),
+    Change("fairseq.options:get_parser", "mistakes are answered with a list of all options", options.get_parser),
+    Change("fairseq.options:parse_args_and_arch", "the same; --bf16 asks for a TPU", options.parse_args_and_arch),
+    Change("fairseq.distributed.utils:call_main", "fewer processes train than were started", distributed.call_main),
+    Change("fairseq.trainer:Trainer.__init__", "--fp16 needs a GPU; options that fail after an epoch", trainer.init),
+    Change("fairseq.trainer:Trainer.train_step", "a training that diverges ends with a traceback", trainer.train_step),
+    Change("fairseq.trainer:Trainer.state_dict", "a training that is resumed is another one", trainer.state_dict),
+    Change("fairseq.trainer:Trainer.load_checkpoint", "the same; other dictionaries", trainer.load_checkpoint),
+    Change("fairseq.trainer:NanDetector", "its hooks fail with fairseq's own encoders", value=trainer.Detector),
+    Change("fairseq.optim.fp16_optimizer:FP16Optimizer.load_state_dict", "resumed from 16 bits", optim.load_state_dict),
     Change(
-        Trainer,
-        "load_checkpoint",
-        (finetuning.begin_with_what_fits, guarded_tasks.compare_dictionaries, resumed_state.restore_patience),
+        "fairseq.optim.dynamic_loss_scaler:DynamicLossScaler.check_overflow",
+        "--fp16 without a GPU ends with a traceback",
+        optim.check_overflow,
     ),
-    Change(Trainer, "state_dict", (resumed_state.with_all_state,)),
-    Change(trainer, "NanDetector", value=diverged.Detector),
-    Change(FP16Optimizer, "load_state_dict", (resumed_state.restore_optimizer,)),
-    Change(DynamicLossScaler, "check_overflow", (bf16.overflow_without_gpu,)),
-    # Checkpoints
     Change(
-        checkpoint_utils,
-        "load_checkpoint_to_cpu",
-        (safe_checkpoints.name_what_is_refused, as_checkpoint.load_folder, checkpoint_options.check_options),
+        "fairseq.checkpoint_utils:load_checkpoint_to_cpu",
+        "torch refuses checkpoints without a name; folders of models; options that the model ignores",
+        partial(checkpoint_utils.load_checkpoint_to_cpu, read_folder=as_checkpoint.read_folder),
     ),
-    Change(checkpoint_utils, "load_checkpoint", (training_folder.check_folder, diverged.remove_mark)),
-    Change(checkpoint_utils, "save_checkpoint", (interval_checkpoints.save_within_epoch,)),
-    Change(checkpoint_utils, "load_model_ensemble_and_task", (ensembles.name_files,)),
-    Change(PathManager, "copy", (whole_copies.copy_whole,)),
-    Change(PathManager, "isfile", (as_checkpoint.is_checkpoint,)),
-    Change(file_utils, "tarfile", value=archives.TARFILE),
-    # Data
-    Change(indexed_dataset, "make_dataset", (binarised_files.make_checked_dataset,)),
-    Change(ConcatDataset, "__init__", (training_sets.count_once,)),
-    Change(FastaDataset, "_build_index", (file_names.quote,)),
-    # Options that are evaluated
-    *(Change(module, "eval", value=literal_options.literal) for module in literal_options.modules()),
-    # Search and speech
-    Change(sequence_generator, "NGramRepeatBlock", value=repeated_ngrams.RepeatedNgrams),
-    Change(audio_utils, "get_mel_filters", value=mel_filters.mel_filters),
-    Change(vocoder, "get_mel_filters", value=mel_filters.mel_filters),  # imported by name
+    Change(
+        "fairseq.checkpoint_utils:load_checkpoint",
+        "two trainings write to one folder; a missing checkpoint means to begin anew; one update too many",
+        checkpoint_utils.load_checkpoint,
+    ),
+    Change(
+        "fairseq.checkpoint_utils:save_checkpoint",
+        "no checkpoint of an interval that ends with an epoch",
+        checkpoint_utils.save_checkpoint,
+    ),
+    Change("fairseq.file_io:PathManager.copy", "half a checkpoint_last.pt", file_io.copy),
+    Change("fairseq.file_io:PathManager.isfile", "a model's folder is passed over", as_checkpoint.is_checkpoint),
+    Change("fairseq.data.indexed_dataset:make_dataset", "damaged files are read; names are run", data.make_dataset),
+    Change("fairseq.data.concat_dataset:ConcatDataset.__init__", "several training sets are refused", data.concat),
+    *(
+        Change(f"{module}:eval", "options, also those of a checkpoint, are run", value=literal_options.literal)
+        for module in literal_options.modules()
+    ),
+    Change(
+        "fairseq.sequence_generator:NGramRepeatBlock",
+        "--no-repeat-ngram-size has no effect",
+        value=sequence_generator.RepeatedNgrams,
+    ),
+    Change(
+        "fairseq.data.audio.audio_utils:get_mel_filters",
+        "librosa refuses its arguments",
+        value=audio.get_mel_filters,
+    ),
+    Change("fairseq.models.text_to_speech.vocoder:get_mel_filters", "imported by name", value=audio.get_mel_filters),
 ]
-numpy_names.restore()
-safe_checkpoints.allow_types()
+checkpoint_utils.allow_types()
 use_huge_pages()  # before a model has tensors
-changes.install(CHANGES)
-command_line.name_mistakes()
+with quick_imports():
+    changes.install(CHANGES)
+commands.check_options()
+commands.name_mistakes()
 
 # --user-dir scans models/ and tasks/ only when the package is not imported yet: register everything here.
 with quick_imports():

@@ -44,7 +44,7 @@ from amlp_fairseq.common.arguments import (
     split_options,
 )
 from amlp_fairseq.common.parallel_text import read_references
-from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.model_folder.format import CONFIG, read_config
 from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.translator import decoding_options

@@ -71,12 +71,12 @@ def main() -> None:
             quick_answer(words)
         sys.argv = given
     load_plugin()
-    from amlp_fairseq.compat import progress
-    from amlp_fairseq.compat.command_line import one_line_errors
+    from amlp_fairseq.common.user_errors import one_line_errors
+    from amlp_fairseq.compat import progress_bar
 
     (name, *words), verbose = take_verbose(words)
     command = f"amlp-fairseq {name}"
-    bars = progress.shown() if name in (*DECODING, *LOGGING) else nullcontext()
+    bars = progress_bar.shown() if name in (*DECODING, *LOGGING) else nullcontext()
     endings = clear_endings(command, at_once=name == "train")
     with one_line_errors(command), endings, readable(name, verbose), bars:
         run(name, words)

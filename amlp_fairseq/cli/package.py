@@ -24,9 +24,10 @@ from omegaconf import open_dict
 
 from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fairseqs, positive, say_next
 from amlp_fairseq.common.files import whole
-from amlp_fairseq.compat.command_line import known_flags
-from amlp_fairseq.compat.guarded_tasks import RECIPE, fingerprint
+from amlp_fairseq.common.training_folder import RECIPE
+from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
+from amlp_fairseq.compat.tasks import fingerprint
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig

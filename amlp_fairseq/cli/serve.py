@@ -15,7 +15,7 @@ from dataclasses import fields
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
 from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive, say_next_line
-from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.translator.translator import Translator
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, refuse_details, translator_settings
 from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive
 from amlp_fairseq.common.exit_handling import whole_lines
-from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.translator import text_shards
 from amlp_fairseq.translator.files import about_cuts, as_json, check_files, say, translated
 from amlp_fairseq.translator.translator import Translator

@@ -271,7 +271,7 @@ def parse_with_fairseqs(
 
     Args:
         parser: of the command.
-        known_flags: the flags, without dashes, of all that fairseq has: ``compat.command_line.known_flags``.
+        known_flags: the flags, without dashes, of all that fairseq has: ``compat.flags.known_flags``.
         accepted: the flags of fairseq that the command takes, which may be suggested.
         forward_device: give the parser ``--device``, and the words what fairseq has for it.
     """

@@ -1,4 +1,4 @@
-"""Changes of fairseq: what is put into the place of one of its names, or around one of its functions."""
+"""Changes of fairseq: one of its functions is wrapped, or one of its names gets another value."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Change:
-    """A name of fairseq, or of a library that it needs, that gets another value.
+    """A change of a name in fairseq, or in a library that it needs.
 
     Attributes:
-        owner: a module or class of fairseq.
-        name: which of its names.
-        around: functions that get the function whose place they take, and its arguments; the first one gets fairseq's.
+        target: ``module:name`` or ``module:Class.name``.
+        why: what users meet without the change.
+        around: the wrapper, which gets the function whose place it takes, and its arguments.
         value: what takes the place of any other object.
     """
 
-    owner: Any
-    name: str
-    around: tuple[Callable[..., Any], ...] = ()
+    target: str
+    why: str
+    around: Callable[..., Any] | None = None
     value: Any = None
 
 
 def install(changes: Iterable[Change]) -> None:
-    """Make changes, each name's once.
+    """Make changes, in this order.
 
     Raises:
         ValueError: if a name is changed twice.
     """
     made = set()
     for change in changes:
-        place = getattr(change.owner, "__name__", ""), change.name
-        if place in made:
-            raise ValueError(f"{'.'.join(place)} is changed twice")
-        made.add(place)
-        static = isinstance(inspect.getattr_static(change.owner, change.name, None), staticmethod)
-        value = change.value
-        if change.around:
-            value = functools.reduce(_around, change.around, getattr(change.owner, change.name))
-        setattr(change.owner, change.name, staticmethod(value) if static else value)
+        if change.target in made:
+            raise ValueError(f"{change.target} is changed twice")
+        made.add(change.target)
+        module, _, path = change.target.partition(":")
+        *classes, name = path.split(".")
+        owner = functools.reduce(getattr, classes, import_module(module))
+        static = isinstance(inspect.getattr_static(owner, name, None), staticmethod)
+        value = change.value if change.around is None else _wrapped(getattr(owner, name), change.around)
+        setattr(owner, name, staticmethod(value) if static else value)
 
 
-def _around(function: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        return change(function, *args, **kwargs)
+def _wrapped(stock: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(stock, *args, **kwargs)
 
-    return changed
+    return wrapped

@@ -33,10 +33,8 @@ from amlp_fairseq.common.files import hold
 from amlp_fairseq.common.metrics import METRICS, metric_of
 from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.common.subprocesses import failed, watching
-from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
-from amlp_fairseq.compat.diverged import CRASH, diverged
-from amlp_fairseq.compat.guarded_tasks import RECIPE
-from amlp_fairseq.compat.training_folder import LAST
+from amlp_fairseq.common.training_folder import CRASH, LAST, RECIPE, diverged
+from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.evaluation.kytea import segmenter
 from amlp_fairseq.evaluation.perplexity import perplexity
 from amlp_fairseq.evaluation.rouge import scorer

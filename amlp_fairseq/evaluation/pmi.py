@@ -23,8 +23,8 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.common.arguments import PLUGIN, command_parser, parse_with_fairseqs, say_next
 from amlp_fairseq.common.subprocesses import failed
-from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.common.training_folder import RECIPE
+from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.evaluation.score import describe
 from amlp_fairseq.training.config import read
 from amlp_fairseq.training.data_folder import data_folder, text_settings

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from amlp_fairseq.common.arguments import add_device, command_parser, nearest, parse_with_fairseqs, positive, say_next
-from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
+from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.corpora.align import aligner
 from amlp_fairseq.evaluation.experiment import Experiment
 from amlp_fairseq.evaluation.reproduction import TARGETS, Reproduction

@@ -15,8 +15,7 @@ from typing import Any
 
 from amlp_fairseq.common.arguments import among, split_options, without
 from amlp_fairseq.common.subprocesses import failed
-from amlp_fairseq.compat.diverged import diverged
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.common.training_folder import RECIPE, diverged
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.evaluation.experiment import Experiment

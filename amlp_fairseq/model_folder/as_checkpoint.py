@@ -13,18 +13,17 @@ from amlp_fairseq.model_folder.format import is_model_folder, read_checkpoint
 AVERAGE = "average.pt"
 
 
-def load_folder(load: Any, path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
-    """Read the folder of a model, or of a training, as a checkpoint."""
-    if not Path(path).is_dir():
-        return load(path, arg_overrides, load_on_all_ranks)
+def read_folder(path: str, overrides: Any) -> dict[str, Any] | str:
+    """The state of the folder of a model, as that of a checkpoint; the path of the averaged checkpoint in the folder of
+    a training."""
     if not is_model_folder(path) and (Path(path) / AVERAGE).is_file():
-        return load(str(Path(path) / AVERAGE), arg_overrides, load_on_all_ranks)
+        return str(Path(path) / AVERAGE)
     state = read_checkpoint(Path(path))
-    overwrite_args_by_name(state["cfg"], arg_overrides or {})
+    overwrite_args_by_name(state["cfg"], overrides or {})
     return state
 
 
 def is_checkpoint(isfile: Any, path: str) -> bool:
-    """True for what :func:`load_folder` reads, too: ``Trainer.load_checkpoint`` passes over what is no file, and would
+    """True for what :func:`read_folder` reads, too: ``Trainer.load_checkpoint`` passes over what is no file, and would
     train from random parameters."""
     return bool(isfile(path)) or is_model_folder(path) or (Path(path) / AVERAGE).is_file()

@@ -17,9 +17,9 @@ from fairseq.modules import AdaptiveInput
 from omegaconf import II
 from torch import nn
 
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import eval_str_list, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.plugin_transformer import (
     SELF_ATTENTIONS,
     DecoderConfig,

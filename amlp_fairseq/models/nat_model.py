@@ -9,8 +9,8 @@ import torch
 from fairseq.models.transformer import TransformerModel
 from torch import Tensor
 
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import TranslationLevenshteinTask, gen_parser_from_dataclass
+from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, to_bfloat16, transformer_config
 from amlp_fairseq.ops.top_k import top_k
 

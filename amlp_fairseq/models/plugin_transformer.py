@@ -22,9 +22,9 @@ from omegaconf import II, OmegaConf, open_dict
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import attention_options, replace_attentions, supporting
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.interfaces import StepwiseDecoder
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")

@@ -16,7 +16,6 @@ from fairseq.models import register_model_architecture
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import replace_attentions, supporting
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
     S2SpecTTransformerModel,
@@ -28,6 +27,7 @@ from amlp_fairseq.compat.internals import (
     gen_parser_from_dataclass,
 )
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.text_to_speech import PluginTTSDecoder, PluginTTSDecoderLayer, TTSTransformerConfig, complete
 
 logger = logging.getLogger(__name__)

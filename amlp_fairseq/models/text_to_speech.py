@@ -28,9 +28,9 @@ from amlp_fairseq.attention.registry import (
     replace_attentions,
     supporting,
 )
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.plugin_transformer import AttentionConfig, set_defaults
 
 

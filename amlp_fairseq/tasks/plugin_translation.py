@@ -9,9 +9,9 @@ from typing import Any, Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 
-from amlp_fairseq.compat import whole_lines
-from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask
+from amlp_fairseq.compat.commands import keep_lines_whole
 from amlp_fairseq.compat.internals import GenerationConfig
+from amlp_fairseq.compat.tasks import GuardedTranslationTask
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
 from amlp_fairseq.tasks.auxiliary_models import HELP_OFF
 
@@ -50,7 +50,7 @@ class PluginTranslationTask(GuardedTranslationTask):
         for path in utils.split_paths(cfg.data or ""):
             if not os.path.isdir(path):
                 raise FileNotFoundError(f"the data folder {path!r} does not exist (made by fairseq-preprocess)")
-        whole_lines.install()
+        keep_lines_whole()
         for name, off in HELP_OFF.items():
             if getattr(cfg, name, None) == off:
                 setattr(cfg, name, None)

@@ -18,8 +18,8 @@ from fairseq.checkpoint_utils import checkpoint_paths
 
 from amlp_fairseq.common.arguments import command_parser
 from amlp_fairseq.common.files import whole
-from amlp_fairseq.compat.safe_checkpoints import refusals_name
-from amlp_fairseq.compat.training_folder import LAST
+from amlp_fairseq.common.training_folder import LAST
+from amlp_fairseq.compat.checkpoint_utils import refusals_name
 
 
 def load(path: Path) -> dict[str, Any]:

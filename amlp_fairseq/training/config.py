@@ -50,7 +50,7 @@ from omegaconf.errors import OmegaConfBaseException
 from amlp_fairseq.common.arguments import PLUGIN, refuse_unknown
 from amlp_fairseq.common.files import writing
 from amlp_fairseq.common.metrics import DEFAULT, KINDS, METRICS
-from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.compat.flags import known_flags
 
 #: Inside the package if it is installed, next to it in a checkout.
 CONFIGS = next((path for path in (PLUGIN / "configs", PLUGIN.parent / "configs") if path.is_dir()), PLUGIN / "configs")

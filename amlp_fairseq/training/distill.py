@@ -49,10 +49,9 @@ from amlp_fairseq.common.arguments import (
     without,
 )
 from amlp_fairseq.common.files import IN_USE, checksums, locked, resume, sha256
-from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.common.training_folder import LAST, RECIPE
+from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.compat.internals import indexed_dataset
-from amlp_fairseq.compat.training_folder import LAST
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.format import WEIGHTS, is_model_folder
 from amlp_fairseq.training.average import average_checkpoints, chosen, save

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.common.arguments import say_next
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.model_folder.format import PLAIN_TASKS
 from amlp_fairseq.training.config import PAPER, flags, load, names, read
 from amlp_fairseq.training.data_folder import stored_text, usual_scale

@@ -22,7 +22,7 @@ from fairseq.data import encoders
 from fairseq.tasks.translation import TranslationTask
 
 from amlp_fairseq.common.parallel_text import read_references
-from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
+from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
 from amlp_fairseq.compat.internals import Trainer
 from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.training.data_folder import stored_text

@@ -37,10 +37,9 @@ from amlp_fairseq.common.arguments import (
     without,
 )
 from amlp_fairseq.common.files import hold
-from amlp_fairseq.compat.command_line import fairseqs_flags, known_flags
-from amlp_fairseq.compat.guarded_tasks import RECIPE
-from amlp_fairseq.compat.processes import started_by_torchrun
-from amlp_fairseq.compat.training_folder import BUSY, LAST
+from amlp_fairseq.common.training_folder import BUSY, LAST, RECIPE
+from amlp_fairseq.compat.distributed import started_by_torchrun
+from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.ops.bernoulli import faster_bernoulli
 from amlp_fairseq.training import quality
 from amlp_fairseq.training.config import Recipe, flags, quoted, read, save

@@ -10,8 +10,8 @@ import torch
 from fairseq import checkpoint_utils, options
 from fairseq.tasks import setup_task
 
-from amlp_fairseq.compat.finetuning import initialize
 from amlp_fairseq.compat.internals import convert_namespace_to_omegaconf
+from amlp_fairseq.compat.trainer import initialize
 from amlp_fairseq.training.average import save
 
 _ONE = threading.Lock()  # builds a model at a time: they draw from one generator

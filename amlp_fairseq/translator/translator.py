@@ -19,7 +19,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq.common.arguments import refuse_unknown
-from amlp_fairseq.compat.guarded_tasks import with_steps
+from amlp_fairseq.compat.tasks import with_steps
 from amlp_fairseq.model_folder.format import read_config, splits_sentences
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.languages import writes_spaces

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from amlp_fairseq.common.arguments import Parser, positive
 from amlp_fairseq.common.exit_handling import clear_endings
-from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.common.user_errors import one_line_errors
 
 #: New sentences of each rule.
 TEST = 100

@@ -21,7 +21,7 @@ from puzzles import PUZZLES, Points, Puzzle, area, is_simple, tour_length
 
 from amlp_fairseq.common.arguments import Parser, positive, refuse_unknown
 from amlp_fairseq.common.exit_handling import clear_endings
-from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.common.user_errors import one_line_errors
 
 #: Points of another seed than those of the training.
 TEST_SEED = 1 << 32

@@ -14,7 +14,7 @@ from numpy import ndarray
 from scipy.fft import dct
 from scipy.spatial.distance import cdist
 
-from amlp_fairseq.compat.librosa_import import import_librosa
+from amlp_fairseq.common.librosa_import import import_librosa
 
 CHANNELS, COEFFICIENTS = 80, 13
 

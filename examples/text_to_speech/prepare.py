@@ -23,8 +23,8 @@ from numpy import ndarray
 
 from amlp_fairseq.common.arguments import Parser
 from amlp_fairseq.common.exit_handling import clear_endings
-from amlp_fairseq.compat.command_line import one_line_errors
-from amlp_fairseq.compat.librosa_import import import_librosa
+from amlp_fairseq.common.librosa_import import import_librosa
+from amlp_fairseq.common.user_errors import one_line_errors
 
 SAMPLE_RATE, WINDOW, HOP, CHANNELS = 22050, 1024, 256, 80
 LOWEST, HIGHEST = 20, 8000

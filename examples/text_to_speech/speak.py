@@ -38,7 +38,7 @@ from torch import Tensor
 from amlp_fairseq.common.arguments import Parser, positive
 from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.common.files import sha256
-from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.common.user_errors import one_line_errors
 from amlp_fairseq.training.config import flags
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.training.results import append_results, read_results

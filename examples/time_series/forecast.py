@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.common.arguments import Parser, positive
 from amlp_fairseq.common.exit_handling import clear_endings
-from amlp_fairseq.compat.command_line import one_line_errors
+from amlp_fairseq.common.user_errors import one_line_errors
 from amlp_fairseq.compat.internals import gen_parser_from_dataclass
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.training.results import append_results, read_results

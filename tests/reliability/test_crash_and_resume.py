@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import TINY
 
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.common.training_folder import RECIPE
 
 UPDATES = 40
 

@@ -19,7 +19,7 @@ import torch
 import yaml
 from conftest import System, evaluable
 
-from amlp_fairseq.compat.guarded_tasks import RECIPE
+from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.training.config import load, read, save
 
 CLI = "amlp_fairseq.cli.main"

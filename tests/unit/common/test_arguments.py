@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from amlp_fairseq.cli import main
 from amlp_fairseq.common.arguments import add_device, as_fairseq_has_it, command_parser, parse_with_fairseqs, say_next
-from amlp_fairseq.compat.command_line import known_flags
+from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.training.data_folder import data_folder, with_data_folder
 
 

@@ -17,7 +17,7 @@ import commands
 import pytest
 
 from amlp_fairseq.common import logs
-from amlp_fairseq.compat import progress
+from amlp_fairseq.compat import progress_bar
 
 pytestmark = pytest.mark.slow
 
@@ -203,8 +203,8 @@ def test_a_slow_training_has_lines_of_its_own(
 ) -> None:
     """The first after ten seconds, later ones after a minute without any, however large --log-interval is."""
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    updates = progress.Updates(progress.Training(), False, range(100), 1, None, 1000)
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
+    updates = progress_bar.Updates(progress_bar.Training(), False, range(100), 1, None, 1000)
     updates.n = 0
     said = []
     with caplog.at_level("INFO"):

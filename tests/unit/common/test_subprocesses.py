@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fairseq.logging import progress_bar
+from fairseq.logging import progress_bar as stock
 
 from amlp_fairseq.common import subprocesses
-from amlp_fairseq.compat import progress
+from amlp_fairseq.compat import progress_bar
 
 
 def test_sentences_of_a_growing_file(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_slow_batches_are_told_of_every_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many batches --log-interval says; and fairseq's bars are back behind the command."""
-    stock = progress_bar.SimpleProgressBar, progress_bar.TqdmProgressBar
+    before = stock.SimpleProgressBar, stock.TqdmProgressBar
     clock = iter([0.0, 0.0, 30.0, 70.0, 80.0, 140.0, 150.0])  # at first of updates, too
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with progress.shown(), caplog.at_level("INFO"):
-        bar = progress_bar.progress_bar([{"nsentences": 2}] * 5, log_format="simple", log_interval=100)
+    monkeypatch.setattr(progress_bar, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with progress_bar.shown(), caplog.at_level("INFO"):
+        bar = stock.progress_bar([{"nsentences": 2}] * 5, log_format="simple", log_interval=100)
         assert len(list(bar)) == 5
     assert [message.split(" sentences,")[0] for message in caplog.messages] == ["4", "8"]
-    assert (progress_bar.SimpleProgressBar, progress_bar.TqdmProgressBar) == stock
+    assert (stock.SimpleProgressBar, stock.TqdmProgressBar) == before

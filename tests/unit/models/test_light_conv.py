@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import supporting
-from amlp_fairseq.compat.finetuning import initialize
+from amlp_fairseq.compat.trainer import initialize
 from amlp_fairseq.criterions.adaptive_nll_loss import AdaptiveNLLLoss
 
 KINDS = {"triton_lightconv": "lightweight", "triton_dynamicconv": "dynamic"}

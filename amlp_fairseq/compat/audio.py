@@ -1,14 +1,14 @@
-"""The mel filters of fairseq's vocoder: librosa ≥ 0.10 takes no positional arguments."""
+"""Changes of ``fairseq.data.audio``: mel filters of librosa ≥ 0.10, which takes no positional arguments."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from amlp_fairseq.compat.librosa_import import import_librosa
+from amlp_fairseq.common.librosa_import import import_librosa
 
 
-def mel_filters(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> Tensor:
+def get_mel_filters(sample_rate: int, n_fft: int, n_mels: int, f_min: float, f_max: float) -> Tensor:
     """Slaney's mel filters (n_mels, n_fft / 2 + 1).
 
     Raises:

@@ -1,5 +1,5 @@
-"""Validation by decoding (``--eval-bleu``): its options are checked when a training begins, and it logs what BLEU does
-not say of the hypotheses."""
+"""Changes of ``fairseq.tasks.translation``: ``--eval-bleu``, whose options are checked when a training begins, and
+which logs what BLEU does not say of the hypotheses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fairseq's ways of training on fewer processes than were started."""
+"""Changes of ``fairseq.distributed``: no training on fewer processes than were started."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
+from torch.multiprocessing import ProcessRaisedException
+
+from amlp_fairseq.compat.trainer import Diverged
 
 #: What torchrun sets, and fairseq looks for; WORLD_SIZE alone is what a cluster has left.
 TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
@@ -19,11 +22,10 @@ def started_by_torchrun(environment: Mapping[str, str]) -> int:
     return int(environment["WORLD_SIZE"]) if all(name in environment for name in TORCHRUN) else 1
 
 
-def check_processes(call_main: Any, cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
-    """Two errors in place of trainings that are not what was asked for.
-
-    fairseq ignores torchrun unless it sees several GPUs, and every process trains a model of its own; and without GPUs
-    it spawns no process at all and ends with status 0."""
+def call_main(stock: Any, cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
+    """Refuse launches that would train something else than was asked for: stock ignores torchrun unless it sees several
+    GPUs, so that every process trains a model of its own, and without GPUs it spawns no process and ends with status 0.
+    Raise :class:`Diverged` also where stock has spawned a process for each GPU."""
     distributed = cfg.distributed_training
     distributed_utils.infer_init_method(distributed)
     started, joined = started_by_torchrun(os.environ), distributed.distributed_world_size
@@ -38,4 +40,15 @@ def check_processes(call_main: Any, cfg: FairseqConfig, main: Callable[..., Any]
             f"--distributed-init-method {distributed.distributed_init_method} would train nothing: fairseq spawns "
             "a process for each GPU, and there is none; start the processes yourself, with --distributed-no-spawn"
         )
-    return call_main(cfg, main, **kwargs)
+    try:
+        return stock(cfg, main, **kwargs)
+    except ProcessRaisedException as error:
+        if (message := diverged_message(error)) is None:
+            raise
+        raise Diverged(message) from None
+
+
+def diverged_message(error: ProcessRaisedException) -> str | None:
+    """The message of a process that has ended with :class:`Diverged`; None for another error."""
+    line, name = str(error).strip().rpartition("\n")[2], f"{Diverged.__module__}.{Diverged.__qualname__}: "
+    return line.removeprefix(name) if line.startswith(name) else None

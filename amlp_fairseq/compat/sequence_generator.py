@@ -1,4 +1,4 @@
-"""``--no-repeat-ngram-size`` in fairseq's own search, where its CUDA extension is not built."""
+"""Changes of ``fairseq.sequence_generator``: ``--no-repeat-ngram-size`` where fairseq's CUDA extension is not built."""
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor, nn

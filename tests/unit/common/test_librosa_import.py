@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("librosa")
-CODE = "from amlp_fairseq.compat.librosa_import import import_librosa; import_librosa()"
+CODE = "from amlp_fairseq.common.librosa_import import import_librosa; import_librosa()"
 
 
 @pytest.mark.long

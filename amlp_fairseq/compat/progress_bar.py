@@ -1,4 +1,5 @@
-"""Progress of fairseq's commands: updates of a whole training, sentences of a decoding, how fast, and the time left.
+"""Changes of ``fairseq.logging.progress_bar`` while a command of ``amlp-fairseq`` runs: updates of a whole training,
+sentences of a decoding, how fast, and the time left.
 
 On a terminal a line that is updated, by tqdm on standard error; in logs a line every ``--log-interval`` updates or
 batches. fairseq's own bars count the batches of an epoch. ``--log-format json`` and ``none`` are fairseq's.

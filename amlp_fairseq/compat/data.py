@@ -1,4 +1,5 @@
-"""Binarised text, ``train.en-de.en.idx`` and ``.bin``: files that are damaged, or of another dictionary, are named.
+"""Changes of ``fairseq.data``: files of binarised text, ``train.en-de.en.idx`` and ``.bin``, that are damaged or of
+another dictionary are named; several training sets in one folder.
 
 Of a file that is cut off fairseq says "buffer is smaller than requested size" when it comes to the sentence, or reads
 whatever is in memory; a word that the dictionary lacks is an IndexError of an embedding on a CPU, and a failed
@@ -8,7 +9,9 @@ assertion of a kernel on a GPU.
 from __future__ import annotations
 
 import os
+import shlex
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,20 +22,32 @@ MMAP = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 TORCHNET = indexed_dataset.IndexedDataset._HDR_MAGIC
 
 
-def make_checked_dataset(
-    make_dataset: Any, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
+def make_dataset(
+    stock: Any, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
 ) -> Any:
-    """Look at the files before fairseq opens them."""
+    """Look at the files before fairseq opens them, and at their names: stock counts the lines of FASTA files in a
+    shell, and finds such files, and the languages in their names, by itself; ``train.$(command)-x.x.fasta`` ran it."""
+    if impl == "fasta" and shlex.quote(path) != path:
+        raise ValueError(f"{path}: fairseq gives the names of FASTA files to a shell: rename it to letters and digits")
     if impl in ("mmap", "cached", "lazy") and indexed_dataset.IndexedDataset.exists(path):
         dtype = check(path)
         if dictionary is not None and dtype is not None:
             # The older formats count from one.
             check_words(path, dtype, dictionary, first=int(impl != "mmap" and fix_lua_indexing))
-    return make_dataset(path, impl, fix_lua_indexing, dictionary)
+    return stock(path, impl, fix_lua_indexing, dictionary)
+
+
+def concat(stock: Any, self: Any, datasets: Any, sample_ratios: int | Sequence[float] = 1) -> None:
+    """Let the first of several training sets (``train``, ``train1``, …) count once without ``--upsample-primary``, as
+    the others do. Stock multiplies it by the option's default, -1, and ends with "negative dimensions are not allowed"
+    (fairseq's issue 3644)."""
+    if not isinstance(sample_ratios, int):
+        sample_ratios = [1 if ratio == -1 else ratio for ratio in sample_ratios]
+    stock(self, datasets, sample_ratios)
 
 
 def check(path: str) -> np.dtype[Any] | None:
-    """Whether the index ``path.idx`` is whole and ``path.bin`` has what it points to.
+    """Check that the index ``path.idx`` is whole and ``path.bin`` has what it points to.
 
     Returns:
         the type of the numbers in ``path.bin``; None if they are compressed.
@@ -87,7 +102,7 @@ def check(path: str) -> np.dtype[Any] | None:
 
 
 def check_words(path: str, dtype: np.dtype[Any], dictionary: Dictionary, first: int = 0) -> None:
-    """Whether the dictionary has all words of ``path.bin``; the file is read once, as fairseq does when it opens it.
+    """Check that the dictionary has all words of ``path.bin``; the file is read once, as fairseq does when it opens it.
 
     Args:
         path: of the files, without their ending.

@@ -1,4 +1,4 @@
-"""fairseq's tasks without their traps, for the plugin's own tasks and for any that builds its models."""
+"""Changes of ``fairseq.tasks``: the plugin's own tasks, and any that builds its models, are without traps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from fairseq.file_io import PathManager
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 
-from amlp_fairseq.compat import whole_lines
-from amlp_fairseq.compat.decoded_validation import DecodedValidationTask
-
-#: In the folder of a training with ``amlp-fairseq train --row``: how the model is trained and decoded.
-RECIPE = "recipe.yaml"
+from amlp_fairseq.common.training_folder import RECIPE
+from amlp_fairseq.compat.commands import keep_lines_whole
+from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
 
 
 class GuardedTask(FairseqTask):
@@ -115,15 +111,8 @@ def with_steps(sentences: list[list[dict[str, Any]]]) -> list[list[dict[str, Any
     return sentences
 
 
-def compare_dictionaries(load: Any, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Compare the dictionaries of guarded tasks with those of the checkpoint."""
-    if isinstance(self.task, GuardedTranslationTask) and PathManager.exists(filename):
-        self.task.check_dictionaries(checkpoint_utils.load_checkpoint_to_cpu(filename).get("task_state", {}))
-    return load(self, filename, *args, **kwargs)
-
-
 def is_guarded(trainer: Any) -> bool:
-    """Whether a training is of a guarded task, or of a recipe."""
+    """True for the training of a guarded task, or of a recipe."""
     return isinstance(trainer.task, GuardedTask) or Path(trainer.cfg.checkpoint.save_dir, RECIPE).is_file()
 
 
@@ -134,7 +123,7 @@ def guard(task: Any) -> None:
         ValueError: if it has already loaded a checkpoint that belongs to other dictionaries, and for options of
             ``--eval-bleu`` that its search would not obey.
     """
-    whole_lines.install()
+    keep_lines_whole()
     if isinstance(task, GuardedTask) or not isinstance(task, FairseqTask):
         return
     translates = isinstance(task, TranslationTask)
@@ -151,6 +140,6 @@ def _guarded(translates: bool, kind: Any) -> Any:
 
 
 def fingerprint(dictionary: Dictionary) -> str:
-    """What tells a dictionary from others."""
+    """Identifies a dictionary by its size and a checksum of its symbols."""
     digest = hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
     return f"{len(dictionary)} entries, sha256 {digest[:16]}"

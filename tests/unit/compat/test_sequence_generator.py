@@ -9,7 +9,7 @@ import torch
 import toy
 from fairseq.sequence_generator import SequenceGenerator
 
-from amlp_fairseq.compat.repeated_ngrams import RepeatedNgrams
+from amlp_fairseq.compat.sequence_generator import RepeatedNgrams
 
 
 def repeated(words: list[int], size: int) -> bool:

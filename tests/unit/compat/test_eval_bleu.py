@@ -15,8 +15,8 @@ from fairseq.logging import metrics
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from sacrebleu.metrics import BLEU
 
-from amlp_fairseq.compat.guarded_tasks import guard
 from amlp_fairseq.compat.internals import TranslationLevenshteinConfig, TranslationLevenshteinTask
+from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
 from amlp_fairseq.training import train

@@ -13,7 +13,7 @@ from fairseq.data import LanguagePairDataset
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from amlp_fairseq.compat.guarded_tasks import GuardedTranslationTask, guard, is_guarded
+from amlp_fairseq.compat.tasks import GuardedTranslationTask, guard, is_guarded
 
 
 def stock_task(words: int = 12) -> Any:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from fairseq import options
-from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
 import amlp_fairseq.plugin  # noqa: F401  (mends it)
 
@@ -54,15 +52,3 @@ def test_bf16_with_unknown_options() -> None:
         parser, ["data-bin", "--arch", "transformer", "--bf16", "--strange"], parse_known=True
     )
     assert (args.bf16, args.tpu, extra) == (True, False, ["--strange"])
-
-
-def test_an_overflow_without_a_gpu_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """fairseq asks for a GPU there."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(OverflowError, match="setting loss scale to: 2"):
-        DynamicLossScaler(init_scale=4).check_overflow(float("inf"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(
-        ValueError, match=r"--fp16: gradients overflow with a loss scale of 4, .* smaller --fp16-init-sc"
-    ):
-        DynamicLossScaler(init_scale=4).check_overflow(float("inf"))

@@ -1,0 +1,23 @@
+"""Changes of numpy: names that fairseq uses and current numpy does not have any more."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+
+#: What fairseq uses of them: ``compat.long``.
+NAMES = {"float": float, "int": int, "compat": types.SimpleNamespace(long=int)}
+
+
+def missing() -> dict[str, Any]:
+    """Those of :data:`NAMES` that this numpy does not have."""
+    return {name: value for name, value in NAMES.items() if name not in vars(np)}
+
+
+def percentile(stock: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take ``method`` under its former name, ``interpolation``, too."""
+    if "interpolation" in kwargs:
+        kwargs["method"] = kwargs.pop("interpolation")
+    return stock(*args, **kwargs)

@@ -1,0 +1,70 @@
+"""Changes of ``fairseq.options``: a mistake on a command line is answered with the nearest right name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from amlp_fairseq.common.arguments import Parser
+from amlp_fairseq.compat import commands
+from amlp_fairseq.compat.internals import TASK_REGISTRY
+from amlp_fairseq.compat.registration import is_ours
+
+
+def get_parser(stock: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the parser a :class:`FairseqParser`. Of programs that have not been imported before the plugin, this is
+    where they come to check their options."""
+    parser = stock(*args, **kwargs)
+    _convert(parser)
+    commands.check_options()
+    return parser
+
+
+def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Parse with a :class:`FairseqParser`, say that a task or an architecture is missing, and let only ``--tpu`` itself
+    ask for a TPU: stock does so whenever ``--bf16`` is given."""
+    _convert(parser)
+    commands.check_options()
+    try:
+        result = stock(parser, input_args, *args, **kwargs)
+    except RuntimeError as error:
+        if error.args:
+            raise
+        parser.error("--arch NAME is needed, or --row and --scale of amlp-fairseq train")  # stock says nothing
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        parser.error("--task NAME is needed: that of the training")
+    parsed = result[0] if isinstance(result, tuple) else result
+    if getattr(parsed, "bf16", False):
+        asked, _ = parser.parse_known_args(input_args)
+        parsed.tpu = getattr(asked, "tpu", False)
+    return result
+
+
+def _convert(parser: Any) -> None:
+    if type(parser) is argparse.ArgumentParser:
+        parser.__class__ = FairseqParser
+
+
+class FairseqParser(Parser):
+    """The parser of a program of fairseq, which knows what other tasks have."""
+
+    def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
+        owners = _owners(flag)
+        return f"{flag} is an option of {owners} only" if owners else super().unknown(flag, others)
+
+
+def _owners(flag: str) -> str:
+    """Which tasks of the plugin have an option that the chosen one does not have."""
+    name = flag.removeprefix("--").replace("-", "_")
+    owners = [
+        task for task, cls in TASK_REGISTRY.items()
+        if is_ours(cls) and name in _fields(cls.__dict__.get("__dataclass"))
+    ]  # fmt: skip
+    return " and ".join(f"--task {task}" for task in owners)
+
+
+def _fields(config: Any) -> Any:
+    return getattr(config, "__dataclass_fields__", {})
