@@ -16,7 +16,7 @@ class Change:
 
     Attributes:
         target: ``module:name`` or ``module:Class.name``.
-        why: what users meet without the change.
+        why: what stock does without the change.
         around: the wrapper, which gets the function whose place it takes, and its arguments.
         value: what takes the place of any other object.
     """

@@ -79,7 +79,7 @@ def _checked(main: Any, check: Any) -> Any:
 
 
 def check_decoding(cfg: Any) -> None:
-    """Look at options of which fairseq makes something else than was meant, or that it refuses for another reason.
+    """Check options that fairseq takes for something else than was meant, or refuses for another reason.
 
     Raises:
         ValueError: for generation options that the task of the plugin does not honour, more hypotheses than the beam

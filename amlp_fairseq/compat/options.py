@@ -13,8 +13,8 @@ from amlp_fairseq.compat.registration import is_ours
 
 
 def get_parser(stock: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the parser a :class:`FairseqParser`. Of programs that have not been imported before the plugin, this is
-    where they come to check their options."""
+    """Make the parser a :class:`FairseqParser`, and let programs that were imported after the plugin check their
+    options."""
     parser = stock(*args, **kwargs)
     _convert(parser)
     commands.check_options()
@@ -57,7 +57,7 @@ class FairseqParser(Parser):
 
 
 def _owners(flag: str) -> str:
-    """Which tasks of the plugin have an option that the chosen one does not have."""
+    """The tasks of the plugin that have an option which the chosen one does not have."""
     name = flag.removeprefix("--").replace("-", "_")
     owners = [
         task for task, cls in TASK_REGISTRY.items()
