@@ -17,9 +17,6 @@ from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory import refuse_too_large
 from amlp_fairseq.search.reranking import Reranker
 
-#: What an autoregressive model does beside others.
-CHOOSES = "an autoregressive one chooses among the candidates of another with --rescore-path"
-
 
 class IterativeRefinement:
     """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for those of fairseq's
@@ -99,11 +96,12 @@ class IterativeRefinement:
         for model in models:
             model.eval()
             if not getattr(model, "allow_length_beam", False):
-                combined = " and ".join(type(each).__name__ for each in models)
+                together = f"; the models {' and '.join(type(each).__name__ for each in models)} cannot be combined: "
+                together += "an autoregressive one chooses among the candidates of another with --rescore-path"
                 raise ValueError(
                     f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
                     "translation_lev is for such models that are not autoregressive"
-                    + (f"; the models {combined} cannot be combined: {CHOOSES}" if len(models) > 1 else "")
+                    + (together if len(models) > 1 else "")
                 )
         if len(models) > 1 and not models[0].allow_ensemble:
             raise ValueError(f"{type(models[0]).__name__} does not support ensembles")

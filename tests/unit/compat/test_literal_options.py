@@ -57,7 +57,7 @@ HARMLESS = {
     ("fairseq_cli.eval_lm", "eval"): "the user's own --model-overrides",
     ("fairseq_cli.validate", "eval"): "the user's own --model-overrides",
     ("fairseq.tasks.audio_pretraining", "subprocess.call"): "the user's own --post-save-script, of a training",
-    # torch loads with weights_only, see safe_checkpoints.py
+    # torch loads with weights_only, see compat/checkpoint_utils.py
     ("fairseq.checkpoint_utils", "torch.load"): "weights_only",
     ("fairseq.data.codedataset", "torch.load"): "weights_only",
     ("fairseq.distributed.utils", "torch.load"): "weights_only",
