@@ -27,7 +27,7 @@ from amlp_fairseq.translator.translator import Translation, Translator
 
 SCORINGS: dict[str, dict[str, Any]] = {
     "folder": {},
-    "algorithm 1": {"words_behind_end": "count", "length_penalty": "fairseq", "lenpen": 1.0},
+    "algorithm 1": {"words_after_end": "count", "length_penalty": "fairseq", "lenpen": 1.0},
 }
 
 

@@ -445,7 +445,7 @@ def engine_of(model: type) -> type[Engine]:
 
 def task_of(model: type) -> str:
     """The task that trains a class of models."""
-    if getattr(model, "generates_interleaved", False):
+    if issubclass(model, IBDecoderModel):
         return "translation_interleaved"
     if issubclass(model, FairseqNATModel):
         return "translation_cmlmc" if issubclass(model, CMLMCTransformerModel) else "translation_lev"

@@ -73,8 +73,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(cuda_graphs, "capture", counted)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     for module in (step_decoder, cuda_graph_decoding):
-        monkeypatch.setattr(module, "SLOTS", 16)
-    monkeypatch.setattr(cuda_graphs, "POSITIONS", 4)
+        monkeypatch.setattr(module, "INITIAL_SLOTS", 16)
+    monkeypatch.setattr(cuda_graphs, "POSITION_MULTIPLE", 4)
     return made
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from amlp_fairseq.common.renamed_options import with_present_flags
+
 #: What --user-dir must be.
 PLUGIN = Path(__file__).parents[1]
 #: More choices than these are not listed.
@@ -136,6 +138,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         for name in (None, "store"):
             self.register("action", name, StoreOnce)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's own, which takes former names of options."""
+        return super().parse_known_args(with_present_flags(sys.argv[1:] if args is None else args), namespace)
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (.*)", message)

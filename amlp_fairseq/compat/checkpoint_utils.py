@@ -32,6 +32,7 @@ from omegaconf import DictConfig, open_dict
 
 from amlp_fairseq.common.arguments import WITHOUT_COLON
 from amlp_fairseq.common.files import hold
+from amlp_fairseq.common.renamed_options import present_name, with_present_names
 from amlp_fairseq.common.training_folder import BUSY, DIVERGED, LAST, newest_whole
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
 from amlp_fairseq.compat.tasks import is_guarded
@@ -79,8 +80,7 @@ def load_checkpoint_to_cpu(
     read_folder: Callable[[str, Any], dict[str, Any] | str],
 ) -> dict[str, Any]:
     """Load a checkpoint, or the folder of a model, and check the options that it brings along before fairseq drops
-    those that the model does not have (``--model-overrides``) and builds it.
-
+    those that the model does not have (``--model-overrides``) and builds it. Options get their present names.
     Args:
         read_folder: gets the path of a folder and the overrides; returns its state, or the path of its checkpoint.
 
@@ -89,15 +89,17 @@ def load_checkpoint_to_cpu(
         ValueError: for a damaged file, options that the plugin's model would ignore, and sizes that its tensors cannot
             have and that would take all memory.
     """
-    state: Any = read_folder(path, arg_overrides) if os.path.isdir(path) else path
+    overrides = with_present_names(arg_overrides or {})
+    state: Any = read_folder(path, overrides) if os.path.isdir(path) else path
     if isinstance(state, str):
         with refusals_name(state):
-            state = stock(state, arg_overrides, load_on_all_ranks)
+            state = stock(state, overrides, load_on_all_ranks)
     cfg = state.get("cfg") or {}
     model, task = cfg.get("model"), cfg.get("task")
     config = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY.get(getattr(model, "_name", None)), object)
-    _add_overrides(model, config, arg_overrides)
-    _add_overrides(task, TASK_DATACLASS_REGISTRY.get(getattr(task, "_name", None)), arg_overrides)
+    _rename(task, overrides)
+    _add_overrides(model, config, overrides)
+    _add_overrides(task, TASK_DATACLASS_REGISTRY.get(getattr(task, "_name", None)), overrides)
     options = state.get("args") or model  # old checkpoints have all of them in ``args`` alone
     _refuse_impossible_sizes(path, state.get("model"), options)
     if hasattr(config, "refuse_unsupported"):
@@ -105,12 +107,20 @@ def load_checkpoint_to_cpu(
     return state
 
 
-def _add_overrides(section: Any, config: Any, overrides: Mapping[str, Any] | None) -> None:
+def _rename(section: Any, overrides: Mapping[str, Any]) -> None:
+    """Give the options of a section their present names, which fairseq's overriding has not seen."""
+    for name in list(section) if isinstance(section, DictConfig) else ():
+        if (present := present_name(name)) != name:
+            with open_dict(section):
+                section[present] = overrides.get(present, section.pop(name))
+
+
+def _add_overrides(section: Any, config: Any, overrides: Mapping[str, Any]) -> None:
     """Set the options that the model or the task has and the checkpoint does not, being older; fairseq passes over
     them."""
     if not isinstance(section, DictConfig):
         return
-    for name, value in (overrides or {}).items():
+    for name, value in overrides.items():
         if name in getattr(config, "__dataclass_fields__", {}) and name not in section:
             with open_dict(section):
                 section[name] = value

@@ -18,6 +18,7 @@ from typing import Any
 from amlp_fairseq.common import parallel_text
 from amlp_fairseq.common.arguments import nearest
 from amlp_fairseq.common.lines import buffered_read
+from amlp_fairseq.common.renamed_options import present_name
 from amlp_fairseq.common.user_errors import hide_tracebacks
 from amlp_fairseq.compat.flags import every_option
 from amlp_fairseq.compat.internals import TASK_REGISTRY, FairseqConfig
@@ -114,7 +115,7 @@ def _check_overrides(text: str) -> None:
         raise ValueError(f"--model-overrides {text!r} is no dictionary, as in \"{{'dropout': 0.0}}\"") from None
     known = {action.dest for action in every_option()} | {"_name", *FairseqConfig.__dataclass_fields__} if keys else ()
     for key in keys:
-        if key not in known:
+        if present_name(key) not in known:
             near = nearest(str(key), known)
             hint = f"; did you mean {near}?" if near else ""
             raise ValueError(f"--model-overrides: no model or task has {key!r}{hint}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from amlp_fairseq.common.arguments import Parser
+from amlp_fairseq.common.renamed_options import with_present_flags
 from amlp_fairseq.compat import commands
 from amlp_fairseq.compat.internals import TASK_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
@@ -23,8 +25,9 @@ def get_parser(stock: Any, *args: Any, **kwargs: Any) -> Any:
 
 def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Parse with a :class:`FairseqParser`, say that a task or an architecture is missing, and let only ``--tpu`` itself
-    ask for a TPU: stock does so whenever ``--bf16`` is given."""
+    ask for a TPU: stock does so whenever ``--bf16`` is given. Options may have former names."""
     _convert(parser)
+    input_args = with_present_flags(sys.argv[1:] if input_args is None else input_args)
     commands.check_options()
     try:
         result = stock(parser, input_args, *args, **kwargs)

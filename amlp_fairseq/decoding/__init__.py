@@ -1,1 +1,1 @@
-"""What makes trained models fast: weights laid out for decoding, decoder steps over preallocated caches."""
+"""Fast inference with trained models: weights laid out for decoding, decoder steps over preallocated caches."""

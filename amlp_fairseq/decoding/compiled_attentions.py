@@ -1,8 +1,8 @@
-"""Attentions that are not softmax attention, in C++ (``ops/cpu_layers``)."""
+"""Attentions other than softmax attention, in C++ (``ops/cpu_layers``)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.abc import ABCAttention
 from amlp_fairseq.attention.amlp import ACTIVATIONS, AMLPCov, AMLPPQuery
 from amlp_fairseq.attention.average import AverageAttention
-from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS, ConvolutionBlock, DynamicConv
+from amlp_fairseq.attention.base import Attention
+from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS, ConvolutionBlock, DynamicConv, LightConv
 from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.softmax import padding_bias
 from amlp_fairseq.decoding.packed_linear import CompiledMap, PackedLinear
@@ -24,24 +25,27 @@ from amlp_fairseq.ops.cpu_layers import (
 
 #: Attentions of linear cost with the linear maps of softmax attention, see ``compiled_linear_attention``.
 LINEAR = (ABCAttention, AMLPCov, AMLPPQuery)
+LinearAttention: TypeAlias = ABCAttention | AMLPCov | AMLPPQuery
 
 
-def compiled_self_attention(attention: Any) -> Any:
-    """Average attention or a convolution for ``compiled_layers``; None for another attention, or where one of its
-    packed linear maps has not been compiled."""
+def compiled_self_attention(attention: Attention) -> torch.ScriptObject | None:
+    """Average attention or a convolution for ``compiled_layers``; None for another attention, or if one of its packed
+    linear maps is not compiled."""
     if type(attention) is AverageAttention:
         return _average(attention)
-    return _convolution(attention, attention.conv) if isinstance(attention, ConvolutionBlock) else None
+    if isinstance(attention, ConvolutionBlock) and isinstance(attention.conv, (DynamicConv, LightConv)):
+        return _convolution(attention, attention.conv)
+    return None
 
 
-def compiled_linear_attention(attention: Any) -> Any:
-    """One of ``LINEAR`` for ``compiled_layers``; None for a causal one but ABC, or where it has another activation than
-    softmax, or parameters that are not float32 or whose linear map has not been compiled."""
+def compiled_linear_attention(attention: LinearAttention) -> Any:
+    """One of ``LINEAR`` for ``compiled_layers``; None if it is causal (except ABC), has another activation than
+    softmax, parameters that are not float32, or a linear map that is not compiled."""
     if any(parameter.dtype != torch.float32 for parameter in attention.parameters()):
         return None
     if isinstance(attention, ABCAttention):
-        of_k, of_v = (each.weight.detach() for each in (attention.k_control, attention.v_control))
-        return compiled_bounded_memory(of_k, of_v, attention.scaling, attention.spec.pattern == "causal self")
+        controls = attention.k_control.weight.detach(), attention.v_control.weight.detach()
+        return compiled_bounded_memory(*controls, attention.scaling, attention.spec.pattern == "causal self")
     if attention.spec.causal or attention.activation is not ACTIVATIONS["softmax"]:
         return None
     shared = attention.c_q.detach(), attention.c_k.detach(), attention.scaling, attention.norm
@@ -56,9 +60,9 @@ def compiled_linear_attention(attention: Any) -> Any:
 
 
 class CompiledMemory:
-    """The part of a cross-attention of ``LINEAR`` that reads a source, for ``compiled_layers``."""
+    """The part of a cross-attention of ``LINEAR`` that projects a source, for ``compiled_layers``."""
 
-    def __init__(self, attention: Any) -> None:
+    def __init__(self, attention: LinearAttention) -> None:
         self.attention, self.compiled = attention, compiled_linear_attention(attention)
 
     def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
@@ -68,16 +72,17 @@ class CompiledMemory:
         return dict(zip(("k", "v", "bias"), self.compiled.source_memory(k, v, bias), strict=False))
 
 
-def _average(attention: AverageAttention) -> Any:
+def _average(attention: AverageAttention) -> torch.ScriptObject | None:
     inner, outer = (None, None) if attention.ffn is None else (attention.ffn[0], attention.ffn[3])
     linears = (inner, outer, attention.gates)
-    inner, outer, gates = (None if linear is None else _compiled(linear) for linear in linears)
-    if any(linear is not None and each is None for linear, each in zip(linears, (inner, outer, gates), strict=True)):
+    maps = [None if linear is None else _compiled(linear) for linear in linears]
+    if any(linear is not None and compiled is None for linear, compiled in zip(linears, maps, strict=True)):
         return None
-    return compiled_average(inner, outer, gates, attention.head_dim, attention.spec.words_per_step)
+    return compiled_average(maps[0], maps[1], maps[2], attention.head_dim, attention.spec.words_per_step)
 
 
-def _convolution(attention: ConvolutionBlock, conv: Any) -> Any:
+def _convolution(attention: ConvolutionBlock, conv: DynamicConv | LightConv) -> torch.ScriptObject | None:
+    kernels: torch.ScriptObject | Tensor | None
     if isinstance(conv, DynamicConv):
         kernels = _compiled(conv.weight_linear) if conv.normalization in ("softmax", "none") else None
     else:
@@ -92,7 +97,7 @@ def _convolution(attention: ConvolutionBlock, conv: Any) -> Any:
     )
 
 
-def _compiled(linear: nn.Module) -> Any:
-    """What ``compiled_map`` has given for a packed map; None if it is of another kind."""
+def _compiled(linear: nn.Module) -> torch.ScriptObject | None:
+    """The C++ object of a packed map; None for other kinds."""
     packed = linear.packed() if isinstance(linear, PackedLinear) else None
     return packed.compiled if isinstance(packed, CompiledMap) else None

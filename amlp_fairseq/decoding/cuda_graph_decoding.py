@@ -1,4 +1,4 @@
-"""Decoding steps captured as CUDA graphs, see ``cuda_graphs.py``. Notation: docs/glossary.md."""
+"""Decoding steps by CUDA graphs, see ``cuda_graphs.py``. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.decoding.kv_cache import KVCache, fill
 from amlp_fairseq.decoding.row_permutation import RowPermutation
-from amlp_fairseq.decoding.step_decoder import SLOTS, StepDecoder
+from amlp_fairseq.decoding.step_decoder import INITIAL_SLOTS, StepDecoder
 
 
 class Shape(NamedTuple):
-    """The sizes that a graph is captured for."""
+    """The sizes of a graph: sentences, rows of each, source tokens, slots; and whether it returns attention."""
 
     sentences: int
     beam: int
@@ -30,24 +30,29 @@ class CudaGraphDecoder:
 
     def __init__(self, decoder: StepDecoder) -> None:
         self.decoder = decoder
-        self.graphs = cuda_graphs.Graphs(decoder.slots.device)
+        self.graphs = cuda_graphs.Graphs[_Graph](decoder.slots.device)
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
-        """Whether the decoder's steps can be captured, which they can with every attention."""
+        """True if the decoder's steps can be captured: with every attention."""
         return StepDecoder.supports(decoder)
 
 
 class CudaGraphDecoding:
-    """A session with captured steps; ``step_decoder.Decoding`` is the one without."""
+    """A session with steps by CUDA graphs, like ``step_decoder.Decoding``.
 
-    def __init__(self, captured: CudaGraphDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
-        self.captured, self.beam, self.length = captured, beam, 0
+    Attributes:
+        source: number of source positions.
+        sentences: number of unfinished sentences.
+    """
+
+    def __init__(self, decoder: CudaGraphDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
+        self.decoder, self.beam, self.length = decoder, beam, 0
         source, padding_mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         self.source, self.sentences = source.size(0), source.size(1)
-        more = cuda_graphs.rounded(self.source) - self.source
-        self.memories = captured.decoder.project_source(
-            F.pad(source, (0, 0, 0, 0, 0, more)), F.pad(padding_mask, (0, more), value=True)
+        padding = cuda_graphs.rounded(self.source) - self.source
+        self.memories = decoder.decoder.project_source(
+            F.pad(source, (0, 0, 0, 0, 0, padding)), F.pad(padding_mask, (0, padding), value=True)
         )
         self.states: list[Tensor] = []
         self.graph: _Graph | None = None
@@ -60,13 +65,13 @@ class CudaGraphDecoding:
             sentences=cuda_graphs.power_of_two(self.sentences),
             beam=self.beam,
             source=cuda_graphs.rounded(self.source),
-            slots=max(SLOTS, cuda_graphs.power_of_two(self.length)),
+            slots=max(INITIAL_SLOTS, cuda_graphs.power_of_two(self.length)),
             need_attention=need_attention,
         )
         if self.graph is None or self.graph.shape != shape:
             if self.graph is not None:
                 self.memories, self.states = self.graph.contents(self.sentences, start)
-            self.graph = self.captured.graphs.get(shape, lambda: _Graph(self.captured, shape, self.memories))
+            self.graph = self.decoder.graphs.get(shape, lambda: _Graph(self.decoder, shape, self.memories))
             self.graph.begin(self.memories, self.states, start)
         logits, attention = self.graph.step(words)
         return logits, None if attention is None else attention[..., : self.source].clone()
@@ -74,7 +79,7 @@ class CudaGraphDecoding:
     def reorder(self, rows: Tensor) -> None:
         """See ``inference_model.StepwiseDecoding``."""
         assert self.graph is not None
-        # Not captured: a step after which no row moves copies nothing, and the others copy no slots that are empty.
+        # Not captured: no copy after a step that moves no row, and never of empty slots.
         permutation = RowPermutation(rows)
         for stack in self.graph.states.written(self.length):
             permutation.apply(stack, dim=1)
@@ -84,8 +89,8 @@ class CudaGraphDecoding:
 
 
 class _CudaGraphContext(StepContext):
-    """The context of a captured step: it reads its slots from device memory, and it sees all slots of the buffers;
-    ``bias`` masks those that are not written yet."""
+    """The context of a captured step: reads its slots from device memory and sees all slots of the buffers; ``bias``
+    masks the slots that are not written yet."""
 
     def write(self, buffer: Tensor, new: Tensor) -> Tensor:
         return buffer.index_copy_(-2, self.slots, new)
@@ -97,16 +102,16 @@ class _Graph:
     Attributes:
         words: the words of the previous step, (R, z).
         slots: the slots of ``words``, (z,).
-        states: of the self-attentions.
-        memories: of the cross-attentions; what they hold beyond the batch's sentences is not used.
+        states: states of the self-attentions.
+        memories: memories of the cross-attentions; not used beyond the batch's sentences.
     """
 
-    def __init__(self, captured: CudaGraphDecoder, shape: Shape, memories: list[Memory]) -> None:
-        decoder = captured.decoder
+    def __init__(self, graph_decoder: CudaGraphDecoder, shape: Shape, memories: list[Memory]) -> None:
+        decoder = graph_decoder.decoder
         self.decoder, self.shape = decoder, shape
         if shape.slots > len(decoder.slots):
             decoder.make_tables(shape.slots)
-        # A graph does not keep the tensors alive that it reads, and the decoder may replace these by larger ones.
+        # A graph does not keep its inputs alive, and the decoder may replace these tables by larger ones.
         self.tables = decoder.encodings, decoder.bias
         z, rows = decoder.words_per_step, shape.sentences * shape.beam
         self.first = decoder.slots[:z].clone()
@@ -115,12 +120,14 @@ class _Graph:
         self.memories = [
             {name: x.new_zeros(shape.sentences, *x.shape[1:]) for name, x in memory.items()} for memory in memories
         ]
-        self.replay, (self.logits, self.attention) = captured.graphs.capture(self._captured_step)
+        self.replay, (self.logits, self.attention) = graph_decoder.graphs.capture(self._step)
 
-    def _captured_step(self) -> tuple[Tensor, Tensor | None]:
+    def _step(self) -> tuple[Tensor, Tensor | None]:
         bias = self.tables[1].index_select(0, self.slots)[:, : self.shape.slots]
         context = _CudaGraphContext(self.slots, self.slots[-1] + 1, self.shape.beam, bias)
-        return self.decoder.decode(self.words, context, self.states.each, self.memories, self.shape.need_attention)
+        return self.decoder.decode(
+            self.words, context, self.states.by_attention, self.memories, self.shape.need_attention
+        )
 
     def step(self, words: Tensor) -> tuple[Tensor, Tensor | None]:
         """Replay the graph for ``words`` (R', z): logits and attention of the first R' rows."""

@@ -1,4 +1,4 @@
-"""A non-autoregressive decoder's pass over all positions, captured as a CUDA graph, see ``cuda_graphs.py``."""
+"""A non-autoregressive decoder's forward by CUDA graphs, see ``cuda_graphs.py``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class CudaGraphForward:
     """A replacement of a decoder's ``forward``, with the same arguments and result.
 
     Args:
-        decoder: of sources (S, B, C) and targets (B, T).
+        decoder: reads sources (S, B, C) and targets (B, T).
     """
 
     def __init__(self, decoder: ParallelDecoder) -> None:
         self.decoder, self.forward = decoder, decoder.forward
-        self.graphs = cuda_graphs.Graphs(next(decoder.parameters()).device)
+        self.graphs = cuda_graphs.Graphs[_Graph](next(decoder.parameters()).device)
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
@@ -39,8 +39,8 @@ class CudaGraphForward:
         )
         graph = self.graphs.get(shape, lambda: _Graph(self, shape, prev_output_tokens, source))
         graph.tokens.fill_(self.decoder.padding_idx)[:sentences, :positions].copy_(prev_output_tokens)
-        if graph.given is not source:
-            graph.given = source
+        if graph.loaded_source is not source:
+            graph.loaded_source = source
             graph.source[: source.size(0), :sentences].copy_(source)
             graph.padding.fill_(True)[:sentences, : source.size(0)].copy_(padding)
         graph.replay()
@@ -48,20 +48,20 @@ class CudaGraphForward:
 
 
 class _Graph:
-    """Buffers of one shape, and the captured pass over them.
+    """Buffers of one shape, and the captured forward over them.
 
     Attributes:
-        given: the source that the buffers hold.
+        loaded_source: the source in the buffers.
     """
 
-    given: Tensor | None = None
+    loaded_source: Tensor | None = None
 
-    def __init__(self, captured: CudaGraphForward, shape: tuple[Any, ...], tokens: Tensor, source: Tensor) -> None:
+    def __init__(self, owner: CudaGraphForward, shape: tuple[Any, ...], tokens: Tensor, source: Tensor) -> None:
         sentences, positions, sources, *rest, normalize = shape
-        self.tokens = tokens.new_full((sentences, positions), captured.decoder.padding_idx)
+        self.tokens = tokens.new_full((sentences, positions), owner.decoder.padding_idx)
         self.source = source.new_zeros(sources, sentences, *rest)
         self.padding = tokens.new_ones(sentences, sources).bool()
         encoder_out = {"encoder_out": [self.source], "encoder_padding_mask": [self.padding]}
-        self.replay, self.scores = captured.graphs.capture(
-            lambda: captured.forward(normalize=normalize, prev_output_tokens=self.tokens, encoder_out=encoder_out)
+        self.replay, self.scores = owner.graphs.capture(
+            lambda: owner.forward(normalize=normalize, prev_output_tokens=self.tokens, encoder_out=encoder_out)
         )

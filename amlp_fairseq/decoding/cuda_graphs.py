@@ -1,66 +1,77 @@
-"""CUDA graphs: hundreds of kernels become one launch.
+"""CUDA graphs: one launch for hundreds of kernels.
 
-A GPU executes the kernels of a small batch faster than a CPU can launch them. A graph launches all of them at once, but
-always the same kernels on the same buffers. So sizes are rounded up to a shape, the padding that this adds is masked,
-and whatever changes from one call to the next is kept in device memory.
+A GPU executes the kernels of a small batch faster than a CPU can launch them. A graph launches all of them together,
+but always the same kernels on the same buffers. So sizes are rounded up to a shape, the padding is masked, and values
+that change from call to call are in device memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
+from fairseq.models import FairseqEncoderDecoderModel
+from torch.cuda import _POOL_HANDLE as Pool
 
-#: Device types that have graphs.
+#: Device types with graphs.
 CAPTURING = ("cuda",)
-#: How many graphs a model keeps: those that were used last. Multi30k's test set in batches of 256 needs 14: sentences
-#: that are finished leave their batch.
-KEPT = 16
-#: Positions of sources, and of targets in a pass over all positions, are rounded up to a multiple of this.
-POSITIONS = 32
+#: Maximum number of graphs in a model's cache, least recently used dropped first. Multi30k's test set in batches of 256
+#: needs 14: finished sentences leave their batch.
+MAX_GRAPHS = 16
+#: Source positions, and target positions of a non-autoregressive decoder, are rounded up to a multiple of this.
+POSITION_MULTIPLE = 32
+
+Graph = TypeVar("Graph")
+Result = TypeVar("Result")
 
 
-def check_device(model: Any, able: bool, needed: str) -> None:
-    """Raise ValueError unless ``--cuda-graphs`` supports the model's decoder (``able``) and its device; ``needed``
+def check_device(model: FairseqEncoderDecoderModel, supported: bool, needed: str) -> None:
+    """Raise ValueError unless ``--cuda-graphs`` supports the model's decoder (``supported``) and its device; ``needed``
     names the supported decoders."""
     device, name = next(model.parameters()).device.type, type(model.decoder).__name__
-    if not able or device not in CAPTURING:
+    if not supported or device not in CAPTURING:
         raise ValueError(f"--cuda-graphs is for {', '.join(CAPTURING)} and {needed}, not for {name} on {device}")
 
 
-class Graphs:
-    """A cache of the graphs that were used last, by shape, and the memory pool that they share: they are replayed one
-    after the other, so each may overwrite what the others have computed.
+class Graphs(Generic[Graph]):
+    """A cache of the most recently used graphs, by shape, with one memory pool: graphs are replayed one after the
+    other, so each may overwrite the results of the rest.
 
     Args:
-        device: of the tensors that they compute with.
+        device: device of the tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.pool = device, None
-        self.kept: dict[Any, Any] = {}
+        self.device = device
+        self.pool: Pool | None = None
+        self.by_shape: dict[tuple[object, ...], Graph] = {}
 
-    def get(self, shape: Any, make: Callable[[], Any]) -> Any:
-        """The graph of a shape; ``make`` makes it if it is not in the cache."""
-        graph = self.kept.pop(shape, None) or make()
-        self.kept[shape] = graph  # in the order of their last use
-        if len(self.kept) > KEPT:
-            del self.kept[next(iter(self.kept))]
+    def get(self, shape: tuple[object, ...], make: Callable[[], Graph]) -> Graph:
+        """The graph of a shape, which ``make`` makes if it is not in the cache."""
+        graph = self.by_shape.pop(shape, None) or make()
+        self.by_shape[shape] = graph  # in the order of their last use
+        if len(self.by_shape) > MAX_GRAPHS:
+            del self.by_shape[next(iter(self.by_shape))]
         return graph
 
-    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """Capture what ``run`` does: a function that replays it, and its result, which every replay of any of the
-        graphs overwrites."""
+    def capture(self, run: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+        """Capture the kernels of ``run``.
+
+        Returns:
+            a function that replays them, and the result of ``run``, which every replay of any graph overwrites.
+        """
         replay, result, self.pool = capture(run, self.device, self.pool)
         return replay, result
 
 
-def capture(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Callable[[], None], Any, Any]:
-    """Capture what ``run`` does on a device, whichever is the current one, with a memory pool of other graphs or None.
+def capture(
+    run: Callable[[], Result], device: torch.device, pool: Pool | None
+) -> tuple[Callable[[], None], Result, Pool]:
+    """Capture the kernels of ``run`` on a device, whichever is current, with a memory pool of other graphs or None.
 
     Returns:
-        a function that replays it, its result, and the pool.
+        a function that replays them, the result of ``run``, and the pool.
     """
     with torch.cuda.device(device):
         stream = torch.cuda.Stream()
@@ -81,5 +92,5 @@ def power_of_two(count: int) -> int:
 
 
 def rounded(positions: int) -> int:
-    """The smallest multiple of ``POSITIONS`` that is at least ``positions``."""
-    return -(-positions // POSITIONS) * POSITIONS
+    """The smallest multiple of ``POSITION_MULTIPLE`` that is at least ``positions``."""
+    return -(-positions // POSITION_MULTIPLE) * POSITION_MULTIPLE

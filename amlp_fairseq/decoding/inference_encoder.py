@@ -1,10 +1,9 @@
-"""A trained encoder made ready to translate. Notation: docs/glossary.md."""
+"""Encoders for inference. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from fairseq.models.transformer import TransformerEncoderBase
 from torch import Tensor
 
 from amlp_fairseq.attention.softmax import padding_bias
@@ -13,36 +12,35 @@ from amlp_fairseq.decoding.packed_linear import with_packed_linears
 from amlp_fairseq.ops.cpu_layers import compiled_embedding
 
 
-def inference_encoder(encoder: Any, decode_dtype: str | None) -> Any:
-    """A copy of an encoder with packed linear maps, and of fairseq's with softmax attention and ReLU one that encodes
-    with fewer calls."""
+def inference_encoder(encoder: TransformerEncoderBase, decode_dtype: str | None) -> TransformerEncoderBase:
+    """A copy of an encoder with packed linear maps; fairseq's with softmax attention and ReLU run in fewer calls."""
     encoder = with_packed_linears(encoder, decode_dtype)
     join_encoder_layers(encoder, decode_dtype)
-    if _InFewCalls.supports(encoder):
-        encoder.forward_torchscript = _InFewCalls(encoder)
+    if _FusedEncoderForward.supports(encoder):
+        encoder.forward_torchscript = _FusedEncoderForward(encoder)
     return encoder
 
 
-class _InFewCalls:
-    """``forward_torchscript`` of fairseq's encoder with ``EncoderLayers``: inputs are made by one operator, and a mask
-    that hides nothing is not multiplied with.
+class _FusedEncoderForward:
+    """``forward_torchscript`` of fairseq's encoder with ``EncoderLayers``: one operator makes the inputs, and masks
+    without padding are skipped.
 
     Args:
         encoder: the encoder.
 
     Attributes:
-        encodings: of the first positions, (.., C).
+        encodings: position encodings of the first positions, (positions, C).
     """
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: TransformerEncoderBase) -> None:
         self.encoder = encoder
         self.table = encoder.embed_tokens.weight.detach()
         self.embed = compiled_embedding(self.table)
         self.encodings = self.table.new_empty(0, 0)
 
     @staticmethod
-    def supports(encoder: Any) -> bool:
-        """Whether it has such layers, nothing between them and the embedding, and the operator is compiled."""
+    def supports(encoder: TransformerEncoderBase) -> bool:
+        """True if the encoder has such layers, nothing between them and the embedding, and the operator is compiled."""
         if [type(layer) for layer in getattr(encoder, "layers", ())] != [EncoderLayers]:
             return False
         plain = encoder.layernorm_embedding is None and encoder.quant_noise is None
@@ -50,7 +48,7 @@ class _InFewCalls:
         return plain and embedded and encoder.embed_positions is not None
 
     def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
-        """What the encoder gives for sources (b, S), but for what decoding does not ask for."""
+        """The encoder's output for sources (b, S), with the entries that decoding uses."""
         encoder, tokens = self.encoder, net_input["src_tokens"]
         if tokens.size(1) > len(self.encodings):
             self.make_encodings(tokens.size(1))
@@ -63,10 +61,11 @@ class _InFewCalls:
         x = encoder.layers[0].layers(x, padding_bias(mask, x) if padded else None, None, [], [], None)
         if encoder.layer_norm is not None:
             x = encoder.layer_norm(x)
-        others = ("encoder_embedding", "encoder_states", "fc_results", "src_tokens", "src_lengths")
-        return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [mask], **{name: [] for name in others}}
+        unused = ("encoder_embedding", "encoder_states", "fc_results", "src_tokens", "src_lengths")
+        return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [mask], **{name: [] for name in unused}}
 
     def make_encodings(self, positions: int) -> None:
+        """Make the encodings of twice as many positions, if the encoder has as many."""
         positions = min(2 * positions, self.encoder.embed_positions.max_positions)
         words = torch.full((1, positions), self.encoder.padding_idx + 1)
         self.encodings = self.encoder.embed_positions(words)[0].to(self.table).contiguous()

@@ -1,11 +1,13 @@
-"""A trained non-autoregressive model made ready for repeated calls on the same sources."""
+"""Non-autoregressive models for inference: repeated calls on the same sources."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models.nat import FairseqNATDecoder
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
@@ -17,14 +19,18 @@ from amlp_fairseq.decoding.fused_layers import full_layers, join_encoder_layers
 from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.models.interfaces import ParallelDecoderLayer
 
+NATOrRerankingModel = TypeVar("NATOrRerankingModel", bound=FairseqEncoderDecoderModel)
 
-def inference_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = False) -> Any:
-    """A copy of the model with packed weights, in which the plugin's cross-attentions make the memory of a source once.
+
+def inference_nat(
+    model: NATOrRerankingModel, decode_dtype: str | None, cuda_graphs: bool = False
+) -> NATOrRerankingModel:
+    """A copy of the model with packed weights, whose cross-attentions, if they are the plugin's, project a source once.
 
     Args:
         model: a model of fairseq's NAT classes, or the reranking model of their outputs; it is not changed.
-        decode_dtype: ``--decode-dtype``; None: the weights' own.
-        cuda_graphs: ``--cuda-graphs``; every pass then makes the memory anew.
+        decode_dtype: ``--decode-dtype``; None: the weights' type.
+        cuda_graphs: ``--cuda-graphs``; every call then projects the source again.
 
     Raises:
         ValueError: if the device does not support this type, or the decoder cannot be captured.
@@ -40,16 +46,19 @@ def inference_nat(model: Any, decode_dtype: str | None, cuda_graphs: bool = Fals
         return result
     for layer in result.decoder.layers:
         if isinstance(layer, ParallelDecoderLayer) and isinstance(layer.encoder_attn, MultiHeadAttention):
-            layer.encoder_attn = _OneSource(layer.encoder_attn)
+            layer.encoder_attn = _CachedCrossAttention(layer.encoder_attn)
     return result
 
 
-def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
-    """Replace a decoder's layers by ``FullLayers``; returns False if it cannot, because they are not
-    ``ParallelDecoderLayer`` with ReLU and softmax attention, or attentions of linear cost that are in C++.
+def join_decoder_layers(decoder: FairseqNATDecoder, decode_dtype: str | None) -> bool:
+    """Replace a decoder's layers by ``FullLayers``.
 
     Args:
         decoder: has packed linear maps; it is changed.
+
+    Returns:
+        False for layers other than ``ParallelDecoderLayer`` with ReLU and softmax attention, or attentions of linear
+        cost that are compiled.
     """
     layers = [*decoder.layers]
     if not all(isinstance(layer, ParallelDecoderLayer) for layer in layers) or not layers:
@@ -63,14 +72,27 @@ def join_decoder_layers(decoder: Any, decode_dtype: str | None) -> bool:
     return True
 
 
-class _OneSource(nn.Module):
-    """A cross-attention that keeps the memory of a source for as long as it is called with the same one."""
+class _SourceCache:
+    """Caches the memory that an attention's ``project_source`` makes of the last source (S, B, C) and its padding mask
+    (B, S)."""
 
-    def __init__(self, attention: Any) -> None:
-        super().__init__()
-        self.attention = attention
+    def __init__(self, project_source: Callable[[Tensor, Tensor | None], Memory]) -> None:
+        self.project_source = project_source
         self.source: Tensor | None = None
         self.memory: Memory = {}
+
+    def __call__(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+        if source is not self.source:
+            self.source, self.memory = source, self.project_source(source, padding_mask)
+        return self.memory
+
+
+class _CachedCrossAttention(nn.Module):
+    """A cross-attention with a ``_SourceCache``, called as fairseq calls an attention."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.attention, self.memory_of = attention, _SourceCache(attention.project_source)
 
     def forward(
         self,
@@ -80,13 +102,7 @@ class _OneSource(nn.Module):
         key_padding_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        return self.attention.cross_attend(query, self.project_source(key, key_padding_mask), query_padding_mask), None
-
-    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
-        """The attention's memory of a source (S, B, C) with its padding mask (B, S)."""
-        if source is not self.source:
-            self.source, self.memory = source, self.attention.project_source(source, padding_mask)
-        return self.memory
+        return self.attention.cross_attend(query, self.memory_of(key, key_padding_mask), query_padding_mask), None
 
 
 class _NATLayers(nn.Module):
@@ -95,14 +111,16 @@ class _NATLayers(nn.Module):
     Args:
         layers: ``FullLayers.forward``.
         attentions: the cross-attentions.
-        masked: whether a self-attention follows the other one that needs a mask to be causal.
+        masked: True if a second self-attention needs a mask to be causal.
     """
 
-    def __init__(self, layers: Any, attentions: Sequence[MultiHeadAttention], masked: bool) -> None:
+    def __init__(self, layers: Callable[..., Tensor], attentions: Sequence[MultiHeadAttention], masked: bool) -> None:
         super().__init__()
         self.layers, self.masked = layers, masked
-        readers = (CompiledMemory(each) if isinstance(each, LINEAR) else each for each in attentions)
-        self.attentions = [*map(_OneSource, readers)]
+        projected = (
+            CompiledMemory(attention) if isinstance(attention, LINEAR) else attention for attention in attentions
+        )
+        self.caches = [_SourceCache(attention.project_source) for attention in projected]
 
     def forward(
         self,
@@ -112,7 +130,7 @@ class _NATLayers(nn.Module):
         self_attn_mask: None,
         self_attn_padding_mask: Tensor,
     ) -> tuple[Tensor, None, None]:
-        memories = [each.project_source(encoder_out, encoder_padding_mask) for each in self.attentions]
+        memories = [memory_of(encoder_out, encoder_padding_mask) for memory_of in self.caches]
         ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
         bias, future = padding_bias(self_attn_padding_mask, x), None
         if self.masked:

@@ -1,4 +1,4 @@
-"""Linear maps whose weights are laid out, or quantised, for the few rows of a decoding step.
+"""Linear maps with weights that are laid out, or quantised, for the few rows of a decoding step.
 
 On a CPU, PyTorch's ``linear`` uses the layout in which the weights were trained. For a few rows MKL then reads them
 with one thread and at half the memory bandwidth; oneDNN's blocked layout is read by all threads at full bandwidth, and
@@ -12,54 +12,57 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from amlp_fairseq.attention.multihead import MultiHeadAttention
 from amlp_fairseq.common.host_memory import keep_few_products
 from amlp_fairseq.ops.cpu_layers import compiled_map
 
 Map = Callable[[Tensor], Tensor]
 
-#: Python's parser, which TorchScript calls, fails where threads of a deep stack call it at the same time.
+Module = TypeVar("Module", bound=nn.Module)
+
+#: Python's parser, which TorchScript calls, fails if threads of a deep stack call it concurrently.
 _SCRIPTING = threading.Lock()
 
-#: With fewer float32 weights a product takes less time than a call of oneDNN (12 µs): it is left to ``linear``.
+#: Products with fewer float32 weights use ``linear``: they take less time than a call of oneDNN (12 µs).
 SMALL = 1 << 17
 
-#: What ``--decode-dtype`` may be.
+#: Values of ``--decode-dtype``.
 DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 #: int8 needs PyTorch's engine for x86: no other lets the caller set the scale of the activations.
 _INT8 = ("int8",) if "fbgemm" in torch.backends.quantized.supported_engines else ()
-#: The types for which a device has fast arithmetic.
+#: The types with fast arithmetic, by kind of device.
 _FAST_DTYPES = {"cpu": ("float32", "bfloat16", *_INT8), "cuda": ("float32", "bfloat16", "float16")}
 
 
 #: Devices on which the whole model is converted, as with ``--fp16``, because every conversion between layers would be a
-#: kernel launch. On others only its linear maps are; everything between them keeps its type.
+#: kernel launch. On other devices only linear maps are converted.
 _CONVERT_WHOLE = ("cuda",)
 
 
 def fast_dtypes(device: str) -> tuple[str, ...]:
-    """The types for which a kind of device (``cpu``, ``cuda``, …) has fast arithmetic."""
+    """The types with fast arithmetic on a kind of device (``cpu``, ``cuda``, …)."""
     return _FAST_DTYPES.get(device, ("float32",))
 
 
-def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | None]:
-    """The model, or a copy converted as a whole (see ``_CONVERT_WHOLE``), and the type that its linear maps are still
-    to be converted to, if any.
+def in_decode_dtype(model: Module, decode_dtype: str | None) -> tuple[Module, str | None]:
+    """The model, or a copy converted as a whole (see ``_CONVERT_WHOLE``), and the type to which its linear maps must
+    still be converted, if any.
 
     Raises:
-        ValueError: where the device has no fast arithmetic of this type.
+        ValueError: if the device has no fast arithmetic of this type.
     """
     if decode_dtype is None:
         return model, None
     device = next(model.parameters()).device.type
-    able = fast_dtypes(device)
-    if decode_dtype not in able:
-        raise ValueError(f"--decode-dtype {decode_dtype} is not for {device}: choose one of {', '.join(able)}")
+    supported = fast_dtypes(device)
+    if decode_dtype not in supported:
+        raise ValueError(f"--decode-dtype {decode_dtype} is not for {device}: choose one of {', '.join(supported)}")
     if device in _CONVERT_WHOLE:
         return copy.deepcopy(model).to(getattr(torch, decode_dtype)), None
     return model, decode_dtype
@@ -68,15 +71,15 @@ def in_decode_dtype(model: Any, decode_dtype: str | None) -> tuple[Any, str | No
 def pack(
     weight: Tensor, bias: Tensor | None, decode_dtype: str | None, relu: bool = False, nonnegative: bool = False
 ) -> Map:
-    """The map x (…, in) → x Wᵀ + b (…, out), and max(0, ·) of it with ``relu``; outputs have the type of x.
+    """The map x (…, in) → x Wᵀ + b (…, out), or max(0, x Wᵀ + b) with ``relu``; outputs have the type of x.
 
     Args:
         weight: W (out, in).
         bias: b (out,).
-        decode_dtype: one of ``DECODE_DTYPES``; None: that of the weights. int8 weights have a scale per output and
+        decode_dtype: one of ``DECODE_DTYPES``; None: the weights' type. int8 weights have a scale per output and
             activations one per row, so that a row's result does not depend on the other rows, bit for bit.
-        relu: whether max(0, ·) follows.
-        nonnegative: whether all x are at least 0, which halves the step size of int8 activations.
+        relu: see above.
+        nonnegative: True if all x ≥ 0, which halves the step size of int8 activations.
     """
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if decode_dtype == "int8":
@@ -106,7 +109,7 @@ def _one_dnn_dtypes() -> tuple[torch.dtype, ...]:
 
 
 class PackedLinear(nn.Linear):
-    """A ``nn.Linear`` with the parameters of another, packed when it is first used."""
+    """A ``nn.Linear`` with the parameters of another one, packed at its first use."""
 
     def __init__(self, linear: nn.Linear, decode_dtype: str | None, nonnegative: bool) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")
@@ -115,6 +118,7 @@ class PackedLinear(nn.Linear):
         self.run: Map | None = None
 
     def packed(self) -> Map:
+        """The packed map."""
         if self.run is None:
             self.run = pack(self.weight, self.bias, self.decode_dtype, nonnegative=self.nonnegative)
         return self.run
@@ -124,29 +128,28 @@ class PackedLinear(nn.Linear):
 
 
 def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative: bool = False) -> Any:
-    """A copy of the module with every ``nn.Linear`` in it packed; all else is shared, and ``module`` is not changed.
+    """A copy of the module in which every ``nn.Linear`` is packed; shares the rest, and does not change ``module``.
 
-    A module that has ``pack_projections`` (``MultiHeadAttention``) also packs several of its linear maps as one.
+    A ``MultiHeadAttention`` also packs several of its linear maps as one.
     """
     if type(module) is nn.Linear:
         return PackedLinear(module, decode_dtype, nonnegative)
     result = copy.copy(module)
-    # In fairseq's layers fc2 reads what activation_fn gives, unless there is an ffn_layernorm between them.
+    # In fairseq's layers fc2 reads the output of activation_fn, unless there is an ffn_layernorm between them.
     relu = getattr(module, "activation_fn", None) is F.relu and getattr(module, "ffn_layernorm", None) is None
     result._modules = {
         name: child if child is None else with_packed_linears(child, decode_dtype, relu and name == "fc2")
         for name, child in module._modules.items()
     }
-    pack_projections: Any = getattr(result, "pack_projections", None)
-    if pack_projections is not None:
-        pack_projections(functools.partial(pack, decode_dtype=decode_dtype))
+    if isinstance(result, MultiHeadAttention):
+        result.pack_projections(functools.partial(pack, decode_dtype=decode_dtype))
     return result
 
 
 class CompiledMap:
     """A map on a CPU in C++, float32 or int8; see ``compiled_map``."""
 
-    def __init__(self, compiled: Any, relu: bool) -> None:
+    def __init__(self, compiled: Any, relu: bool) -> None:  # a C++ object
         self.compiled, self.relu = compiled, relu
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -154,7 +157,7 @@ class CompiledMap:
         return out.to(x.dtype)
 
     def tables(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
-        """Of inputs (T, B, in) the ``parts`` tables (B, H, T, d_h) that the outputs consist of."""
+        """The outputs for inputs (T, B, in), in ``parts`` tables (B, H, T, d_h)."""
         return [table.to(x.dtype) for table in self.compiled.tables(x.float(), parts, heads)]
 
 
@@ -162,9 +165,9 @@ class OneDnnMap:
     """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.
 
     Attributes:
-        packed: W in oneDNN's layout; without elements if there are few weights.
-        plain: Wᵀ (in, out) of few weights; otherwise without elements. What is taken does not depend on the number of
-            rows: a row's result would.
+        packed: W in oneDNN's layout; empty if there are few weights.
+        plain: Wᵀ (in, out) of few weights; otherwise empty. The choice must not depend on the batch size, or a row's
+            result would.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool) -> None:
@@ -182,7 +185,7 @@ class OneDnnMap:
 
 
 def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-    """The map of a ``OneDnnMap``. x has the type of the weights."""
+    """The map of a ``OneDnnMap``, for x in the type of the weights."""
     if plain.numel() > 0:
         out = torch.addmm(bias, x, plain) if bias is not None and x.dim() == 2 else F.linear(x, plain.t(), bias)
         return out.relu_() if relu else out
@@ -192,57 +195,59 @@ def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, bias: Tensor | Non
 class Int8Map:
     """A map with int8 weights, see ``pack`` and ``int8_product``."""
 
-    def __init__(self, quantised: Tensor, bias: Tensor | None, relu: bool, step: float, zero: int) -> None:
+    def __init__(self, quantised: Tensor, bias: Tensor | None, relu: bool, step_size: float, zero_point: int) -> None:
         self.packed = torch.ops.quantized.linear_prepack(quantised, None)
-        self.bias, self.relu, self.step, self.zero = bias, relu, step, zero
+        self.bias, self.relu, self.step_size, self.zero_point = bias, relu, step_size, zero_point
         self.product = _scripted_int8_product()
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float32:
-            return self.product(x, self.packed, self.bias, self.step, self.zero, self.relu)
-        return self.product(x.float(), self.packed, self.bias, self.step, self.zero, self.relu).to(x.dtype)
+            return self.product(x, self.packed, self.bias, self.step_size, self.zero_point, self.relu)
+        return self.product(x.float(), self.packed, self.bias, self.step_size, self.zero_point, self.relu).to(x.dtype)
 
 
 def _pack_int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> Map:
-    quantised, (step, zero) = _quantised(weight), _int8_inputs(nonnegative)
+    quantised, (step_size, zero_point) = _quantise(weight), _int8_inputs(nonnegative)
     scales = quantised.q_per_channel_scales().float()
-    compiled = compiled_map(quantised.int_repr(), bias, scales, step, zero)
-    return Int8Map(quantised, bias, relu, step, zero) if compiled is None else CompiledMap(compiled, relu)
+    compiled = compiled_map(quantised.int_repr(), bias, scales, step_size, zero_point)
+    return Int8Map(quantised, bias, relu, step_size, zero_point) if compiled is None else CompiledMap(compiled, relu)
 
 
-def _quantised(weight: Tensor) -> Tensor:
+def _quantise(weight: Tensor) -> Tensor:
     """Weights (out, in) in int8, with a scale per output."""
     scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    with warnings.catch_warnings():  # newer ways to quantise have no operator that is as fast for few rows
+    with warnings.catch_warnings():  # newer quantisers have no operator that is as fast for few rows
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
         return torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
 
 
 def _int8_inputs(nonnegative: bool) -> tuple[float, int]:
-    """Step size and zero point of inputs in -1 … 1, or in 0 … 1."""
+    """Step size and zero point of inputs in -1 … 1, or in 0 … 1 if ``nonnegative``."""
     largest = 255 if torch.cpu._is_vnni_supported() else 127  # sums of 8 bit products overflow without VNNI
-    zero = 0 if nonnegative else largest // 2 + 1
-    return 1 / (largest - zero), zero
+    zero_point = 0 if nonnegative else largest // 2 + 1
+    return 1 / (largest - zero_point), zero_point
 
 
 Packed: Any = torch.classes.quantized.LinearPackedParamsBase
 
 
-def int8_product(x: Tensor, packed: Packed, bias: Tensor | None, step: float, zero: int, relu: bool) -> Tensor:
-    """The int8 map. Rows of x are divided by their largest absolute value, ``size``: all are then in -1 … 1 and have
-    the same step size ``step`` and zero point ``zero``.
+def int8_product(
+    x: Tensor, packed: Packed, bias: Tensor | None, step_size: float, zero_point: int, relu: bool
+) -> Tensor:
+    """The int8 map. Rows of x are divided by their largest absolute value, ``size``, so that all are in -1 … 1 and have
+    the same step size and zero point.
 
-    A row of zeros becomes 0 · ∞, which is quantised to something finite and finally multiplied by its size, 0.
+    A row of zeros becomes 0 · ∞, which is quantised to a finite value and finally multiplied by its size, 0.
     """
-    if zero == 0:
+    if zero_point == 0:
         size = x.amax(-1, keepdim=True)
         units = x * size.reciprocal()
     else:
         units = x.abs()
         size = units.amax(-1, keepdim=True)
         torch.mul(x, size.reciprocal(), out=units)
-    out = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(units, step, zero, packed)
+    out = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(units, step_size, zero_point, packed)
     if bias is None:
         out.mul_(size)
     else:
@@ -250,8 +255,8 @@ def int8_product(x: Tensor, packed: Packed, bias: Tensor | None, step: float, ze
     return out.relu_() if relu else out
 
 
-def scripted(function: Any) -> Any:
-    """A function or module in TorchScript. Calling an operator with packed weights takes 12 µs from Python and 4 µs
+def scripted(function: Callable[..., Tensor] | nn.Module) -> Any:
+    """A function or module in TorchScript. A call of an operator with packed weights takes 12 µs from Python and 4 µs
     from TorchScript (8 × 8 weights, 1 row); all other operators of ``int8_product`` take 5 µs."""
     with _SCRIPTING, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")

@@ -1,5 +1,5 @@
-"""Whole hypotheses of an autoregressive decoder in one call that reads each of their prefixes once. Those of a beam
-have many in common. Notation: docs/glossary.md."""
+"""Reads whole hypotheses with an autoregressive decoder in one call, each shared prefix once: hypotheses of a beam
+share many. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from amlp_fairseq.decoding.step_decoder import Decoding
 
 
 class PrefixTree:
-    """The prefixes of the hypotheses of b sentences: a node for each, at most n of a sentence, its parent before it.
+    """The prefixes of the hypotheses of b sentences, one node each, at most n per sentence, parents before children.
 
     Args:
         hypotheses: B of each sentence, with end symbols, (b·B, T).
         beam: B.
         start: the start symbol, the word of the empty prefix.
-        pad: what stands behind the ends of hypotheses, and the word of nodes that are none.
+        pad: fills hypotheses after their ends, and the nodes of smaller trees.
 
     Attributes:
-        nodes: those of each hypothesis, from the empty prefix to the one without its last word, (b·B, T).
+        nodes: the nodes of each hypothesis, from the empty prefix to the prefix without the last word, (b·B, T).
         words: the last word of each node's prefix, (b, n).
-        lengths: its length, (b, n).
-        hidden: whether a node is neither another nor one of its ancestors, (b, n, n).
+        lengths: the length of each node's prefix, (b, n).
+        hidden: True at (i, j) unless node j is node i or an ancestor, (b, n, n).
     """
 
     def __init__(self, hypotheses: Tensor, beam: int, start: int, pad: int) -> None:
@@ -36,12 +36,12 @@ class PrefixTree:
             words, parents = [start], [0]
             for row in range(first, first + beam):
                 node = 0
-                for place, word in enumerate(rows[row][: ends[row] - 1], 1):
+                for position, word in enumerate(rows[row][: ends[row] - 1], 1):
                     parent, node = node, children.setdefault((node, word), len(words))
                     if node == len(words):
                         words.append(word)
                         parents.append(parent)
-                    nodes[row, place] = node
+                    nodes[row, position] = node
             trees.append((words, parents))
         count = max(len(words) for words, _ in trees)
         all_words = np.full((len(trees), count), pad)
@@ -59,9 +59,9 @@ class TreeDecoding(Decoding):
     """A session of one row per sentence that reads a tree; its decoder has softmax attention only."""
 
     def read(self, tree: PrefixTree) -> Tensor:
-        """The logits behind each node's prefix, (b, n, V)."""
+        """The logits of the word after each node's prefix, (b, n, V)."""
         decoder, count = self.decoder, tree.words.size(1)
         self.make_room(count, tree.nodes.size(1))
         slots = torch.arange(count, device=tree.words.device)
         context = StepContext(slots, count, bias=mask_bias(tree.hidden, decoder.table).unsqueeze(1))
-        return decoder.decode(tree.words, context, self.states.each, self.memories, False, tree.lengths)[0]
+        return decoder.decode(tree.words, context, self.states.by_attention, self.memories, False, tree.lengths)[0]

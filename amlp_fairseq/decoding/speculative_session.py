@@ -1,4 +1,4 @@
-"""Several words of an autoregressive decoder in one call, which may be taken back. Notation: docs/glossary.md."""
+"""Sessions of speculative decoding: several words per call, which can be removed again. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class SpeculativeSession(Decoding):
 
     Args:
         decoder: the decoder.
-        encoder_out: of R sentences.
+        encoder_out: the encoder's output for R sentences.
 
     Attributes:
-        lengths: how many words of each row have been read.
+        lengths: number of words read in each row.
 
     Raises:
-        ValueError: if one of the decoder's attentions is not softmax attention: other states cannot be taken back.
+        ValueError: if one of the decoder's attentions is not softmax attention: other states cannot be rolled back.
     """
 
     def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]]) -> None:
@@ -35,11 +35,11 @@ class SpeculativeSession(Decoding):
             stack.zero_()  # a row may see slots, with weight 0, that only longer rows have written: never NaN
 
     def verify(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The logits behind each of k words (R, k, V), and attention over the source (R, k, S) or None.
+        """The logits after each of k words (R, k, V), and attention over the source (R, k, S) or None.
 
         Args:
-            words: of each row those behind its first ``lengths``, (R, k); the very first is the start symbol.
-            need_attention: whether to return attention.
+            words: the next words of each row, from position ``lengths`` on, (R, k); the first is the start symbol.
+            need_attention: True to return attention.
         """
         decoder, count = self.decoder, words.size(1)
         first, last = min(self.lengths), max(self.lengths)
@@ -53,10 +53,10 @@ class SpeculativeSession(Decoding):
             bias = decoder.bias[slots].narrow(2, 0, self.length).unsqueeze(1)
             context = RowContext(slots, self.length, bias=bias)
         self.lengths = [length + count for length in self.lengths]
-        return decoder.decode(words, context, self.states.each, self.memories, need_attention)
+        return decoder.decode(words, context, self.states.by_attention, self.memories, need_attention)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Take words back: keep so many of each row. Their slots are overwritten later."""
+        """Keep the first ``lengths`` words of each row; the slots of removed words are overwritten later."""
         self.lengths = list(lengths)
 
     def reorder(self, rows: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A Transformer decoder made ready to decode: the results of the model's own forward, with less work per step.
+"""Transformer decoders for inference: the results of the model's forward, with less work per step.
 
 Queries, keys and values of a layer are one matrix product; the states of the self-attentions are preallocated buffers;
 the memories of the cross-attentions are made once per sentence and read by all rows of its beam. Notation:
@@ -17,43 +17,49 @@ from amlp_fairseq.attention.multihead import Memory
 from amlp_fairseq.attention.softmax import SoftmaxAttention, mask_bias
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
-from amlp_fairseq.decoding.fused_layers import decoder_layers, drops_out
+from amlp_fairseq.decoding.fused_layers import FusedLayers, decoder_layers, drops_out
 from amlp_fairseq.decoding.kv_cache import KVCache, StateLayout
 from amlp_fairseq.decoding.packed_linear import CompiledMap, Map, PackedLinear, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.models.interfaces import StepwiseDecoder
 from amlp_fairseq.ops.cpu_layers import compiled_decoder, compiled_embedding
 
-#: Slots that the buffers have at first; they are doubled when they are full.
-SLOTS = 64
+#: Initial slots of the buffers, which are doubled when they are full.
+INITIAL_SLOTS = 64
 
 
 class StepDecoder:
     """The decoder of a trained model, for steps of z slots; b sentences with B rows each are R = b·B rows.
 
     Args:
-        decoder: the model's. It is not changed; later changes of its weights have no effect here.
-        decode_dtype: of the weights, one of ``packed_linear.DECODE_DTYPES``; None: as they are.
+        decoder: the model's decoder, not changed; later changes of its weights have no effect here.
+        decode_dtype: type of the weights, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
 
     Attributes:
-        fused_layers: ``StepLayers.forward``, see ``softmax_layers.py``; None if its layers are others.
+        fused_layers: ``StepLayers.forward``, see ``fused_layers.py``; None if a layer is unsupported.
         table: the input embedding (V, C).
-        fused_embedding: ``embed`` in C++, see ``ops/cpu_layers``; None where there is none.
-        compiled: all of it in C++, see ``compiled_decoder``; None where a part of it is not.
-        slots: 0, 1, 2, …, those for which ``encodings`` (slots, C), ``bias`` and ``biases`` have been made.
+        fused_embedding: ``embed`` in C++, see ``ops/cpu_layers``; None if unsupported.
+        compiled: the whole decoder in C++, see ``compiled_decoder``; None if a part is unsupported.
+        slots: 0, 1, 2, …: the slots for which ``encodings``, ``bias`` and ``biases`` have been made.
+        encodings: position encodings of the slots, (slots, C).
+        bias: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
+        biases: for each step its part of ``bias``, (z, slots up to its end); None if it may attend to all of them.
     """
 
     def __init__(self, decoder: StepwiseDecoder, decode_dtype: str | None) -> None:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
-        self.fused_layers = decoder_layers(self.layers)
+        fused = decoder_layers(self.layers)
+        self.fused_layers = None if fused is None else fused.forward
         self.table = self.decoder.embed_tokens.weight.detach()
         self.fused_embedding = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
-        self.compiled = self._compiled()
-        own, cross = ([getattr(layer, name) for layer in self.layers] for name in ("self_attention", "cross_attention"))
-        self.state_layout = StateLayout([*own, *cross], self.table)
-        self.make_tables(SLOTS)
+        self.compiled = self._compiled(fused)
+        self_attentions = [layer.self_attention for layer in self.layers]
+        self.state_layout = StateLayout(
+            [*self_attentions, *(layer.cross_attention for layer in self.layers)], self.table
+        )
+        self.make_tables(INITIAL_SLOTS)
 
     @staticmethod
     def supports(decoder: nn.Module) -> bool:
@@ -66,8 +72,8 @@ class StepDecoder:
         )
 
     def other_attention(self) -> str | None:
-        """The option and the value of the first attention that is not softmax attention, whose states are words' keys
-        and values; None if there is none."""
+        """The option and the value of the first attention with other states than keys and values of words, which is any
+        but softmax attention; None if there is none."""
         for layer in self.layers:
             for kind, attention in (("self", layer.self_attention), ("cross", layer.cross_attention)):
                 if type(attention) is not SoftmaxAttention:
@@ -75,27 +81,26 @@ class StepDecoder:
                     return f"--decoder-{kind}-attention-type {value}"
         return None
 
-    def _compiled(self) -> Any:
+    def _compiled(self, layers: FusedLayers | None) -> Any:
+        """The whole decoder in C++; None if a part is unsupported."""
         decoder, projection = self.decoder, self.decoder.output_projection
-        layers = getattr(self.fused_layers, "owner", None)
-        between = (decoder.layernorm_embedding, decoder.project_out_dim)
-        if not isinstance(layers, torch.ScriptObject) or self.fused_embedding is None or between != (None, None):
+        if layers is None or layers.compiled is None or self.fused_embedding is None:
+            return None
+        if decoder.layernorm_embedding is not None or decoder.project_out_dim is not None:
             return None
         output = projection.packed() if type(projection) is PackedLinear else None
         if not isinstance(output, CompiledMap):
             return None
         norm, scale = decoder.layer_norm, decoder.embed_scale
-        return compiled_decoder(layers, self.table, scale, decoder.starts, norm, output.compiled)
+        return compiled_decoder(layers.compiled, self.table, scale, decoder.starts, norm, output.compiled)
 
     def make_tables(self, slots: int) -> None:
-        """Make what depends on the slots alone: their position encodings (slots, C) and the bias of each step."""
+        """Make the tables that depend on the slots alone: position encodings and the bias of each step."""
         table, z = self.table, self.words_per_step
         self.slots = torch.arange(slots, device=table.device)
         self.encodings = self.decoder.encode_positions(self.slots).to(table).contiguous()
         allowed = self.decoder.attention_mask(self.slots, self.slots)
-        #: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
         self.bias = mask_bias(~allowed, table)
-        #: For each step its part of ``bias``, (z, slots up to its end); None if it may attend to all of them.
         self.biases = [
             None if allowed[end - z : end, :end].all() else self.bias[end - z : end, :end]
             for end in range(z, slots + 1, z)
@@ -103,7 +108,7 @@ class StepDecoder:
         self.masked = any(bias is not None for bias in self.biases)
 
     def project_source(self, source: Tensor, padding_mask: Tensor | None) -> list[Memory]:
-        """Each layer's memory of a source (S, b, C) with padding mask (b, S)."""
+        """The memory of a source (S, b, C) with padding mask (b, S), for each layer."""
         return [layer.cross_attention.project_source(source, padding_mask) for layer in self.layers]
 
     def decode(
@@ -119,12 +124,12 @@ class StepDecoder:
         heads (R, z, S), or None.
 
         Args:
-            words: the z words of the previous step, at first start symbols, (R, z).
-            context: their slots, and what they may attend to.
-            states: of each layer's self-attention, then of each layer's cross-attention; updated in place.
-            memories: of each layer's cross-attention.
-            need_attention: whether to return attention.
-            positions: of the words, (R, z), where they are not those of their slots.
+            words: the z words of the previous step, initially start symbols, (R, z).
+            context: slots and mask of the words.
+            states: states of the layers' self-attentions, then of their cross-attentions; updated in place.
+            memories: memories of the layers' cross-attentions.
+            need_attention: True to return attention.
+            positions: positions of the words, (R, z), if they differ from the slots.
         """
         decoder, attention = self.decoder, None
         x = self.embed(words, context.slots if positions is None else positions)
@@ -139,10 +144,12 @@ class StepDecoder:
                 *_tensors(states, memories),
             )
             return self.output(x), None
-        own, cross = states[: len(self.layers)], states[len(self.layers) :]
-        for layer, state, more, memory in zip(self.layers, own, cross, memories, strict=True):
-            seen = memory | more if more else memory
-            x, attention = layer(x, state, seen, context, need_attention and layer is self.layers[-1])
+        self_states, cross_states = states[: len(self.layers)], states[len(self.layers) :]
+        for layer, self_state, cross_state, memory in zip(
+            self.layers, self_states, cross_states, memories, strict=True
+        ):
+            cross_memory = memory | cross_state if cross_state else memory
+            x, attention = layer(x, self_state, cross_memory, context, need_attention and layer is self.layers[-1])
         return self.output(x), attention
 
     def embed(self, words: Tensor, slots: Tensor) -> Tensor:
@@ -164,17 +171,18 @@ class StepDecoder:
 
 
 class Decoding:
-    """A session: a batch in the middle of decoding.
+    """A session that decodes a batch.
 
     Args:
         decoder: the decoder.
-        encoder_out: of b sentences.
+        encoder_out: the encoder's output for b sentences.
         beam: B.
 
     Attributes:
         length: slots decoded so far.
-        states: of the attentions' rows.
-        memories: of the cross-attentions' sources.
+        rows: R.
+        states: states of all attentions.
+        memories: memories of the cross-attentions.
     """
 
     def __init__(self, decoder: StepDecoder, encoder_out: dict[str, list[Tensor]], beam: int) -> None:
@@ -182,10 +190,10 @@ class Decoding:
         source, padding_mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
         self.rows = source.size(1) * beam
         self.memories = decoder.project_source(source, padding_mask if padding_mask.any() else None)
-        self.states = KVCache(decoder.state_layout, self.rows, SLOTS, source)
+        self.states = KVCache(decoder.state_layout, self.rows, INITIAL_SLOTS, source)
 
     def step(self, words: Tensor, need_attention: bool = False) -> tuple[Tensor, Tensor | None]:
-        """See ``StepDecoder.decode``; also for the words of several steps at once, (R, k·z)."""
+        """See ``StepDecoder.decode``; also for the words of several steps, (R, k·z)."""
         decoder, start, count = self.decoder, self.length, words.size(1)
         self.length += count
         self.make_room(self.length, self.length)
@@ -195,37 +203,42 @@ class Decoding:
         else:
             bias = decoder.bias[start : self.length, : self.length]
         context = StepContext(slots, self.length, self.beam, bias)
-        return decoder.decode(words, context, self.states.each, self.memories, need_attention)
+        return decoder.decode(words, context, self.states.by_attention, self.memories, need_attention)
 
     def search(
         self,
         tokens: Tensor,
         word_scores: Tensor,
         scores: Tensor,
-        found: list[int],
-        most: int,
+        finished_counts: list[int],
+        max_steps: int,
         k: int,
         eos: int,
         pad: int,
         ignore: bool,
-        least: int,
+        min_length: int,
         keep_all: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, list[int], Any]:
-        """Steps of a beam search in one call, at most ``most``, where there is a ``decoder.compiled``: see
-        ``Decoder.search`` in ``ops/cpu_layers``."""
+    ) -> tuple[Tensor, Tensor, Tensor, list[int], tuple[Any, ...]]:
+        """At most ``max_steps`` steps of a beam search in one call, by ``decoder.compiled``: see ``Decoder.search`` in
+        ``ops/cpu_layers``, and ``search_steps.combine_words`` and ``advance`` for the arguments.
+
+        Returns:
+            tokens, word scores, scores, remaining sentences, and the fields of ``FinishedHypotheses``.
+        """
         decoder, z = self.decoder, self.decoder.words_per_step
         self.make_room(self.length + z, self.length + z)
         room = min(self.states.slots, len(decoder.slots)) - self.length
-        tokens, word_scores, scores, made, remaining, ended = decoder.compiled.search(
-            *(tokens, word_scores, scores, found, z, min(most, room // z), k, eos, pad, ignore, least, keep_all),
+        steps = min(max_steps, room // z)
+        tokens, word_scores, scores, steps_made, remaining, finished = decoder.compiled.search(
+            *(tokens, word_scores, scores, finished_counts, z, steps, k, eos, pad, ignore, min_length, keep_all),
             *(self.length, decoder.encodings, decoder.bias if decoder.masked else None),
-            *_tensors(self.states.each, self.memories),
+            *_tensors(self.states.by_attention, self.memories),
         )
-        self.length += made * z
-        return tokens, word_scores, scores, remaining, ended
+        self.length += steps_made * z
+        return tokens, word_scores, scores, remaining, finished
 
     def make_room(self, slots: int, positions: int) -> None:
-        """Let the states have so many slots, and the decoder's tables so many positions."""
+        """Grow the states to at least ``slots`` slots, and the decoder's tables to at least ``positions`` positions."""
         while slots > self.states.slots:
             self.states.grow()
         while positions > len(self.decoder.slots):
@@ -243,7 +256,7 @@ class Decoding:
 
 
 class _Layer:
-    """fairseq's decoder layer, without what only training needs."""
+    """fairseq's decoder layer for inference."""
 
     def __init__(self, layer: TransformerDecoderLayerBase, decode_dtype: str | None) -> None:
         self.self_attention, self.cross_attention = layer.self_attn, layer.encoder_attn
@@ -253,26 +266,28 @@ class _Layer:
         self.fc2 = pack(layer.fc2.weight, layer.fc2.bias, decode_dtype, nonnegative=relu)
         self.norms = [layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm]
         self.norm_first = layer.normalize_before
-        norms: list[Map] = [_norm(each) for each in self.norms]
+        norms: list[Map] = [_norm(norm) for norm in self.norms]
         none: list[Map] = [_identity] * len(norms)
         self.before, self.after = (norms, none) if self.norm_first else (none, norms)
 
     def __call__(
         self, x: Tensor, state: State, memory: Memory, context: StepContext, need_attention: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """(R, z, C) to (R, z, C), and attention over the source if ``need_attention``."""
+        """Inputs (R, z, C) to outputs (R, z, C), and attention over the source if ``need_attention``."""
         before, after = self.before, self.after
         x = after[0](x + self.self_attention.step(before[0](x), state, context)[0])
-        read, attention = self.cross_attention.step(before[1](x), memory, context, need_attention)
-        x = after[1](x + read)
+        attended, attention = self.cross_attention.step(before[1](x), memory, context, need_attention)
+        x = after[1](x + attended)
         inner = self.fc1(before[2](x))
         if self.activation is not None:
             inner = self.activation(inner)
         return after[2](x + self.fc2(inner)), attention
 
 
-def _tensors(states: list[State], memories: list[Memory]) -> tuple[list[Tensor], list[Tensor], list[Tensor], Any]:
-    """The last arguments of ``StepLayers.forward``, of decoders whose cross-attention is softmax attention."""
+def _tensors(
+    states: list[State], memories: list[Memory]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor | None]:
+    """The last arguments of ``StepLayers.forward``, for decoders with softmax cross-attention."""
     ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
     return [tensor for state in states for tensor in state.values()], ks, vs, memories[0].get("bias")
 

@@ -1,1 +1,1 @@
-"""The folder of a model: its format, and how fairseq reads it as a checkpoint. Imports ``common`` and ``compat``."""
+"""Model folders: the format, and reading one as a checkpoint of fairseq. Imports ``common`` and ``compat``."""

@@ -1,13 +1,12 @@
-"""One folder is one model: weights, dictionaries, subword model, and how to decode.
+"""The model folder: weights, dictionaries, subword model, and decoding options of one model.
 
     config.json        task, model, text and decoding options
     model.safetensors  the weights
     dict.*.txt         the dictionaries
-    bpecodes or sentencepiece.bpe.model, if words are cut up
+    bpecodes or sentencepiece.bpe.model, if words are split into subwords
     README.md          the model card
 
-It stands wherever a checkpoint of fairseq does (``--path DIR``, see ``as_checkpoint.py``), and holds data alone: no
-pickle is read.
+fairseq reads it as a checkpoint (``--path DIR``, see ``as_checkpoint.py``). It has data alone: no pickle is read.
 """
 
 from __future__ import annotations
@@ -31,30 +30,31 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from amlp_fairseq.common.files import checksums, sha256
+from amlp_fairseq.common.renamed_options import with_present_names
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
-#: What config.json has, beside ``format``.
+#: Keys of config.json, beside ``format``.
 KEYS = (
     *("languages", "text", "decoding", "longest_source", "weights", "shared_weights", "updates", "task", "task_state"),
     *("model", "model_options", "criterion"),
 )
-#: Types in which weights may be stored.
+#: Types of stored weights.
 WEIGHT_TYPES = ("float32", "bfloat16", "int8")
-#: Groups of fairseq's configuration that say nothing about a model.
+#: Groups of fairseq's configuration that do not describe a model.
 _OTHER_GROUPS = (
     *("common", "common_eval", "distributed_training", "dataset", "optimization", "checkpoint", "bmuf", "generation"),
     *("eval_lm", "interactive", "optimizer", "lr_scheduler", "scoring", "ema"),
 )
-#: What to do with several models.
+#: Error text for several models.
 ONE_MODEL = (
     "ensembles are not supported here yet: give one model (amlp-fairseq generate --path A:B decodes with several, "
     "amlp-fairseq package averages the checkpoints of a training)"
 )
-#: Tasks that add nothing to their dictionaries.
+#: Tasks that add no symbols to their dictionaries.
 PLAIN_TASKS = ("translation", "translation_interleaved", "translation_cmlmc", "translation_lev")
-#: The suffix of the name under which the scales (rows,) of an int8 matrix (rows, columns) are stored.
+#: Suffix of the name of the scales (rows,) of an int8 matrix (rows, columns).
 _SCALES = ":scales"
 
 
@@ -63,11 +63,11 @@ def is_model_folder(path: str | Path) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json``: ``languages`` (source, target), ``text`` (see ``text_pipeline.py``), ``decoding`` (options of
-    fairseq-generate and of the task by name), ``longest_source`` (pieces of a source that is not too long; None: the
+    """``config.json``: ``languages`` (source, target), ``text`` (see ``text/pipeline.py``), ``decoding`` (options of
+    fairseq-generate and of the task by name), ``longest_source`` (maximum length of a source in tokens; None: the
     model's positions), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``; folders of older versions may
-    lack ``checksums`` (SHA-256 of the other files by name), and ``split_sentences`` is only there where it is False: a
-    line is a document.
+    lack ``checksums`` (SHA-256 of the other files by name), and may have former names of options;
+    ``split_sentences`` is only there if False: a line is a document.
 
     Raises:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
@@ -91,18 +91,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     if missing := [key for key in KEYS if key not in config]:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
-    return dict(config)
+    return with_present_names(config)
 
 
 @lru_cache(maxsize=8)
 def _parsed(path: Path, state: tuple[int, ...]) -> Any:
-    """The content of a file of JSON, read once as long as it is the same file in the same state: the options of a
-    command, the ``Translator`` and fairseq's loading of checkpoints ask for it one after the other."""
+    """The content of a JSON file, cached while its state (device, inode, bytes, ns) is the same: a command's options,
+    ``Translator`` and fairseq's loading of checkpoints all read it."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def splits_sentences(config: Mapping[str, Any]) -> bool:
-    """False for a model whose input is a document, which ``split_sentences`` says: it summarises."""
+    """False for a model that reads documents, as ``split_sentences`` says: it summarises."""
     return bool(config.get("split_sentences", True))
 
 
@@ -112,11 +112,11 @@ def write(
     """Make the folder of a model.
 
     Args:
-        folder: to be made; its parent exists.
+        folder: a new folder in an existing one.
         state: a checkpoint of fairseq.
         weights: the type to store weights in, one of ``WEIGHT_TYPES``.
         config: ``languages``, ``text`` and ``decoding``, see :func:`read_config`.
-        files: dictionaries and the subword model, to be copied, by their names in the folder.
+        files: files to copy, by their names in the folder: dictionaries and the subword model.
     """
     cfg = state["cfg"]
     task, model = dict(cfg["task"]), cfg["model"]
@@ -124,8 +124,8 @@ def write(
     options = vars(model) if legacy else dict(model)
     unrelated = {name for group in _OTHER_GROUPS for name in (cfg.get(group) or {})} | {*task, "user_dir"}
     if legacy:
-        kept = ("_name", "arch", "max_source_positions", "max_target_positions")
-        options = {name: value for name, value in options.items() if name not in unrelated or name in kept}
+        related = ("_name", "arch", "max_source_positions", "max_target_positions")
+        options = {name: value for name, value in options.items() if name not in unrelated or name in related}
     task.pop("data", None)
     shared = _shared(state["model"])
     content = {
@@ -150,11 +150,11 @@ def write(
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """What ``torch.load`` would give for the checkpoint that the folder was made of, without its optimizer; weights in
-    float32 if they were stored as int8.
+    """The checkpoint that the folder was made of, as from ``torch.load``, without the optimizer; weights in float32 if
+    they were stored as int8.
 
     Raises:
-        ValueError: if the folder is damaged, or one of its files is not the one that it was made with; names the file.
+        ValueError: if the folder is damaged, or one of its files was changed; names the file.
     """
     config = read_config(folder)
     try:
@@ -163,7 +163,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from None
     _check_files(folder, config)
     defaults = {name: field.default for name, field in FairseqConfig.__dataclass_fields__.items()}
-    cfg: dict[str, Any] = {name: asdict(each()) if isinstance(each, type) else None for name, each in defaults.items()}
+    cfg: dict[str, Any] = {
+        name: asdict(default()) if isinstance(default, type) else None for name, default in defaults.items()
+    }
     cfg["task"] = {**config["task"], "data": str(folder)}
     cfg["model"], cfg["criterion"] = config["model"], config["criterion"]
     if config["model_options"] == "namespace":
@@ -193,7 +195,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def _check_files(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ValueError for a file that is not the one with which ``write`` has made the folder."""
+    """Raise ValueError for a file that is missing or was changed after ``write``."""
     for name, expected in config.get("checksums", {}).items():
         path = folder / name
         if not path.is_file():
@@ -206,11 +208,11 @@ def _check_files(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_dictionaries(state: Mapping[str, Any], dictionaries: Sequence[Path]) -> None:
-    """Raise ValueError for a dictionary that has not as many entries as its embedding.
+    """Raise ValueError for a dictionary with another number of entries than its embedding.
 
     Args:
         state: a checkpoint.
-        dictionaries: of the source and of the target; one that is missing is left to others.
+        dictionaries: of the source and of the target; missing files are not checked.
     """
     if state["cfg"]["task"]["_name"] not in PLAIN_TASKS:
         return
@@ -222,21 +224,21 @@ def check_dictionaries(state: Mapping[str, Any], dictionaries: Sequence[Path]) -
 
 
 def _shared(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """The names of weights that are stored under another name, which has the same values: tied embeddings."""
-    first: dict[Any, list[str]] = {}
+    """Tied embeddings: names of matrices, by names of later matrices with the same values, which are not stored."""
+    distinct: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
     shared = {}
     for name, weight in weights.items():
-        like = first.setdefault((weight.shape, weight.dtype), [])
-        same = next((other for other in like if torch.equal(weights[other], weight)), None)
+        candidates = distinct.setdefault((weight.shape, weight.dtype), [])
+        same = next((candidate for candidate in candidates if torch.equal(weights[candidate], weight)), None)
         if same is None:
-            like.append(name)
+            candidates.append(name)
         elif weight.dim() == 2:
             shared[name] = same
     return shared
 
 
 def _stored(weights: Mapping[str, Tensor], kind: str, shared: Mapping[str, str]) -> dict[str, Tensor]:
-    """Weights as they are written, those that are shared once."""
+    """The weights to store, in type ``kind``; shared ones once."""
     result = {}
     for name, weight in weights.items():
         if name in shared:
@@ -244,21 +246,22 @@ def _stored(weights: Mapping[str, Tensor], kind: str, shared: Mapping[str, str])
         weight = weight.detach().contiguous().clone()
         if weight.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
             if kind == "int8" and weight.dim() == 2:
-                weight, result[name + _SCALES] = _quantised(weight.float())
+                weight, result[name + _SCALES] = _int8_and_scales(weight.float())
             else:
                 weight = weight.to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
         result[name] = weight
     return result
 
 
-def _quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix (rows, columns) as int8, with a scale for each row (rows,): those of ``--decode-dtype int8``."""
+def _int8_and_scales(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A matrix (rows, columns) as int8, and the scales of its rows (rows,), as ``--decode-dtype int8`` has them."""
     scales = weight.abs().amax(dim=1) / 127
     scales[scales == 0] = 1
     return (weight / scales.unsqueeze(1)).round().to(torch.int8), scales
 
 
 def _restored(stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights of stored ones, int8 as float32."""
     result = {}
     for name, weight in stored.items():
         if name.endswith(_SCALES):
@@ -269,11 +272,11 @@ def _restored(stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> dict[s
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
+    """A value as JSON data."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.value if isinstance(value, Enum) else value

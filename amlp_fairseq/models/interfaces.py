@@ -1,13 +1,15 @@
-"""Interfaces of models for decoding, which knows nothing else of them. Notation: docs/glossary.md."""
+"""Interfaces of models for decoding and search, which use nothing else of them. Notation: docs/glossary.md."""
 
 from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
 
 from fairseq.models.nat import NATransformerDecoder
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.base import Attention
-from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
+from amlp_fairseq.compat.internals import DecoderOut, TransformerDecoderLayerBase
 
 
 class StepwiseDecoder(TransformerDecoderBase):
@@ -44,3 +46,19 @@ class ParallelDecoderLayer(TransformerDecoderLayerBase):
     def attention_blocks(self) -> list[tuple[Attention, nn.LayerNorm]]:
         """Its attentions with the norms of their residual blocks, in order; the last one attends to the source."""
         raise NotImplementedError
+
+
+@runtime_checkable
+class ConvergingModel(Protocol):
+    """A non-autoregressive model that knows when further iterations have no effect."""
+
+    def converged(self, before: DecoderOut, after: DecoderOut) -> Tensor:
+        """True for the rows (B,) that no iteration later than ``after.step`` can change, given the state before it."""
+
+
+@runtime_checkable
+class CandidateModel(Protocol):
+    """A non-autoregressive model whose candidates differ in more than their lengths."""
+
+    def initialize_candidates(self, encoder_out: dict[str, Any], src_tokens: Tensor, count: int) -> DecoderOut:
+        """The decoder's first input for ``count`` candidates of each of b sources (b, S): b·count rows."""

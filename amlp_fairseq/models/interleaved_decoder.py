@@ -139,9 +139,6 @@ def _order_values(order: GenerationOrder) -> tuple[int, ...]:
 class IBDecoderModel(PluginTransformerModel):
     """Transformer encoder and interleaved decoder; trains with fairseq's criteria, decodes in ⌈(n+1)/z⌉ steps."""
 
-    #: ``translation_interleaved`` accepts models that have this.
-    generates_interleaved = True
-
     CONFIG = IBDecoderConfig
 
     @classmethod

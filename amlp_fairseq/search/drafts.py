@@ -1,26 +1,32 @@
-"""Guesses of a sentence's next words, which draft-and-verify decoding checks. Notation: docs/glossary.md."""
+"""Drafts of a sentence's next words, which speculative decoding verifies. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-#: The longest run of words that a translation memory is searched for.
-LONGEST_CONTEXT = 3
+from amlp_fairseq.search.iterative_refinement import IterativeRefinement
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+
+#: The longest n-gram that a translation memory is searched for.
+MAX_CONTEXT = 3
 
 
 class Draft(Protocol):
-    """What may become of one sentence."""
+    """The draft of one sentence."""
 
     def propose(self, words: list[int], count: int) -> list[int]:
-        """At most ``count`` words that may follow ``words``; called with ever more words. What is behind an end symbol
-        does not matter."""
+        """At most ``count`` words that may follow ``words``, which grow from call to call. Words after an end symbol
+        do not matter."""
 
 
 class Drafter(Protocol):
@@ -31,33 +37,33 @@ class Drafter(Protocol):
 
 
 class SentenceDraft:
-    """A whole sentence, which is read along with the words that are written.
+    """A whole sentence, read along with the words that are written.
 
-    Where another word was written, reading goes on behind the nearest place in the draft where the last two words
-    stand, or else the last one; if there is none, the word is taken to be in place of the draft's.
+    After a word that differs from the draft, reading continues after the nearest occurrence of the last two words in
+    the draft, or else of the last word; if there is none, the word is taken to replace the draft's.
     """
 
     def __init__(self, draft: list[int]) -> None:
-        self.draft, self.place, self.followed = draft, 0, 0
+        self.draft, self.position, self.followed = draft, 0, 0
 
     def propose(self, words: list[int], count: int) -> list[int]:
         for index in range(self.followed, len(words)):
             self._follow(words, index)
         self.followed = len(words)
-        return self.draft[self.place : self.place + count]
+        return self.draft[self.position : self.position + count]
 
     def _follow(self, words: list[int], index: int) -> None:
         draft, word = self.draft, words[index]
-        if draft[self.place : self.place + 1] == [word]:
-            self.place += 1
+        if draft[self.position : self.position + 1] == [word]:
+            self.position += 1
             return
-        behind = [place + 1 for place, each in enumerate(draft) if each == word]
-        behind_two = [place for place in behind if index > 0 and place > 1 and draft[place - 2] == words[index - 1]]
-        self.place = min(behind_two or behind or [self.place + 1], key=lambda place: abs(place - self.place))
+        after_one = [position + 1 for position, drafted in enumerate(draft) if drafted == word]
+        after_two = [end for end in after_one if index > 0 and end > 1 and draft[end - 2] == words[index - 1]]
+        self.position = min(after_two or after_one or [self.position + 1], key=lambda end: abs(end - self.position))
 
 
 class SourceDrafter:
-    """Copies the source: its words that the target dictionary has, too.
+    """Copies the words of the source that the target dictionary has, too.
 
     Args:
         src_dict: source dictionary.
@@ -65,16 +71,16 @@ class SourceDrafter:
     """
 
     def __init__(self, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
-        self.names = [tgt_dict.index(symbol) for symbol in src_dict.symbols]
+        self.targets = [tgt_dict.index(symbol) for symbol in src_dict.symbols]
         self.special = {src_dict.pad(), src_dict.eos(), src_dict.bos()}
 
     def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[SentenceDraft]:
         sources = net_input["src_tokens"][sentences].tolist()
-        return [SentenceDraft([self.names[word] for word in each if word not in self.special]) for each in sources]
+        return [SentenceDraft([self.targets[word] for word in row if word not in self.special]) for row in sources]
 
 
-class MemoryDrafter:
-    """A translation memory: continues as a line of a file does behind the last words.
+class TranslationMemoryDrafter:
+    """Continues the last words as they continue in a file of translations.
 
     Args:
         file: one translation in a line, segmented as the target of the data folder is.
@@ -87,13 +93,13 @@ class MemoryDrafter:
     def __init__(self, file: str | Path, tgt_dict: Dictionary) -> None:
         self.eos, self.vocab = tgt_dict.eos(), len(tgt_dict)
         self.text = np.fromiter(self._read(Path(file), tgt_dict), dtype=np.int64)
-        #: For 1, 2, … words all runs of so many in the text as numbers, ascending, and the places behind them.
-        self.runs: list[tuple[Any, Any]] = []
+        #: For n = 1, 2, … all n-grams of the text as numbers, ascending, and the positions after them.
+        self.ngrams: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
         numbers = np.zeros(len(self.text) + 1, dtype=np.int64)
-        for size in range(1, min(LONGEST_CONTEXT, len(self.text)) + 1):
+        for size in range(1, min(MAX_CONTEXT, len(self.text)) + 1):
             numbers = numbers[:-1] * self.vocab + self.text[size - 1 :]
             order = np.argsort(numbers, kind="stable")
-            self.runs.append((numbers[order], order + size))
+            self.ngrams.append((numbers[order], order + size))
 
     def _read(self, file: Path, tgt_dict: Dictionary) -> Iterator[int]:
         yield self.eos
@@ -106,57 +112,59 @@ class MemoryDrafter:
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"--draft-file {file} cannot be read: {error}") from None
 
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[_MemoryDraft]:
-        return [_MemoryDraft(self) for _ in sentences]
+    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[_TranslationMemoryDraft]:
+        return [_TranslationMemoryDraft(self) for _ in sentences]
 
-    def behind(self, context: list[int]) -> int | None:
-        """The first place in the text behind the longest end of a context that it has."""
-        for size in range(min(len(self.runs), len(context)), 0, -1):
+    def position_after(self, context: list[int]) -> int | None:
+        """The position after the first occurrence of the longest suffix of ``context`` that the text has."""
+        for size in range(min(len(self.ngrams), len(context)), 0, -1):
             number = 0
             for word in context[-size:]:
                 number = number * self.vocab + word
-            numbers, places = self.runs[size - 1]
-            found = int(np.searchsorted(numbers, number))
-            if found < len(numbers) and numbers[found] == number:
-                return int(places[found])
+            numbers, positions = self.ngrams[size - 1]
+            index = int(np.searchsorted(numbers, number))
+            if index < len(numbers) and numbers[index] == number:
+                return int(positions[index])
         return None
 
 
-class _MemoryDraft:
-    """Stays where the memory goes on as the sentence does."""
+class _TranslationMemoryDraft:
+    """Keeps its position in the memory while the sentence continues as the memory does."""
 
-    def __init__(self, memory: MemoryDrafter) -> None:
-        self.memory, self.place, self.followed = memory, 0, 0
+    def __init__(self, memory: TranslationMemoryDrafter) -> None:
+        self.memory, self.position, self.followed = memory, 0, 0
 
     def propose(self, words: list[int], count: int) -> list[int]:
         memory, new = self.memory, words[self.followed :]
         self.followed = len(words)
-        self.place += len(new)
-        if not new or memory.text[self.place - len(new) : self.place].tolist() != new:
-            place = memory.behind([memory.eos, *words])
-            if place is None:
-                self.place = 0
+        self.position += len(new)
+        if not new or memory.text[self.position - len(new) : self.position].tolist() != new:
+            position = memory.position_after([memory.eos, *words])
+            if position is None:
+                self.position = 0
                 return []
-            self.place = place
-        return list(memory.text[self.place : self.place + count].tolist())
+            self.position = position
+        return list(memory.text[self.position : self.position + count].tolist())
 
 
 class ModelDrafter:
-    """Whole sentences from a model of the plugin, decoded once.
+    """Drafts whole sentences with a model of the plugin, which decodes once.
 
     Args:
-        task: of the model.
-        model: made ready for inference.
-        generator: of the task.
+        task: the model's task.
+        model: prepared for inference.
+        generator: the task's generator.
     """
 
-    def __init__(self, task: Any, model: Any, generator: Any) -> None:
+    def __init__(
+        self, task: FairseqTask, model: BaseFairseqModel, generator: MultiwordBeamSearch | IterativeRefinement
+    ) -> None:
         self.task, self.model, self.generator = task, model, generator
 
     def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:
         sources, pad = net_input["src_tokens"][sentences], self.task.source_dictionary.pad()
         tokens = [source[source != pad].cpu() for source in sources]
-        dataset = self.task.build_dataset_for_inference(tokens, [len(each) for each in tokens])
+        dataset = self.task.build_dataset_for_inference(tokens, [len(source) for source in tokens])
         batch = dataset.collater([dataset[index] for index in range(len(tokens))])
         batch["net_input"] = {
             name: value.to(sources.device) if isinstance(value, Tensor) else value
@@ -164,5 +172,5 @@ class ModelDrafter:
         }
         with torch.no_grad():
             hypotheses = self.task.inference_step(self.generator, [self.model], batch)
-        found = dict(zip(batch["id"].tolist(), hypotheses, strict=True))
-        return [SentenceDraft(found[row][0]["tokens"].tolist()[:-1]) for row in range(len(tokens))]
+        by_row = dict(zip(batch["id"].tolist(), hypotheses, strict=True))
+        return [SentenceDraft(by_row[row][0]["tokens"].tolist()[:-1]) for row in range(len(tokens))]

@@ -1,4 +1,4 @@
-"""Decoding with non-autoregressive models: they write whole sentences, then revise them in several iterations.
+"""Iterative refinement: non-autoregressive models write whole sentences, then revise them in several iterations.
 
 Notation: docs/glossary.md.
 """
@@ -9,24 +9,28 @@ from typing import Any
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models.nat import FairseqNATModel
 from torch import Tensor
 
+from amlp_fairseq.compat.internals import DecoderOut
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.decoding.inference_nat import inference_nat
+from amlp_fairseq.models.interfaces import CandidateModel, ConvergingModel
 from amlp_fairseq.search.hypotheses import move
-from amlp_fairseq.search.memory import refuse_too_large
+from amlp_fairseq.search.memory_limit import refuse_too_large
 from amlp_fairseq.search.reranking import Reranker
 
 
 class IterativeRefinement:
-    """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for those of fairseq's
-    non-autoregressive (NAT) models that do not change a sentence's length.
+    """Mask-predict (Ghazvininejad et al. 2019) and noisy parallel decoding (Gu et al. 2018), for non-autoregressive
+    (NAT) models, fairseq's too, that do not change a sentence's length.
 
-    A sentence is finished after the last iteration, or as soon as no later iteration can change it: as the method
-    ``converged`` of ``cmlmc_transformer`` says, or with fairseq's models when an iteration changed nothing and left no
-    masks. Of a sentence's candidates the one with the best mean log-probability per word is returned, or the one that
-    an autoregressive model likes best. Candidates differ in length, or are what the model's ``initialize_candidates``
-    gives: those of ``fertility_transformer`` differ in the fertilities.
+    A sentence is finished after the last iteration, or as soon as no later iteration can change it: as a
+    ``ConvergingModel`` says, or with fairseq's models when an iteration changed nothing and left no masks. The
+    candidate with the best mean log-probability per word is returned, by this model or by the reranking model.
+    Candidates differ in length; those of a ``CandidateModel`` (``fertility_transformer``) in the
+    fertilities.
 
     Args:
         tgt_dict: target dictionary.
@@ -34,9 +38,9 @@ class IterativeRefinement:
         beam_size: candidates per sentence.
         adaptive: stop a sentence as soon as no later iteration can change it.
         retain_history: keep the input and output of every iteration.
-        reranking_model: an autoregressive model that reranks them.
-        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
-        cuda_graphs: capture decoder calls as CUDA graphs, except those of the reranking model and of models that can
+        reranking_model: an autoregressive model that reranks the candidates.
+        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
+        cuda_graphs: capture decoder calls as CUDA graphs, except calls of the reranking model and of models that can
             still be trained.
 
     Raises:
@@ -51,7 +55,7 @@ class IterativeRefinement:
         beam_size: int = 1,
         adaptive: bool = True,
         retain_history: bool = False,
-        reranking_model: Any = None,
+        reranking_model: FairseqEncoderDecoderModel | None = None,
         decode_dtype: str | None = None,
         cuda_graphs: bool = False,
     ) -> None:
@@ -71,7 +75,11 @@ class IterativeRefinement:
 
     @torch.no_grad()
     def generate(
-        self, models: list[Any], sample: dict[str, Any], prefix_tokens: None = None, constraints: None = None
+        self,
+        models: list[FairseqEncoderDecoderModel],
+        sample: dict[str, Any],
+        prefix_tokens: None = None,
+        constraints: None = None,
     ) -> list[list[dict[str, Any]]]:
         """Translate a batch.
 
@@ -82,10 +90,10 @@ class IterativeRefinement:
 
         Returns:
             for every sentence a list of one hypothesis, a dict: ``tokens`` with the end symbol, ``score`` (mean
-            log-probability of the words; that of words and end symbol where an autoregressive model has chosen),
+            log-probability of the words; of words and end symbol where an autoregressive model has chosen),
             ``positional_scores``, ``steps`` (decoder calls), ``alignment`` and ``attention`` (empty), ``history``: with
-            ``retain_history`` what the model read and wrote, in host memory, as dicts of ``tokens`` with the end
-            symbol, and for what it wrote ``scores``, log-probabilities; NaN where the model did not keep them.
+            ``retain_history`` the model's inputs and outputs, in host memory, as dicts of ``tokens`` with the end
+            symbol, and for outputs ``scores``, log-probabilities; NaN where the model did not keep them.
 
         Raises:
             ValueError: for prefixes, constraints, models that change a sentence's length, and batches that need
@@ -96,8 +104,8 @@ class IterativeRefinement:
         for model in models:
             model.eval()
             if not getattr(model, "allow_length_beam", False):
-                together = f"; the models {' and '.join(type(each).__name__ for each in models)} cannot be combined: "
-                together += "an autoregressive one chooses among the candidates of another with --rescore-path"
+                together = f"; the models {' and '.join(type(model).__name__ for model in models)} cannot be combined: "
+                together += "an autoregressive one reranks the candidates of another with --rescore-path"
                 raise ValueError(
                     f"{type(model).__name__} does not write sentences of fixed length; fairseq's --task "
                     "translation_lev is for such models that are not autoregressive"
@@ -105,24 +113,24 @@ class IterativeRefinement:
                 )
         if len(models) > 1 and not models[0].allow_ensemble:
             raise ValueError(f"{type(models[0]).__name__} does not support ensembles")
-        ready = self.inference_models(models)
-        if hasattr(ready[0], "enable_ensemble"):
-            ready[0].enable_ensemble(ready)
+        inference_models = self.inference_models(models)
+        if len(models) > 1:
+            inference_models[0].enable_ensemble(inference_models)
 
         src_tokens, src_lengths = sample["net_input"]["src_tokens"], sample["net_input"]["src_lengths"]
-        finished, k = self._refine(ready[0], src_tokens, src_lengths), self.beam_size
+        finished, k = self._refine(inference_models[0], src_tokens, src_lengths), self.beam_size
         candidates = [finished[i : i + k] for i in range(0, len(finished), k)]
         if self.reranking_model is not None:
             self.reranker.rerank(self.reranking_model, src_tokens, candidates, torch.div)
-        chosen = [max(each, key=_quality) for each in candidates]
-        move(chosen, src_tokens.device)
-        return [[hypothesis] for hypothesis in chosen]
+        best = [max(hypotheses, key=_quality) for hypotheses in candidates]
+        move(best, src_tokens.device)
+        return [[hypothesis] for hypothesis in best]
 
-    def _refine(self, model: Any, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
-        """Hypotheses of all candidates: those of the first sentence, those of the second, …"""
+    def _refine(self, model: FairseqNATModel, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
+        """The hypotheses of all candidates, in the order of the sentences."""
         encoder_out = model.forward_encoder([src_tokens, src_lengths])
         rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(self.beam_size)
-        if hasattr(model, "initialize_candidates"):
+        if isinstance(model, CandidateModel):
             state = model.initialize_candidates(encoder_out, src_tokens, self.beam_size)
         else:
             state = model.initialize_output_tokens(encoder_out, src_tokens)
@@ -134,7 +142,7 @@ class IterativeRefinement:
             encoder_out = model.encoder.reorder_encoder_out(encoder_out, rows)
         if self.retain_history:
             state = state._replace(history=[state.output_tokens.clone()])
-        scores: list[Tensor | None] = [None]  # of the history's entries, where they are outputs
+        scores: list[Tensor | None] = [None]  # of each entry of the history; None for inputs
         ends = state.output_tokens.ne(self.pad).sum(dim=1).sub(1).tolist()
         finished: list[dict[str, Any]] = [{} for _ in rows]
         alive = torch.arange(len(rows), device=rows.device)
@@ -145,38 +153,42 @@ class IterativeRefinement:
             )
             if self.retain_history:
                 new: list[Tensor | None] = [None] * (len(state.history) - len(scores))
-                # Stock cmlm_transformer masks at the end of an iteration, behind its output.
+                # fairseq's cmlm_transformer masks at the end of an iteration, after its output.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
-                new[-1 if hasattr(model, "converged") else 0] = state.output_scores.masked_fill(masks, torch.nan)
+                new[-1 if isinstance(model, ConvergingModel) else 0] = state.output_scores.masked_fill(masks, torch.nan)
                 scores += new
             if iteration == self.max_iter:
                 done = torch.ones_like(alive, dtype=torch.bool)
             elif not self.adaptive:
                 continue
-            elif hasattr(model, "converged"):
+            elif isinstance(model, ConvergingModel):
                 done = model.converged(before, state)
             else:
-                # Stock cmlm_transformer masks at the end of an iteration: the next one will fill these masks.
+                # fairseq's cmlm_transformer masks at the end of an iteration; the next one fills these masks.
                 masks = state.output_tokens.eq(self.unk) & state.output_scores.eq(0)
                 done = ((state.output_tokens == before.output_tokens) & ~masks).all(dim=1)
             if not done.any():
                 continue
-            ended, ended_scores = _rows(state, scores, done, torch.device("cpu"))
-            for row, sentence in enumerate(alive[done].tolist()):
-                finished[sentence] = self._hypothesis(ended, row, ends[sentence], ended_scores)
+            finished_state, finished_scores = _rows(state, scores, done, torch.device("cpu"))
+            for row, candidate in enumerate(alive[done].tolist()):
+                finished[candidate] = self._hypothesis(finished_state, row, ends[candidate], finished_scores)
             if done.all():
                 break
-            kept = (~done).nonzero().squeeze(1)
-            alive = alive[kept]
-            encoder_out = model.encoder.reorder_encoder_out(encoder_out, kept)
-            state, scores = _rows(state, scores, kept, kept.device)
+            rest = (~done).nonzero().squeeze(1)
+            alive = alive[rest]
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, rest)
+            state, scores = _rows(state, scores, rest, rest.device)
         return finished
 
-    def _hypothesis(self, state: Any, row: int, end: int, scores: list[Any]) -> dict[str, Any]:
-        """The row's words and the end symbol, which was at position ``end`` before the first iteration. ``scores`` are
-        those of the history's entries, (rows, T) or None.
+    def _hypothesis(self, state: DecoderOut, row: int, end: int, scores: list[Tensor | None]) -> dict[str, Any]:
+        """The row's words and the end symbol, which was at position ``end`` before the first iteration: fairseq's NAT
+        models may overwrite the end symbol, and may write end symbols among the words.
 
-        Stock NAT models may overwrite it, and may write end symbols among the words.
+        Args:
+            state: the last output of the finished rows.
+            row: index of the row.
+            end: see above.
+            scores: log-probabilities (rows, T) of the history's entries, or None.
         """
         tokens, last = state.output_tokens[row], state.output_scores[row]
         words = self._words(tokens)
@@ -191,29 +203,29 @@ class IterativeRefinement:
         if self.retain_history:
             result["history"] = []
             for entry, values in zip(state.history, scores, strict=True):
-                kept = entry[row].ne(self.pad) & entry[row].ne(self.bos)
-                known = {} if values is None else {"scores": values[row][kept]}
-                result["history"].append({"tokens": entry[row][kept], **known})
+                text = entry[row].ne(self.pad) & entry[row].ne(self.bos)
+                entry_scores = {} if values is None else {"scores": values[row][text]}
+                result["history"].append({"tokens": entry[row][text], **entry_scores})
         return result
 
     def _words(self, tokens: Tensor) -> Tensor:
-        """Mask of the positions that hold neither start, end nor padding."""
+        """A mask of the positions that hold neither start, end nor padding."""
         return tokens.ne(self.pad) & tokens.ne(self.bos) & tokens.ne(self.eos)
 
 
 def _rows(
-    state: Any, scores: list[Tensor | None], rows: Tensor, device: torch.device
-) -> tuple[Any, list[Tensor | None]]:
-    """Rows, given by number or by a mask, of outputs, history and its scores, on a device."""
+    state: DecoderOut, scores: list[Tensor | None], rows: Tensor, device: torch.device
+) -> tuple[DecoderOut, list[Tensor | None]]:
+    """Some rows, by their indices or as a mask, of outputs, history and its scores, moved to a device."""
 
-    def taken(table: Tensor | None) -> Tensor | None:
+    def select(table: Tensor | None) -> Tensor | None:
         return None if table is None else table[rows].to(device)
 
-    history = None if state.history is None else [taken(tokens) for tokens in state.history]
-    outputs = {"output_tokens": taken(state.output_tokens), "output_scores": taken(state.output_scores)}
-    return state._replace(history=history, **outputs), [taken(each) for each in scores]
+    history = None if state.history is None else [select(tokens) for tokens in state.history]
+    outputs = {"output_tokens": select(state.output_tokens), "output_scores": select(state.output_scores)}
+    return state._replace(history=history, **outputs), [select(table) for table in scores]
 
 
 def _quality(hypothesis: dict[str, Any]) -> float:
-    """The key by which candidates are compared: the score; an empty one is chosen only if all are empty."""
+    """The score, by which candidates are compared; -inf for an empty candidate, chosen only if all are empty."""
     return float(hypothesis["score"]) if len(hypothesis["tokens"]) > 1 else -float("inf")

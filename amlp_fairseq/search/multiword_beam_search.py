@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
 from amlp_fairseq.decoding.inference_model import InferenceModel
@@ -19,7 +20,7 @@ from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are
 from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.hypotheses import move
-from amlp_fairseq.search.memory import needed_bytes, refuse_too_large
+from amlp_fairseq.search.memory_limit import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.reranking import Reranker
@@ -37,7 +38,7 @@ from amlp_fairseq.search.search_steps import (
     row_permutation,
 )
 
-#: The rules that hold where several steps are made in one call; with another one there is a call for each.
+#: Score rules implemented by the C++ multi-step search; any other rule forces one call per step.
 RULES_SUPPORTED_IN_CPP = {NoPadding, MinLength, MaxLength}
 
 
@@ -45,8 +46,8 @@ class MultiwordBeamSearch:
     """Finds the hypotheses with the best score per length; for h = c = 1 the same as fairseq's SequenceGenerator.
 
     Lengths are counted in words; length penalties count the end symbol, limits do not. A hypothesis is finished when
-    any word of a step is the end symbol. Each sentence has its own limits, so its output does not depend on the batch.
-    A source without words gives an empty hypothesis.
+    any word of a step is the end symbol. Limits are per sentence, so outputs do not depend on the batch. A source
+    without words gives an empty hypothesis.
 
     Args:
         models: one model, or several whose probabilities are averaged.
@@ -58,11 +59,11 @@ class MultiwordBeamSearch:
 
     def __init__(
         self,
-        models: list[Any],
+        models: list[FairseqEncoderDecoderModel],
         tgt_dict: Dictionary,
         order: GenerationOrder,
         options: SearchOptions,
-        reranking_model: Any = None,
+        reranking_model: FairseqEncoderDecoderModel | None = None,
     ) -> None:
         self.models, self.reranking_model = models, reranking_model
         self.reranker = Reranker(tgt_dict, options.decode_dtype)
@@ -73,15 +74,15 @@ class MultiwordBeamSearch:
         self.options = options
         self.inference_models = InferenceModelCache(self.prepare_for_inference)
 
-    def prepare_for_inference(self, model: Any) -> InferenceModel:
-        """A model made ready to translate, with the present options."""
+    def prepare_for_inference(self, model: FairseqEncoderDecoderModel) -> InferenceModel:
+        """The inference model of a model, with the present options."""
         options = self.options
         return InferenceModel(model, options.decode_dtype, options.cuda_graphs and are_frozen([model]))
 
     @torch.no_grad()
     def generate(
         self,
-        models: Any,
+        models: list[FairseqEncoderDecoderModel],
         sample: dict[str, Any],
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
@@ -90,7 +91,7 @@ class MultiwordBeamSearch:
         """Translate a batch.
 
         Args:
-            models: ignored, as in fairseq's SequenceGenerator: those given at construction are used.
+            models: ignored, as in fairseq's SequenceGenerator, which uses the models of its construction.
             sample: batch with ``net_input.src_tokens`` (sentences, S) and ``src_lengths`` (sentences,).
 
         Returns:
@@ -115,8 +116,8 @@ class MultiwordBeamSearch:
                 model.eval()
         source = sample["net_input"]["src_tokens"]
         hypotheses: list[list[dict[str, Any]]] = [[] for _ in source]
-        has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1).tolist()
-        sentences = [row for row, has in enumerate(has_words) if has]
+        has_words = (source.ne(self.pad) & source.ne(self.eos)).any(dim=1)
+        sentences = has_words.nonzero().squeeze(1).tolist()
         for row in {*range(len(hypotheses))}.difference(sentences):
             hypotheses[row] = [self._empty_hypothesis()]
         if sentences:
@@ -127,16 +128,16 @@ class MultiwordBeamSearch:
                     hypotheses[row] = sorted(hypotheses[row], key=_badness)[: self.options.beam_size]
                 rows = [row for row in sentences if hypotheses[row]]
                 if self.reranking_model is not None and rows:
-                    several = [hypotheses[row] for row in rows]
-                    self.reranker.rerank(self.reranking_model, source[rows], several, self.normalized)
-        for row, found in enumerate(hypotheses):
-            if not found:
+                    nonempty = [hypotheses[row] for row in rows]
+                    self.reranker.rerank(self.reranking_model, source[rows], nonempty, self.normalized)
+        for row, of_sentence in enumerate(hypotheses):
+            if not of_sentence:
                 raise RuntimeError(
                     f"sentence {row} of the batch has no hypothesis: the model gives no word a finite probability, "
                     "or --min-len and --no-repeat-ngram-size leave none"
                 )
-            found.sort(key=_badness)
-        move([hypothesis for found in hypotheses for hypothesis in found], source.device)
+            of_sentence.sort(key=_badness)
+        move([hypothesis for of_sentence in hypotheses for hypothesis in of_sentence], source.device)
         return hypotheses
 
     def search(
@@ -146,16 +147,16 @@ class MultiwordBeamSearch:
 
         Args:
             net_input: the batch's.
-            sentences: their indices in the batch.
-            hypotheses: of all sentences of the batch; those found are added.
+            sentences: indices of the sentences in the batch.
+            hypotheses: the finished hypotheses of every sentence of the batch, to which this adds.
         """
         _Search(self, net_input, sentences, hypotheses).run()
 
     def max_lengths(self, source: Tensor) -> list[int]:
-        """The most words that the outputs for sources (b, S) may have.
+        """Maximum lengths, in words, of the outputs for sources (b, S).
 
         Raises:
-            ValueError: if ``min_len`` exceeds it for one of them.
+            ValueError: if ``min_len`` exceeds one of them.
         """
         models = self.models if self.reranking_model is None else [*self.models, self.reranking_model]
         longest = min(model.max_decoder_positions() for model in models) - 1
@@ -169,12 +170,13 @@ class MultiwordBeamSearch:
         return limits
 
     def ngrams(self) -> NoRepeatNgrams | None:
-        """What ``no_repeat_ngram_size`` forbids."""
+        """The rule of ``no_repeat_ngram_size``; None without it."""
         size = self.options.no_repeat_ngram_size
         return NoRepeatNgrams(size, self.order) if size > 0 else None
 
     def normalized(self, scores: Tensor, lengths: Tensor) -> Tensor:
-        """Sums of log-probabilities divided by the length penalty of these lengths, if ``normalize_scores``."""
+        """Scores (n,): sums of log-probabilities (n,), divided by the penalty of their lengths (n,) in words, the end
+        symbol included, if ``normalize_scores``."""
         options = self.options
         if not options.normalize_scores:
             return scores
@@ -193,8 +195,8 @@ class MultiwordBeamSearch:
 
         Args:
             words: in generation order, (n + 1,), in host memory; the last one is the end symbol.
-            word_scores: their log-probabilities, (n + 1,), in host memory.
-            score: of the hypothesis, in host memory.
+            word_scores: log-probabilities of the words, (n + 1,), in host memory.
+            score: score of the hypothesis, in host memory.
             attention: over the source, (n + 1, S); None without ``--print-alignment``.
             source: (S,).
             steps: decoder calls.
@@ -202,9 +204,9 @@ class MultiwordBeamSearch:
         options, length = self.options, len(words) - 1
         order = self.order.slots_and_end(length)
         if options.deduplicate_ngram_size > 0:
-            kept = deduplicate_ngrams(words[order[:-1]].tolist(), options.deduplicate_ngram_size)
-            order = order[[*kept, length]]
-        alignment: Any = torch.empty(0)
+            first_copies = deduplicate_ngrams(words[order[:-1]].tolist(), options.deduplicate_ngram_size)
+            order = order[[*first_copies, length]]
+        alignment: Tensor | list[tuple[int, int]] = torch.empty(0)
         if attention is not None:
             extract = utils.extract_hard_alignment if options.alignment == "hard" else utils.extract_soft_alignment
             attention = attention.cpu()[order]
@@ -239,15 +241,15 @@ class _Search:
 
     Attributes:
         sentences: index in the batch of each unfinished sentence.
-        source: their source tokens, (b, S).
-        max_lengths: the most words that their outputs may have, (b,).
+        source: source tokens of the unfinished sentences, (b, S).
+        max_lengths: maximum lengths of their outputs, (b,).
         tokens: z start symbols and the words so far in generation order, (b·B, z + T).
         word_scores: log-probabilities of the words so far, (b·B, T).
-        scores: their sums, (b, B); -inf for a row that holds no hypothesis.
+        scores: sums of the log-probabilities, (b, B); -inf for a row that holds no hypothesis.
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
-        keep_all: whether all hypotheses that end are kept.
-        candidates: k, ways to continue each row that are looked at.
-        compiled: whether a step's words are chosen in C++.
+        keep_all: True if all hypotheses that end are kept.
+        candidates: k, number of continuations of each row.
+        compiled: True if a step's words are chosen in C++.
         multi_step: the decoding, if it makes several steps in one call.
     """
 
@@ -281,10 +283,9 @@ class _Search:
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
         self.ngrams = generator.ngrams()
         self.keep_all = self.options.finished == "all"
-        # Algorithm 1 looks at B ways. So does greedy search, which goes on with the best one or ends with it. More are
-        # needed where some may be refused.
-        few = self.ngrams is None and (self.keep_all or self.beam == 1)
-        self.candidates = self.beam if few else 2 * self.beam
+        # B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
+        exact = self.ngrams is None and (self.keep_all or self.beam == 1)
+        self.candidates = self.beam if exact else 2 * self.beam
         self.multi_step = self._multi_step_decoding()
 
     def _needed_bytes(self, models: list[InferenceModel]) -> int:
@@ -299,28 +300,29 @@ class _Search:
         decoding, options = self.decodings[0], self.options
         if not self.compiled or len(self.decodings) > 1 or not isinstance(decoding, Decoding):
             return None
-        plain = not options.alignment and options.temperature == 1
-        obeyed = all(type(rule) in RULES_SUPPORTED_IN_CPP for rule in self.rules)
-        return decoding if plain and obeyed and decoding.decoder.compiled is not None else None
+        supported = not options.alignment and options.temperature == 1
+        supported &= all(type(rule) in RULES_SUPPORTED_IN_CPP for rule in self.rules)
+        return decoding if supported and decoding.decoder.compiled is not None else None
 
     def run(self) -> None:
         while self.sentences:
-            most = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
-            if self.multi_step is not None and most > 0:
-                self._make_steps(self.multi_step, most)
+            max_steps = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
+            if self.multi_step is not None and max_steps > 0:
+                self._make_steps(self.multi_step, max_steps)
             else:
                 self._make_step()
 
     def _make_step(self) -> None:
-        step = self._expand()
+        continuations = self._expand()
         if self.ngrams is not None and self.generator.order.num_directions > 1:
-            self._drop_repetitions(self.ngrams, step)
-        update = advance(self.tokens, self.word_scores, self.scores, self._found(), step, self.keep_all)
-        self._collect(update.ended)
+            self._drop_repetitions(self.ngrams, continuations)
+        counts = self._finished_counts()
+        update = advance(self.tokens, self.word_scores, self.scores, counts, continuations, self.keep_all)
+        self._collect(update.finished)
         self.scores, rows, words, word_scores = update[:4]
-        if (kept := self._keep(update.remaining)) is not None:
-            rows = kept if rows is None else rows[kept]
-            words, word_scores = words[kept], word_scores[kept]
+        if (remaining_rows := self._keep(update.remaining)) is not None:
+            rows = remaining_rows if rows is None else rows[remaining_rows]
+            words, word_scores = words[remaining_rows], word_scores[remaining_rows]
         if not self.sentences:
             return
         if rows is not None:
@@ -328,23 +330,23 @@ class _Search:
         self.tokens = torch.cat([self.tokens, words], dim=1)
         self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
 
-    def _make_steps(self, decoding: Decoding, most: int) -> None:
-        """Make steps in one call until a sentence is finished, at most so many that no output can reach its limit."""
+    def _make_steps(self, decoding: Decoding, max_steps: int) -> None:
+        """Make steps in one call until a sentence is finished; after ``max_steps`` an output may reach its limit."""
         generator, options = self.generator, self.options
-        self.tokens, self.word_scores, self.scores, remaining, ended = decoding.search(
-            *(self.tokens, self.word_scores, self.scores, self._found(), most, self.candidates),
-            *(generator.eos, generator.pad, options.words_behind_end == "ignore", options.min_len, self.keep_all),
+        self.tokens, self.word_scores, self.scores, remaining, finished = decoding.search(
+            *(self.tokens, self.word_scores, self.scores, self._finished_counts(), max_steps, self.candidates),
+            *(generator.eos, generator.pad, options.words_after_end == "ignore", options.min_len, self.keep_all),
         )
-        self._collect(FinishedHypotheses(*ended))
-        if (kept := self._keep(remaining)) is not None:
-            self._reorder(kept)
+        self._collect(FinishedHypotheses(*finished))
+        if (rows := self._keep(remaining)) is not None:
+            self._reorder(rows)
 
-    def _found(self) -> list[int]:
-        """How many hypotheses each sentence has."""
+    def _finished_counts(self) -> list[int]:
+        """The number of finished hypotheses of each sentence."""
         return [len(self.hypotheses[sentence]) for sentence in self.sentences]
 
     def _keep(self, remaining: list[int]) -> Tensor | None:
-        """Drop all sentences but some (by their indices); returns the rows that stay, None if all do, or none."""
+        """Keep the sentences of these indices; returns the remaining rows, None if all remain, or none."""
         if len(remaining) == len(self.sentences):
             return None
         if not remaining:
@@ -352,12 +354,12 @@ class _Search:
             return None
         remaining = [remaining[i] for i in row_permutation(remaining)]
         self.sentences = [self.sentences[i] for i in remaining]
-        kept = torch.tensor(remaining, dtype=torch.long, device=self.source.device)
-        self.source, self.max_lengths, self.scores = self.source[kept], self.max_lengths[kept], self.scores[kept]
-        return (kept.unsqueeze(1) * self.beam + torch.arange(self.beam, device=kept.device)).flatten()
+        index = torch.tensor(remaining, dtype=torch.long, device=self.source.device)
+        self.source, self.max_lengths, self.scores = self.source[index], self.max_lengths[index], self.scores[index]
+        return (index.unsqueeze(1) * self.beam + torch.arange(self.beam, device=index.device)).flatten()
 
     def _expand(self) -> Continuations:
-        """The best ways to continue each row."""
+        """The best continuations of each row."""
         generator, z = self.generator, self.z
         lprobs, attention = self._decode()
         if attention is not None:
@@ -367,15 +369,16 @@ class _Search:
         for rule in self.rules:
             rule(lprobs, prefixes)
         combine = partial(
-            combine_words, lprobs, self.candidates, generator.eos, generator.pad, self.options.words_behind_end
+            combine_words, lprobs, self.candidates, generator.eos, generator.pad, self.options.words_after_end
         )
         if self.ngrams is None:
             return combine()
         # A slot has at most T + z - 1 words before it, and each ends at most one n-gram that forbids a candidate.
-        return combine(partial(self.ngrams.forbidden, words), most_forbidden=words.size(1) + z)
+        return combine(partial(self.ngrams.forbidden, words), max_forbidden=words.size(1) + z)
 
     def _decode(self) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities of the next z slots, (b·B, z, V) float32, and attention over the source (b·B, z, S)."""
+        """Log-probabilities of the next z slots, (b·B, z, V) float32, and attention over the source (b·B, z, S) or
+        None."""
         options = self.options
         all_lprobs, attention = [], None
         for model, decoding in zip(self.generator.models, self.decodings, strict=True):
@@ -394,43 +397,44 @@ class _Search:
         return torch.logsumexp(torch.stack(all_lprobs), dim=0) - math.log(len(all_lprobs)), attention
 
     def _reorder(self, rows: Tensor) -> None:
-        """Apply a row permutation; it may repeat rows and leave some out."""
+        """Apply a row permutation, which may repeat and omit rows."""
         self.tokens, self.word_scores = self.tokens.index_select(0, rows), self.word_scores.index_select(0, rows)
         self.attention = [table[rows] for table in self.attention]
         for decoding in self.decodings:
             decoding.reorder(rows)
 
-    def _drop_repetitions(self, ngrams: NoRepeatNgrams, step: Continuations) -> None:
-        """Set scores to -inf of ways that end a hypothesis and repeat an n-gram, which is where two directions meet.
+    def _drop_repetitions(self, ngrams: NoRepeatNgrams, continuations: Continuations) -> None:
+        """Set the scores of continuations to -inf that end a hypothesis with a repeated n-gram, where two directions
+        meet.
 
-        A hypothesis at the length limit stays, and so do those of a sentence that has nothing else: something must be
-        returned.
+        Hypotheses at the length limit are exempt, and all of a sentence that would have none: every sentence needs one.
         """
-        written, totals = self.word_scores.size(1), self.scores.flatten().unsqueeze(1) + step.scores
-        before = step.scores.clone()
-        for row, way in ((step.ends < self.z) & totals.isfinite()).nonzero().tolist():
-            length = written + int(step.ends[row, way])
-            words = torch.cat([self.tokens[row, self.z :], step.words[row, way]])[:length].tolist()
+        scores, ends = continuations.scores, continuations.ends
+        written, totals = self.word_scores.size(1), self.scores.flatten().unsqueeze(1) + scores
+        before = scores.clone()
+        for row, index in ((ends < self.z) & totals.isfinite()).nonzero().tolist():
+            length = written + int(ends[row, index])
+            words = torch.cat([self.tokens[row, self.z :], continuations.words[row, index]])[:length].tolist()
             if length < int(self.max_lengths[row // self.beam]) and ngrams.repeats(words):
-                step.scores[row, way] = totals[row, way] = -math.inf
-        nothing = ~totals.view(len(self.sentences), -1).isfinite().any(dim=1)
-        for sentence in nothing.nonzero().squeeze(1).tolist():
+                scores[row, index] = totals[row, index] = -math.inf
+        nothing_left = ~totals.view(len(self.sentences), -1).isfinite().any(dim=1)
+        for sentence in nothing_left.nonzero().squeeze(1).tolist():
             if not self.hypotheses[self.sentences[sentence]]:
                 rows = slice(sentence * self.beam, (sentence + 1) * self.beam)
-                step.scores[rows] = before[rows]
+                scores[rows] = before[rows]
 
-    def _collect(self, ended: FinishedHypotheses) -> None:
+    def _collect(self, finished: FinishedHypotheses) -> None:
         """Add finished hypotheses, in reading order."""
-        if not ended.rows:
+        if not finished.rows:
             return
         options, z = self.options, self.z
-        totals, lengths = torch.tensor(ended.totals), torch.tensor(ended.lengths)
-        counted = lengths + 1 if options.words_behind_end == "ignore" else (lengths // z + 1) * z
+        totals, lengths = torch.tensor(finished.totals), torch.tensor(finished.lengths)
+        counted = lengths + 1 if options.words_after_end == "ignore" else (lengths // z + 1) * z
         scores = self.generator.normalized(totals, counted).unbind()
         for row, length, words, word_scores, score in zip(
-            ended.rows, ended.lengths, ended.words, ended.word_scores, scores, strict=True
+            finished.rows, finished.lengths, finished.words, finished.word_scores, scores, strict=True
         ):
             attention = torch.cat([table[row] for table in self.attention])[: length + 1] if options.alignment else None
             index, steps = row // self.beam, length // z + 1
-            found = self.generator.hypothesis(words, word_scores, score, attention, self.source[index], steps)
-            self.hypotheses[self.sentences[index]].append(found)
+            hypothesis = self.generator.hypothesis(words, word_scores, score, attention, self.source[index], steps)
+            self.hypotheses[self.sentences[index]].append(hypothesis)

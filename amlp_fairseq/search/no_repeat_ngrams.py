@@ -9,11 +9,11 @@ from amlp_fairseq.ops.generation_order import GenerationOrder
 
 
 class NoRepeatNgrams:
-    """Forbids that an output, read as text, has an n-gram twice.
+    """Forbids a repeated n-gram in an output, read as text.
 
-    What a slot may hold depends on the other words of the same step, so this is not a rule on the scores of a step
-    (``rules.py``) but on candidates: :meth:`forbidden`. While an output is being written, only n-grams within the words
-    of one direction are known; those that span two directions are known when it is complete: :meth:`repeats`.
+    The candidates for a slot depend on the other words of the same step, so this rule does not apply to the scores of a
+    step (``rules.py``) but to candidates: :meth:`forbidden`. While an output is being written, only n-grams within the
+    words of one direction are known; n-grams across two directions are known when it is complete: :meth:`repeats`.
 
     Args:
         size: n ≥ 1.
@@ -25,34 +25,36 @@ class NoRepeatNgrams:
         self.order = order
 
     def forbidden(self, words: Tensor, chosen: Tensor, candidates: Tensor) -> Tensor:
-        """Which candidates would repeat an n-gram of earlier steps or of this one: (R, k, m) bool.
+        """True for candidates that would repeat an n-gram of earlier steps or of this one: (R, k, m) bool.
 
         Args:
             words: the words of earlier steps in generation order, without start symbols, (R, T).
-            chosen: k ways to fill the step's first p slots, (R, k, p).
+            chosen: k continuations so far, the words of the step's first p slots, (R, k, p).
             candidates: words for slot p, (R, m).
         """
         forbidden = []
-        for before, ways, options in zip(words.tolist(), chosen.tolist(), candidates.tolist(), strict=True):
-            banned = (self.banned(before + way) for way in ways)
-            forbidden.append([[option in each for option in options] for each in banned])
+        for prefix, continuations, row_candidates in zip(
+            words.tolist(), chosen.tolist(), candidates.tolist(), strict=True
+        ):
+            banned_sets = (self.banned(prefix + continuation) for continuation in continuations)
+            forbidden.append([[word in banned for word in row_candidates] for banned in banned_sets])
         return torch.tensor(forbidden, device=candidates.device)
 
     def repeats(self, words: list[int]) -> bool:
-        """Whether a complete output, in generation order and without end symbol, repeats an n-gram."""
+        """True if a complete output, in generation order and without end symbol, repeats an n-gram."""
         text = self.order.recover(torch.tensor(words, dtype=torch.long)).tolist()
         ngrams = self._ngrams(text, True)
         return len(set(ngrams)) < len(ngrams)
 
     def banned(self, words: list[int]) -> set[int]:
-        """Words that the next slot, after ``words`` in generation order, must not hold."""
+        """The words that the next slot, after ``words`` in generation order, must not hold."""
         h, slot = self.order.num_directions, len(words)
         forward = self.order.reads_forward(slot % h)
         seen = {ngram for d in range(h) for ngram in self._ngrams(words[d::h], self.order.reads_forward(d))}
         if self.size == 1:
             return {ngram[0] for ngram in seen}
-        own = words[slot % h :: h]  # those of the slot's direction
-        context = tuple(own[-(self.size - 1) :])
+        same_direction = words[slot % h :: h]
+        context = tuple(same_direction[-(self.size - 1) :])
         if len(context) < self.size - 1:
             return set()
         if forward:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
+from fairseq.dataclass import FairseqDataclass
+
+from amlp_fairseq.compat.internals import GenerationConfig
+
 LENGTH_PENALTIES = ("fairseq", "gnmt")
-WORDS_BEHIND_END = ("ignore", "count")
+WORDS_AFTER_END = ("ignore", "count")
 FINISHED: tuple[Literal["best", "all"], ...] = ("best", "all")
 
-#: Options that fairseq's generation arguments set, and the names of these arguments.
+#: Names of fairseq's generation arguments by the options that they set.
 GENERATION_ARGUMENTS = {
     "beam_size": "beam",
     "max_len_a": "max_len_a",
@@ -22,10 +27,10 @@ GENERATION_ARGUMENTS = {
     "no_repeat_ngram_size": "no_repeat_ngram_size",
     "alignment": "print_alignment",
 }
-#: Options that the task's config sets, and their names there.
+#: Names in the task's config by the options that they set.
 TASK_OPTIONS = {
     "length_penalty_kind": "length_penalty",
-    "words_behind_end": "words_behind_end",
+    "words_after_end": "words_after_end",
     "finished": "finished",
     "deduplicate_ngram_size": "deduplicate_ngrams",
     "decode_dtype": "decode_dtype",
@@ -33,8 +38,8 @@ TASK_OPTIONS = {
 }
 
 
-#: Lengths of a thousand words to this power are still numbers of float32.
-LARGEST_LENPEN = 10
+#: 1000**10 still fits in float32.
+MAX_LENPEN = 10
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,20 @@ class SearchOptions:
         beam_size: B, hypotheses kept and at most returned per sentence.
         max_len_a: with ``max_len_b``: at most ``a·S + b`` words for a source of S tokens, its end symbol included.
         max_len_b: see ``max_len_a``.
-        min_len: the least number of words; ``z`` forbids the end symbol in the first step, as the authors' search does.
+        min_len: minimum number of words; ``z`` forbids the end symbol in the first step, as the authors' search does.
         normalize_scores: divide scores by the length penalty.
         len_penalty: exponent α of the length penalty.
         length_penalty_kind: ``fairseq`` or ``gnmt``, see :func:`search_steps.length_penalty`.
         unk_penalty: subtracted from the unknown word's log-probability.
         temperature: divides the logits.
         no_repeat_ngram_size: no n-gram of this size twice in an output; 0 for no such rule.
-        words_behind_end: words after the end symbol in its step: ``ignore`` them, or ``count`` them in the score and in
+        words_after_end: words after the end symbol in its step: ``ignore`` them, or ``count`` them in the score and in
             the length that divides it.
-        finished: which of the hypotheses that end are kept: those among the ``best`` B of their step, where each has 2B
-            ways to go on or end, as in fairseq; or ``all``, where each has B, as in Algorithm 1.
+        finished: hypotheses to keep when they end: those among the ``best`` B of their step, with 2B continuations of
+            each hypothesis, as in fairseq; or ``all``, with B continuations, as in Algorithm 1.
         deduplicate_ngram_size: remove immediate repetitions of up to this many words from outputs; 0 for none.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
-        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+        decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
         cuda_graphs: capture the steps of models that cannot be trained any more, see ``cuda_graph_decoding.py``.
 
     Raises:
@@ -75,7 +80,7 @@ class SearchOptions:
     unk_penalty: float = 0.0
     temperature: float = 1.0
     no_repeat_ngram_size: int = 0
-    words_behind_end: str = "ignore"
+    words_after_end: str = "ignore"
     finished: str = "best"
     deduplicate_ngram_size: int = 0
     alignment: str | None = None
@@ -87,34 +92,36 @@ class SearchOptions:
             raise ValueError(f"--beam must be at least 1, not {self.beam_size}")
         if self.temperature <= 0:
             raise ValueError(f"--temperature must be greater than 0, not {self.temperature}")
-        if not abs(self.len_penalty) <= LARGEST_LENPEN:
-            raise ValueError(f"--lenpen {self.len_penalty} must be between -{LARGEST_LENPEN} and {LARGEST_LENPEN}")
+        if not abs(self.len_penalty) <= MAX_LENPEN:
+            raise ValueError(f"--lenpen {self.len_penalty} must be between -{MAX_LENPEN} and {MAX_LENPEN}")
         for flag, value, choices in (
             ("--length-penalty", self.length_penalty_kind, LENGTH_PENALTIES),
-            ("--words-behind-end", self.words_behind_end, WORDS_BEHIND_END),
+            ("--words-after-end", self.words_after_end, WORDS_AFTER_END),
             ("--finished", self.finished, FINISHED),
         ):
             if value not in choices:
                 raise ValueError(f"{flag} must be one of {', '.join(choices)}, not {value!r}")
 
     @classmethod
-    def from_generation_args(cls, args: Any, cfg: Any) -> SearchOptions:
-        """The options that fairseq's generation arguments and the task's config give.
+    def from_generation_args(
+        cls, args: GenerationConfig | Namespace, cfg: FairseqDataclass | Namespace
+    ) -> SearchOptions:
+        """The options of fairseq's generation arguments and the task's config.
 
         Args:
-            args: fairseq's ``GenerationConfig``, or a namespace with some of its fields; the others have defaults.
+            args: fairseq's ``GenerationConfig``, or a namespace with some of its fields; missing ones have defaults.
             cfg: the config of ``translation_interleaved``.
 
         Raises:
             ValueError: as the constructor.
         """
-        given = {
+        options = {
             option: _plain(getattr(source, name))
             for source, names in ((args, GENERATION_ARGUMENTS), (cfg, TASK_OPTIONS))
             for option, name in names.items()
             if hasattr(source, name)
         }
-        return cls(normalize_scores=not getattr(args, "unnormalized", False), **given)
+        return cls(normalize_scores=not getattr(args, "unnormalized", False), **options)
 
 
 def _plain(value: Any) -> Any:

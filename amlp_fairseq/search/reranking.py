@@ -1,13 +1,13 @@
-"""An autoregressive model chooses among the hypotheses of one that writes words without seeing their neighbours (noisy
-parallel decoding: Gu et al. 2018)."""
+"""Reranks hypotheses with an autoregressive model (noisy parallel decoding: Gu et al. 2018)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
 from amlp_fairseq.decoding.inference_model import InferenceModel
@@ -17,8 +17,11 @@ from amlp_fairseq.decoding.prefix_tree import PrefixTree, TreeDecoding
 from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.search.search_steps import log_probabilities
 
-#: The most words, padding included, whose probabilities are in memory at a time; those of one sentence always are.
-MOST_WORDS = 2048
+#: Maximum number of words, padding included, whose probabilities are in memory at a time; one sentence may have more.
+MAX_WORDS = 2048
+
+#: fairseq's models with other decoders than the plugin's are packed, but keep their classes.
+RerankingModel: TypeAlias = InferenceModel | FairseqEncoderDecoderModel
 
 
 class Reranker:
@@ -26,7 +29,7 @@ class Reranker:
 
     Args:
         tgt_dict: target dictionary.
-        decode_dtype: the weights' type, one of ``packed_linear.DECODE_DTYPES``; None: their own.
+        decode_dtype: the weights' type, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
     """
 
     def __init__(self, tgt_dict: Dictionary, decode_dtype: str | None = None) -> None:
@@ -34,14 +37,15 @@ class Reranker:
         self.decode_dtype = decode_dtype
         self.inference_models = InferenceModelCache(self.prepare_for_inference)
 
-    def prepare_for_inference(self, model: Any) -> Any:
+    def prepare_for_inference(self, model: FairseqEncoderDecoderModel) -> RerankingModel:
+        """The inference model of a model."""
         if StepDecoder.supports(model.decoder):
             return InferenceModel(model, self.decode_dtype)
-        return inference_nat(model, self.decode_dtype)  # fairseq's decoders, packed
+        return inference_nat(model, self.decode_dtype)
 
     def rerank(
         self,
-        model: Any,
+        model: FairseqEncoderDecoderModel,
         src_tokens: Tensor,
         hypotheses: list[list[dict[str, Any]]],
         normalized: Callable[[Tensor, Tensor], Tensor],
@@ -51,27 +55,27 @@ class Reranker:
         Args:
             model: the autoregressive model.
             src_tokens: sources with words, (b, S). Start symbols become padding: the model was trained without them.
-            hypotheses: one or more for each source, with ``tokens`` that end with the end symbol; the scores are
-                wherever these are, in host memory or on the device.
-            normalized: gives the score of sums of log-probabilities (n,) of so many words (n,), end symbols included.
+            hypotheses: one or more for each source, with ``tokens`` that end with the end symbol; scores are on the
+                device of the tokens.
+            normalized: maps sums of log-probabilities (n,) and lengths (n,), end symbols included, to scores (n,).
         """
-        (ready,) = self.inference_models([model])
+        (inference_model,) = self.inference_models([model])
         src_tokens = src_tokens.masked_fill(src_tokens.eq(self.bos), self.pad)
         beam = max(map(len, hypotheses))
-        longest = max(len(each["tokens"]) for found in hypotheses for each in found)
-        batch_size = max(MOST_WORDS // (longest * beam), 1)
+        longest = max(len(hypothesis["tokens"]) for of_source in hypotheses for hypothesis in of_source)
+        batch_size = max(MAX_WORDS // (longest * beam), 1)
         for first in range(0, len(hypotheses), batch_size):
-            sources, part = src_tokens[first : first + batch_size], hypotheses[first : first + batch_size]
-            rows = [found[min(index, len(found) - 1)]["tokens"] for found in part for index in range(beam)]
+            sources, batch = src_tokens[first : first + batch_size], hypotheses[first : first + batch_size]
+            rows = [of_source[min(i, len(of_source) - 1)]["tokens"] for of_source in batch for i in range(beam)]
             texts = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad)
-            lprobs = self._lprobs(ready, sources, texts.to(sources.device), beam).to(texts.device)
+            lprobs = self._lprobs(inference_model, sources, texts.to(sources.device), beam).to(texts.device)
             scores = normalized(lprobs.sum(dim=1), texts.ne(self.pad).sum(dim=1))
-            for source, found in enumerate(part):
-                for row, hypothesis in enumerate(found, source * beam):
+            for source, of_source in enumerate(batch):
+                for row, hypothesis in enumerate(of_source, source * beam):
                     hypothesis["positional_scores"] = lprobs[row, : len(hypothesis["tokens"])]
                     hypothesis["score"] = scores[row]
 
-    def _lprobs(self, model: Any, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
+    def _lprobs(self, model: RerankingModel, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
         """Log-probabilities of targets (b·B, T) of sources (b, S), 0 for padding."""
         src_lengths = src_tokens.ne(self.pad).sum(dim=1)
         decoding = model.begin_tree(src_tokens, src_lengths) if isinstance(model, InferenceModel) else None
@@ -82,13 +86,16 @@ class Reranker:
         return lprobs.masked_fill(targets.eq(self.pad), 0)
 
     def _lprobs_by_prefix(self, decoding: TreeDecoding, targets: Tensor, beam: int) -> Tensor:
-        """Each prefix that hypotheses of a sentence have in common is read once."""
+        """Log-probabilities of targets (b·B, T), by reading each prefix that hypotheses of a sentence share once."""
         tree = PrefixTree(targets, beam, self.eos, self.pad)
         lprobs = log_probabilities(decoding.read(tree))
         sentences = torch.arange(len(targets), device=targets.device).unsqueeze(1) // beam
         return lprobs[sentences, tree.nodes, targets]
 
-    def _lprobs_by_row(self, model: Any, src_tokens: Tensor, src_lengths: Tensor, targets: Tensor, beam: int) -> Tensor:
+    def _lprobs_by_row(
+        self, model: RerankingModel, src_tokens: Tensor, src_lengths: Tensor, targets: Tensor, beam: int
+    ) -> Tensor:
+        """Log-probabilities of targets (b·B, T), by reading every hypothesis."""
         inputs = targets.roll(1, dims=1)
         inputs[:, 0] = self.eos
         if isinstance(model, InferenceModel):

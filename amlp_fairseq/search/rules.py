@@ -1,4 +1,4 @@
-"""Rules on scores: what a search forbids or penalises in a step, whatever the model says.
+"""Score rules: words that a search forbids or penalises in a step, independently of the model.
 
 Notation: docs/glossary.md.
 """
@@ -19,7 +19,7 @@ class Prefixes(NamedTuple):
 
     Attributes:
         words: the words so far in generation order, without start symbols, (R, T).
-        max_lengths: the most words that each sentence's outputs may have, without the end symbol, (b,).
+        max_lengths: maximum number of words of each sentence's outputs, without the end symbol, (b,).
         shortest_limit: a lower bound on ``max_lengths``, as a number on the host: comparing needs no host-device sync.
     """
 
@@ -42,7 +42,7 @@ class ScoreRule(Protocol):
 
 @dataclass(frozen=True)
 class NoPadding:
-    """Padding is not a word."""
+    """Forbids padding, which is not a word."""
 
     pad: int
 
@@ -52,7 +52,7 @@ class NoPadding:
 
 @dataclass(frozen=True)
 class UnknownWordPenalty:
-    """The unknown word's log-probability is reduced by ``penalty``."""
+    """Reduces the unknown word's log-probability by ``penalty``."""
 
     unk: int
     penalty: float
@@ -63,20 +63,20 @@ class UnknownWordPenalty:
 
 @dataclass(frozen=True)
 class MinLength:
-    """No end symbol before ``least`` words."""
+    """Forbids the end symbol before ``min_length`` words."""
 
     eos: int
-    least: int
+    min_length: int
 
     def __call__(self, lprobs: Tensor, prefixes: Prefixes) -> None:
-        missing = self.least - prefixes.words.size(1)
+        missing = self.min_length - prefixes.words.size(1)
         if missing > 0:
             lprobs[:, :missing, self.eos] = -math.inf
 
 
 @dataclass(frozen=True)
 class MaxLength:
-    """Only the end symbol after as many words as the sentence may have (``Prefixes.max_lengths``)."""
+    """Forbids all but the end symbol after the maximum number of words (``Prefixes.max_lengths``)."""
 
     eos: int
 
@@ -93,7 +93,7 @@ class MaxLength:
 
 
 def score_rules(options: SearchOptions, pad: int, eos: int, unk: int) -> list[ScoreRule]:
-    """The rules that the options ask for, in the order in which they are applied."""
+    """The rules of the options, in the order in which they are applied."""
     rules: list[ScoreRule] = [NoPadding(pad)]
     if options.unk_penalty:
         rules.append(UnknownWordPenalty(unk, options.unk_penalty))

@@ -1,4 +1,4 @@
-"""Texts of many requests, translated together by the one thread that uses the model."""
+"""Batches the texts of many requests, for the one thread that uses the model."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from dataclasses import dataclass, field
 from amlp_fairseq.text.sentences import TooLong
 from amlp_fairseq.translator.translator import Translation, Translator
 
-#: Seconds that a text waits for others to join its batch.
+#: Seconds that a text waits for its batch to fill.
 WAIT = 0.002
-#: A longer text counts as several, one for each of so many characters, about a sentence.
+#: Characters, about a sentence, for each of which a longer text counts as one more text.
 CHARACTERS = 200
 
 
 class Full(Exception):
-    """As many requests as may wait are there already."""
+    """The maximum number of requests is waiting."""
 
 
 @dataclass(eq=False)
 class _Request:
+    """A request; ``translations`` has the translations of its first texts."""
+
     texts: Sequence[str]
     future: Future[list[Translation]] = field(default_factory=Future)
-    #: The translations of its first texts.
-    found: list[Translation] = field(default_factory=list)
+    translations: list[Translation] = field(default_factory=list)
 
 
 class Batcher:
-    """A queue and its thread, which runs inside ``with``. Requests take turns: one that has more texts than a batch
-    goes on behind those that wait.
+    """A queue and its thread, which runs inside ``with``. Requests take turns: a request with more texts than a batch
+    returns to the end of the queue.
 
     Args:
         translator: used by no other thread meanwhile.
-        max_batch: texts that are translated together; fewer where some are long, at least one.
-        max_waiting: requests that have no answer yet.
+        max_batch: maximum number of texts that are translated together; long texts count as several, but every batch
+            has at least one.
+        max_waiting: maximum number of unanswered requests.
     """
 
     def __init__(self, translator: Translator, max_batch: int, max_waiting: int) -> None:
@@ -45,7 +47,7 @@ class Batcher:
         self._queue: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        # It may be in the middle of a batch that nobody waits for any more when the program ends.
+        # Daemon thread: the program may exit while an abandoned batch is still being translated.
         self._thread = threading.Thread(target=self._work, name="translator", daemon=True)
 
     def __enter__(self) -> Batcher:
@@ -63,15 +65,15 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """The number of requests that have no answer yet."""
+        """The number of unanswered requests."""
         return len(self._unfinished)
 
     def submit(self, texts: Sequence[str]) -> Future[list[Translation]]:
-        """A request, which can be cancelled. Its exception is a ``TooLong`` with the number of the text, from 1, or
-        what the model raised.
+        """Submit a request, which can be cancelled. The future raises ``TooLong`` with the number of the text, from 1,
+        or the model's exception.
 
         Raises:
-            Full: if ``max_waiting`` requests are there.
+            Full: if ``max_waiting`` requests are waiting.
         """
         request = _Request(texts)
         with self._changed:
@@ -96,17 +98,17 @@ class Batcher:
                 self._add(request, [next(outcomes) for _ in texts])
 
     def _queued(self) -> int:
-        """The number of texts in the queue, a long one counted as several."""
-        return sum(_count(text) for request in self._queue for text in request.texts[len(request.found) :])
+        """The number of texts in the queue; long texts count as several."""
+        return sum(_count(text) for request in self._queue for text in request.texts[len(request.translations) :])
 
     def _take(self) -> list[tuple[_Request, Sequence[str]]]:
-        """The next batch: requests, and the texts of each that are in it. Cancelled requests leave the queue."""
+        """The next batch: requests, and the texts of each in the batch. Cancelled requests leave the queue."""
         batch: list[tuple[_Request, Sequence[str]]] = []
         room = self.max_batch
         while room > 0 and self._queue:
             request = self._queue.popleft()
             if not request.future.cancelled():
-                begin = end = len(request.found)
+                begin = end = len(request.translations)
                 while room > 0 and end < len(request.texts):
                     room -= _count(request.texts[end])
                     end += 1
@@ -114,7 +116,7 @@ class Batcher:
         return batch
 
     def _outcomes(self, texts: list[str]) -> list[Translation | Exception]:
-        """For each text its translation, or why it has none."""
+        """The translation of each text, or an exception."""
         try:
             return list(self.translator.translations(texts))
         except TooLong:
@@ -134,21 +136,21 @@ class Batcher:
         return None
 
     def _add(self, request: _Request, outcomes: list[Translation | Exception]) -> None:
-        """Answer a request, or put it back if it has more texts."""
+        """Answer a request, or return it to the queue if it has more texts."""
         error: Exception | None = None
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 error = outcome
                 break
-            request.found.append(outcome)
-        if error is None and len(request.found) < len(request.texts):
+            request.translations.append(outcome)
+        if error is None and len(request.translations) < len(request.texts):
             with self._changed:
                 self._queue.append(request)
         elif request.future.set_running_or_notify_cancel():
             if error is None:
-                request.future.set_result(request.found)
+                request.future.set_result(request.translations)
             else:
-                number = len(request.found) + 1
+                number = len(request.translations) + 1
                 request.future.set_exception(TooLong(number, str(error)) if isinstance(error, TooLong) else error)
 
 

@@ -1,4 +1,4 @@
-"""What requests to a server may take."""
+"""Limits of requests to a server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _limit(default: float, text: str) -> Any:
+def _limit(default: float, text: str) -> Any:  # of the field's type, as ``field``
     return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Each is an option of ``amlp-fairseq serve``; times are in seconds."""
+    """Limits, each an option of ``amlp-fairseq serve``; times in seconds."""
 
     max_batch: int = _limit(64, "texts that are translated together")
     max_texts: int = _limit(128, "texts of a request")

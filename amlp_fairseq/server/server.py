@@ -27,23 +27,23 @@ from amlp_fairseq.text.sentences import TooLong
 from amlp_fairseq.translator.translator import Translation, Translator
 
 USAGE = "POST /translate, GET /health, GET /"
-#: Connections that may be open; further ones are told that there are too many.
+#: Maximum number of open connections; further ones get 503.
 CONNECTIONS = 500
 _BODY = b"%d connections are open: try again later\n" % CONNECTIONS
 TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n"
     b"Retry-After: 1\r\n\r\n%b" % (len(_BODY), _BODY)
 )
-#: Seconds that a connection without a request is kept: longer than proxies and clients keep it, who would else begin a
-#: request while it is closed.
+#: Seconds until an idle connection is closed: more than proxies and clients keep connections, so that none begins a
+#: request while the connection is closed.
 KEEP_ALIVE = 65
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is any that is free.
+    """A listening socket; port 0 takes a free one.
 
     Raises:
-        OSError: if the address is taken, or not one of this machine.
+        OSError: if the address is taken, or not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -56,20 +56,20 @@ def listen(host: str, port: int) -> socket.socket:
 def server(
     translator: Translator, listener: socket.socket, limits: Limits, announce: Callable[[str], None]
 ) -> uvicorn.Server:
-    """What answers requests while ``run([listener])`` lasts: until SIGINT or SIGTERM, whose earlier handlers are called
-    when what was begun is finished.
+    """The uvicorn server, which ``run([listener])`` starts. On SIGINT or SIGTERM it finishes open requests, then calls
+    the previous signal handler.
 
     Args:
         translator: used by no other thread meanwhile.
         listener: from :func:`listen`.
         limits: see there.
-        announce: is told the address (``http://127.0.0.1:8000``) when requests are answered.
+        announce: called with the address (``http://127.0.0.1:8000``) when the server accepts requests.
     """
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
     config = uvicorn.Config(
         application(translator, limits, lambda: announce(address)),
-        http=_impatient(limits.read_timeout),
+        http=_limited_protocol(limits.read_timeout),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -83,7 +83,7 @@ def server(
 
 
 def application(translator: Translator, limits: Limits, started: Callable[[], None]) -> Starlette:
-    """The ASGI application; ``started`` is called when it is ready."""
+    """The ASGI application; calls ``started`` when it accepts requests."""
     service = _Service(translator, limits)
 
     @contextlib.asynccontextmanager
@@ -101,7 +101,7 @@ def application(translator: Translator, limits: Limits, started: Callable[[], No
 
 
 class _Service:
-    """What is answered to requests."""
+    """Answers requests."""
 
     def __init__(self, translator: Translator, limits: Limits) -> None:
         self.limits = limits
@@ -123,10 +123,10 @@ class _Service:
         try:
             body = await asyncio.wait_for(self._body(request), self.limits.read_timeout)
         except asyncio.TimeoutError:
-            # The rest is thrown away until the connection ends: closed at once, a client that sends loses the answer.
+            # Discard the rest until the client closes: if the server closed first, the client would lose the answer.
             raise HTTPException(408, f"the request did not arrive within {self.limits.read_timeout:g} s") from None
         except ClientDisconnect:
-            return Response(status_code=499)  # which nobody hears
+            return Response(status_code=499)  # never sent
         texts, nbest = self._request(body)
         try:
             future = asyncio.wrap_future(self.batcher.submit(texts))
@@ -137,7 +137,7 @@ class _Service:
             either: list[asyncio.Future[Any]] = [future, gone]
             await asyncio.wait(either, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
-                return JSONResponse({"translations": [_answer(each, nbest) for each in future.result()]})
+                return JSONResponse({"translations": [_answer(translation, nbest) for translation in future.result()]})
             if gone.done():
                 return Response(status_code=499)
             raise HTTPException(504, f"no translation within {self.limits.timeout:g} s: send less, or try again later")
@@ -148,7 +148,11 @@ class _Service:
             gone.cancel()
 
     async def _body(self, request: Request) -> bytes:
-        """What is left unread is thrown away as it comes, so that the client reads the answer."""
+        """The body of a request. Of a body that is too long the rest is discarded, so that the client reads the answer.
+
+        Raises:
+            HTTPException: 413 for a body over the limit.
+        """
         limit = self.limits.max_body
         body = bytearray()
         length = int(request.headers.get("content-length", 0))
@@ -162,7 +166,11 @@ class _Service:
         return bytes(body)
 
     def _request(self, body: bytes) -> tuple[list[str], int]:
-        """The texts of a request, and the number of translations that it asks for."""
+        """The texts of a request, and its number of translations for each.
+
+        Raises:
+            HTTPException: 400 for malformed requests, 413 for requests over a limit.
+        """
         try:
             request = json.loads(body.decode("utf-8"))
         except UnicodeDecodeError as error:
@@ -198,7 +206,7 @@ class _Service:
 
 
 def _kind(value: object) -> str:
-    """The name of a value in JSON."""
+    """The name of a value's type in JSON."""
     if value is None:
         return "null"
     kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
@@ -211,7 +219,7 @@ def _answer(translation: Translation, nbest: int) -> dict[str, Any]:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has gone."""
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -225,15 +233,19 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """For a bug; uvicorn logs its traceback."""
+    """The answer after an unexpected error, whose traceback uvicorn logs."""
     return JSONResponse({"error": "the server failed; its log says where"}, 500)
 
 
-def _impatient(seconds: float) -> type[H11Protocol]:
-    """A protocol that ends connections on which a request has begun, or is to be the first, and whose headers are not
-    there within this time, and those beyond the most that may be open."""
+def _limited_protocol(seconds: float) -> type[H11Protocol]:
+    """HTTP/1.1 protocol that closes connections over the limit, and connections on which the headers of the first
+    request, or of a request that has begun, are late.
 
-    class Impatient(H11Protocol):
+    Args:
+        seconds: time for the headers.
+    """
+
+    class LimitedProtocol(H11Protocol):
         deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -273,4 +285,4 @@ def _impatient(seconds: float) -> type[H11Protocol]:
             if self.cycle is None or (self.cycle.response_complete and begun):
                 self.transport.abort()
 
-    return Impatient
+    return LimitedProtocol

@@ -1,47 +1,48 @@
-"""The drafts that the options of ``translation_interleaved`` ask for."""
+"""The drafts of the options of ``translation_interleaved``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models.nat import FairseqNATModel
+from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.internals import GenerationConfig
-from amlp_fairseq.search.drafts import Drafter, MemoryDrafter, ModelDrafter, SourceDrafter
-from amlp_fairseq.tasks.auxiliary_models import load_helper
+from amlp_fairseq.search.drafts import Drafter, ModelDrafter, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.tasks.auxiliary_models import load_auxiliary_model
 
-#: What ``--draft`` may be.
+#: Values of ``--draft``.
 DRAFTS = ("source", "none")
 
 
-def given_drafts(cfg: Any) -> list[str]:
-    """The options of a task that ask for drafts, as they are given on the command line."""
+def draft_options(cfg: TranslationConfig) -> list[str]:
+    """The options of a task that request drafts, as on the command line."""
     names = ("draft_path", "draft", "draft_file")
     return [f"--{name.replace('_', '-')}" for name in names if getattr(cfg, name) is not None]
 
 
-def build_drafter(task: Any, models: Sequence[Any]) -> Drafter | None:
-    """What makes the drafts for a task's models; None if no option asks for one.
+def build_drafter(task: FairseqTask, models: Sequence[FairseqEncoderDecoderModel]) -> Drafter | None:
+    """The drafter for a task's models; None without options.
 
     Raises:
-        ValueError: if several options do, for a file or a checkpoint that cannot be read, and for a checkpoint with
-            other dictionaries.
+        ValueError: for several options, for a file or a checkpoint that cannot be read, and for a checkpoint with other
+            dictionaries.
     """
-    cfg, given = task.cfg, given_drafts(task.cfg)
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} cannot be given together: a sentence has one draft")
+    cfg, options = task.cfg, draft_options(task.cfg)
+    if len(options) > 1:
+        raise ValueError(f"{' and '.join(options)} cannot be given together: a sentence has one draft")
     if cfg.draft is not None:
         return SourceDrafter(task.source_dictionary, task.target_dictionary)
     if cfg.draft_file is not None:
-        return MemoryDrafter(cfg.draft_file, task.target_dictionary)
+        return TranslationMemoryDrafter(cfg.draft_file, task.target_dictionary)
     return None if cfg.draft_path is None else _model_drafter(cfg, models[0])
 
 
-def _fastest(model: Any) -> GenerationConfig:
-    """The generation options of a drafting model's fastest search."""
-    refines = hasattr(model, "initialize_output_tokens")
-    return GenerationConfig(iter_decode_max_iter=0) if refines else GenerationConfig(beam=1)
-
-
-def _model_drafter(cfg: Any, verifier: Any) -> ModelDrafter:
-    drafting, model = load_helper("--draft-path", cfg.draft_path, cfg, verifier)
-    return ModelDrafter(drafting, model, drafting.build_generator([model], _fastest(model)))
+def _model_drafter(cfg: TranslationConfig, verifier: FairseqEncoderDecoderModel) -> ModelDrafter:
+    """A drafter with the model of ``--draft-path`` and its fastest search."""
+    task, model = load_auxiliary_model("--draft-path", cfg.draft_path, cfg, verifier)
+    refines = isinstance(model, FairseqNATModel)
+    fastest = GenerationConfig(iter_decode_max_iter=0) if refines else GenerationConfig(beam=1)
+    return ModelDrafter(task, model, task.build_generator([model], fastest))

@@ -1,19 +1,21 @@
-"""What the translation tasks of the plugin share."""
+"""The base of the plugin's translation tasks."""
 
 import os
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.commands import keep_lines_whole
 from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.compat.tasks import GuardedTranslationTask
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
-from amlp_fairseq.tasks.auxiliary_models import HELP_OFF
+from amlp_fairseq.tasks.auxiliary_models import DISABLED
 
 
 @dataclass
@@ -31,8 +33,8 @@ class DecodingConfig(FairseqDataclass):
     rescore_path: Optional[str] = field(
         default=None,
         metadata={
-            "help": "checkpoint or model folder of an autoregressive model, which chooses among the hypotheses of the "
-            "beam, or candidates, in one call"
+            "help": "checkpoint or model folder of an autoregressive model that reranks the hypotheses of the beam, or "
+            "candidates, in one call"
         },
     )
 
@@ -42,24 +44,33 @@ class PluginTranslationTask(GuardedTranslationTask):
 
     #: Generation options that the task's generator honours; any other that is not at its default is an error.
     HONOURED_GENERATION_OPTIONS: frozenset[str] = frozenset()
-    #: What to give in place of others, by their names.
+    #: Alternatives to refused options, by their names.
     INSTEAD: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> "PluginTranslationTask":
+    def setup_task(cls, cfg: TranslationConfig, **kwargs: object) -> "PluginTranslationTask":
+        """Create the task.
+
+        Raises:
+            FileNotFoundError: for a missing data folder.
+            ValueError: for options that validation would ignore.
+        """
         for path in utils.split_paths(cfg.data or ""):
             if not os.path.isdir(path):
                 raise FileNotFoundError(f"the data folder {path!r} does not exist (made by fairseq-preprocess)")
         keep_lines_whole()
-        for name, off in HELP_OFF.items():
-            if getattr(cfg, name, None) == off:
+        for name, disabled in DISABLED.items():
+            if getattr(cfg, name, None) == disabled:
                 setattr(cfg, name, None)
         task = super().setup_task(cfg, **kwargs)
         task.check_eval_bleu()
         return task
 
     def refuse_unsupported_generation_options(
-        self, args: Any, extra_gen_cls_kwargs: Any, prefix_allowed_tokens_fn: Any
+        self,
+        args: GenerationConfig | Namespace,
+        extra_gen_cls_kwargs: Optional[Mapping[str, Any]],
+        prefix_allowed_tokens_fn: Optional[Callable[..., Any]],
     ) -> None:
         """Check the arguments of ``build_generator``.
 
@@ -72,7 +83,7 @@ class PluginTranslationTask(GuardedTranslationTask):
             raise ValueError(f"{type(self).__name__} does not support prefix_allowed_tokens_fn or a language model")
 
     @classmethod
-    def refuse_unsupported(cls, args: Any) -> None:
+    def refuse_unsupported(cls, args: GenerationConfig | Namespace) -> None:
         """Raise ValueError for generation options that would have no effect, naming them."""
         refused = []
         for name, option in GenerationConfig.__dataclass_fields__.items():

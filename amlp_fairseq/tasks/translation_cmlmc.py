@@ -1,14 +1,23 @@
 """Translation with non-autoregressive models: masked targets, and decoding by iterative refinement."""
 
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 import torch
+from fairseq.data import FairseqDataset
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import FairseqEncoderDecoderModel
+from fairseq.models.nat import FairseqNATModel
+from fairseq.optim import FairseqOptimizer
 from fairseq.tasks.translation import TranslationTask
+from torch import Tensor
 
 from amlp_fairseq.compat.internals import (
     NOISE_CHOICES,
+    GenerationConfig,
     NATLoss,
     TranslationLevenshteinConfig,
     TranslationLevenshteinTask,
@@ -22,19 +31,19 @@ from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslat
 
 @dataclass
 class TranslationCMLMCConfig(TranslationLevenshteinConfig, DecodingConfig):
-    """Options of ``translation_cmlmc``: those of fairseq's ``translation_lev``."""
+    """Options of ``translation_cmlmc``: fairseq's for ``translation_lev``, and decoding options."""
 
     noise: NOISE_CHOICES = field(default="random_mask", metadata={"help": "type of noise"})  # type: ignore[valid-type]
 
 
 @register_task("translation_cmlmc", dataclass=TranslationCMLMCConfig)
 class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
-    """fairseq's ``translation_lev`` with what it lacks.
+    """fairseq's ``translation_lev`` with four additions.
 
-    - The model is told the number of updates: CMLMC's correction loss begins at a given one.
+    - The model gets the number of updates: CMLMC's correction loss begins after some updates.
     - ``--eval-bleu`` works, and so does ``--best-checkpoint-metric bleu``.
     - ``target`` and hypotheses have no start symbol, so no score counts it.
-    - An autoregressive model can rescore the candidates.
+    - An autoregressive model can rerank the candidates.
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(
@@ -50,7 +59,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     )
 
     @classmethod
-    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationCMLMCTask":
+    def setup_task(cls, cfg: TranslationCMLMCConfig, **kwargs: object) -> "TranslationCMLMCTask":
         if cfg.left_pad_target:
             raise ValueError("--left-pad-target is not supported by translation_cmlmc: targets are padded on the right")
         if cfg.num_batch_buckets > 0:
@@ -61,8 +70,8 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             raise ValueError("--truncate-source is not supported with --load-alignments, which are of whole sources")
         return super().setup_task(cfg, **kwargs)
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """As in fairseq's translation task, with the start symbol added, see :class:`StartSymbolPairDataset`."""
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: object) -> None:
+        """Load a data set as fairseq's translation task does, with start symbols: :class:`StartSymbolPairDataset`."""
         self.cfg.max_source_positions -= 1  # --truncate-source leaves room for the start symbol
         try:
             TranslationTask.load_dataset(self, split, epoch=epoch, combine=combine, **kwargs)
@@ -70,10 +79,12 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             self.cfg.max_source_positions += 1
         self.datasets[split] = StartSymbolPairDataset(self.datasets[split], split)
 
-    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
+    def build_dataset_for_inference(
+        self, src_tokens: list[Tensor], src_lengths: Iterable[int], constraints: Optional[list[Tensor]] = None
+    ) -> FairseqDataset:
         return super().build_dataset_for_inference(src_tokens, [length + 1 for length in src_lengths], constraints)
 
-    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+    def build_criterion(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> NATLoss:
         criterion = super().build_criterion(cfg, from_checkpoint)
         if not isinstance(criterion, NATLoss):
             raise ValueError(f"--criterion {cfg._name}: --task translation_cmlmc needs --criterion nat_loss")
@@ -82,16 +93,18 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     def train_step(
         self,
         sample: dict[str, Any],
-        model: Any,
-        criterion: Any,
-        optimizer: Any,
+        model: FairseqNATModel,
+        criterion: NATLoss,
+        optimizer: FairseqOptimizer,
         update_num: int,
         ignore_grad: bool = False,
-    ) -> Any:
+    ) -> tuple[Tensor, int, dict[str, Any]]:
         model.set_num_updates(update_num)
         return super().train_step(self._with_start(sample), model, criterion, optimizer, update_num, ignore_grad)
 
-    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
+    def valid_step(
+        self, sample: dict[str, Any], model: FairseqNATModel, criterion: NATLoss
+    ) -> tuple[Tensor, int, dict[str, Any]]:
         sample = self._with_start(sample)
         sample["prev_target"] = self.inject_noise(sample["target"])
         # TranslationLevenshteinTask.valid_step would leave out BLEU.
@@ -105,11 +118,11 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
 
     def build_generator(
         self,
-        models: list[Any],
-        args: Any,
-        seq_gen_cls: Any = None,
-        extra_gen_cls_kwargs: Any = None,
-        prefix_allowed_tokens_fn: Any = None,
+        models: list[FairseqEncoderDecoderModel],
+        args: GenerationConfig | Namespace,
+        seq_gen_cls: Optional[type] = None,
+        extra_gen_cls_kwargs: Optional[dict[str, Any]] = None,
+        prefix_allowed_tokens_fn: Optional[Callable[..., Any]] = None,
     ) -> IterativeRefinement:
         """Iterative refinement with fairseq's ``--iter-decode-…`` options.
 

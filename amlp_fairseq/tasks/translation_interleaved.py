@@ -1,16 +1,22 @@
-"""Translation that generates several words per step, in several directions. Notation: docs/glossary.md."""
+"""Translation with several words per decoding step, in several directions. Notation: docs/glossary.md."""
 
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
-from fairseq.dataclass import ChoiceEnum
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from fairseq.tasks.translation import TranslationConfig
 
-from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, NATLoss
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, GenerationConfig, NATLoss
 from amlp_fairseq.compat.registration import register_task
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
+from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.models.plugin_transformer import as_plugin_transformer
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
@@ -18,12 +24,12 @@ from amlp_fairseq.search.options import (
     FINISHED,
     GENERATION_ARGUMENTS,
     LENGTH_PENALTIES,
-    WORDS_BEHIND_END,
+    WORDS_AFTER_END,
     SearchOptions,
 )
 from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
 from amlp_fairseq.tasks.auxiliary_models import load_reranking_model
-from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter, given_drafts
+from amlp_fairseq.tasks.drafting import DRAFTS, build_drafter, draft_options
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 
 
@@ -54,15 +60,15 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
             "help": "scores are divided by length^lenpen, or by ((5+length)/6)^lenpen as in the authors' code ('gnmt')"
         },
     )
-    words_behind_end: ChoiceEnum(WORDS_BEHIND_END) = field(  # type: ignore[valid-type]
+    words_after_end: ChoiceEnum(WORDS_AFTER_END) = field(  # type: ignore[valid-type]
         default="ignore",
-        metadata={"help": "whether a score counts the words after the end symbol in its step"},
+        metadata={"help": "'count': scores count the words after the end symbol in its step"},
     )
     finished: ChoiceEnum(FINISHED) = field(  # type: ignore[valid-type]
         default="best",
         metadata={
-            "help": "which of the hypotheses that end are kept: those among the best of their step, as in fairseq, or "
-            "all, as in Algorithm 1 of the paper"
+            "help": "hypotheses to keep when they end: those among the best of their step, as in fairseq, or all, as "
+            "in Algorithm 1 of the paper"
         },
     )
     deduplicate_ngrams: int = field(
@@ -91,9 +97,9 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
 class TranslationInterleavedTask(PluginTranslationTask):
     """Translation with interleaved targets and the multi-word beam search.
 
-    The order of generation is a property of the model: it is saved in the checkpoint, taken from it when decoding,
-    and options that contradict it raise ValueError. With ``--num-directions 1`` the task also decodes models that were
-    trained with fairseq's translation task.
+    The order of generation is a property of the model: the checkpoint has it, decoding uses it, and options that
+    contradict it raise ValueError. With ``--num-directions 1`` the task also decodes models that were trained with
+    fairseq's translation task.
     """
 
     HONOURED_GENERATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) | frozenset(
@@ -102,23 +108,23 @@ class TranslationInterleavedTask(PluginTranslationTask):
     )
     VALIDATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) - {"print_alignment"} | {"unnormalized"}
 
-    def __init__(self, cfg: TranslationInterleavedConfig, src_dict: Any, tgt_dict: Any) -> None:
+    def __init__(self, cfg: TranslationInterleavedConfig, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self._order: GenerationOrder | None = None
-        self._given = {
+        self._order_options = {
             name: value
             for name in ("num_directions", "words_per_direction", "middle_to_side")
             if (value := getattr(cfg, name)) is not None
         }
-        GenerationOrder(**self._given)
+        GenerationOrder(**self._order_options)  # raises for values that contradict each other
         # Drafts are for autoregressive models, whose checkpoints need not say so.
-        self._default = {"num_directions": 1} if given_drafts(cfg) else {}
+        self._default = {"num_directions": 1} if draft_options(cfg) else {}
 
     @property
     def order(self) -> GenerationOrder:
         """The order of generation; fixed by the first checkpoint loaded, or else by the options at first use."""
         if self._order is None:
-            self._order = GenerationOrder(**{**self._default, **self._given})
+            self._order = GenerationOrder(**{**self._default, **self._order_options})
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,7 +140,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         super().load_state_dict(state_dict)
         if saved is None:
             return  # a checkpoint of fairseq's translation task
-        expected = self._given if self._order is None else asdict(self._order)
+        expected = self._order_options if self._order is None else asdict(self._order)
         conflicts = [
             f"--{name.replace('_', '-')} is {value}, the checkpoint has {saved[name]}"
             for name, value in expected.items()
@@ -144,11 +150,18 @@ class TranslationInterleavedTask(PluginTranslationTask):
             raise ValueError("; ".join(conflicts))
         self._order = GenerationOrder(**saved)
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+    def build_model(
+        self, cfg: FairseqDataclass | Namespace, from_checkpoint: bool = False
+    ) -> FairseqEncoderDecoderModel:
+        """Build a model.
+
+        Raises:
+            ValueError: for a model that does not generate in this order.
+        """
         name = getattr(cfg, "_name", None) or cfg.arch
         model = ARCH_MODEL_REGISTRY.get(name, object)
         autoregressive = issubclass(model, TransformerModelBase) and not issubclass(model, FairseqNATModel)
-        if not getattr(model, "generates_interleaved", autoregressive and self.order.left_to_right):
+        if not (issubclass(model, IBDecoderModel) or (autoregressive and self.order.left_to_right)):
             raise ValueError(
                 f"the architecture {name!r} does not generate in interleaved order: --task translation_interleaved "
                 "is for the ibdecoder architectures, and with --num-directions 1 for Transformers"
@@ -157,9 +170,13 @@ class TranslationInterleavedTask(PluginTranslationTask):
             cfg = as_plugin_transformer(cfg)
         return super().build_model(cfg, from_checkpoint)
 
-    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """A criterion that takes every target word alike: those that count positions or alignments in reading order are
-        refused for all other orders."""
+    def build_criterion(self, cfg: FairseqDataclass, from_checkpoint: bool = False) -> FairseqCriterion:
+        """Build a criterion.
+
+        Raises:
+            ValueError: for a criterion of NAT models, and for one that counts positions or alignments in reading order,
+                unless words are generated in that order.
+        """
         name = getattr(cfg, "_name", None)
         counted = "--ignore-prefix-size" if getattr(cfg, "ignore_prefix_size", 0) else None
         if name == "label_smoothed_cross_entropy_with_alignment":
@@ -171,17 +188,17 @@ class TranslationInterleavedTask(PluginTranslationTask):
             raise ValueError(f"--criterion {name}: it is for the models of --task translation_cmlmc")
         return criterion
 
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: object) -> None:
         super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
         self.datasets[split] = InterleavedPairDataset(self.datasets[split], self.order)
 
     def build_generator(
         self,
-        models: list[Any],
-        args: Any,
-        seq_gen_cls: Any = None,
-        extra_gen_cls_kwargs: Any = None,
-        prefix_allowed_tokens_fn: Any = None,
+        models: list[FairseqEncoderDecoderModel],
+        args: GenerationConfig | Namespace,
+        seq_gen_cls: Optional[type] = None,
+        extra_gen_cls_kwargs: Optional[dict[str, Any]] = None,
+        prefix_allowed_tokens_fn: Optional[Callable[..., Any]] = None,
     ) -> MultiwordBeamSearch:
         """The multi-word beam search with fairseq's generation options.
 
@@ -194,7 +211,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
             raise ValueError("--rescore-path needs hypotheses to choose among: --beam 2 or more")
         drafter = build_drafter(self, models)
         if drafter is not None:
-            words = self.cfg.draft_words
-            return SpeculativeDecoding(models, self.target_dictionary, self.order, options, drafter, words)
+            draft_words = self.cfg.draft_words
+            return SpeculativeDecoding(models, self.target_dictionary, self.order, options, drafter, draft_words)
         reranking_model = load_reranking_model(self, models)
         return MultiwordBeamSearch(models, self.target_dictionary, self.order, options, reranking_model)

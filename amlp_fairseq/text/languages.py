@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: ISO 639-1, and the codes of three letters that mean the same: ISO 639-3, the bibliographic ones of ISO 639-2, and
-#: members of a macrolanguage as FLORES names it; also codes of two letters that are no longer used.
-_SAME = (
+#: ISO 639-1, and equivalent codes of three letters: ISO 639-3, the bibliographic ones of ISO 639-2, and members of a
+#: macrolanguage as FLORES names it; also obsolete codes of two letters.
+_EQUIVALENT = (
     "aa=aar ab=abk ae=ave af=afr ak=aka am=amh an=arg ar=ara=arb as=asm av=ava ay=aym=ayr az=aze=azj ba=bak be=bel "
     "bg=bul bi=bis bm=bam bn=ben bo=bod=tib br=bre bs=bos ca=cat ce=che ch=cha co=cos cr=cre cs=ces=cze cu=chu cv=chv "
     "cy=cym=wel da=dan de=deu=ger dv=div dz=dzo ee=ewe el=ell=gre en=eng eo=epo es=spa et=est=ekk eu=eus=baq "
@@ -27,8 +27,8 @@ _SAME = (
     "tt=tat tw=twi ty=tah ug=uig uk=ukr ur=urd uz=uzb=uzn ve=ven vi=vie vo=vol wa=wln wo=wol xh=xho yi=yid=ydd=ji "
     "yo=yor za=zha zh=zho=chi=cmn zu=zul "
 )
-_SHORT = {code: short for short, *codes in (group.split("=") for group in _SAME.split()) for code in codes}
-#: The script of languages that have no spaces between words, where a code does not name another one.
+_SHORT = {code: short for short, *codes in (group.split("=") for group in _EQUIVALENT.split()) for code in codes}
+#: The default script of languages that have no spaces between words.
 _SCRIPTS = {
     **dict.fromkeys("zh yue wuu lzh gan hsn".split(), "Hani"),
     **{"ja": "Jpan", "th": "Thai", "km": "Khmr", "lo": "Laoo", "bo": "Tibt", "dz": "Tibt"},
@@ -42,8 +42,8 @@ class Language(NamedTuple):
     """A language.
 
     Attributes:
-        code: of ISO 639-1 if it has one, otherwise what was given, in lower case.
-        script: of ISO 15924, as the code has it, or that of a language without spaces between words; else empty.
+        code: ISO 639-1 if it has one, otherwise the given code, in lower case.
+        script: ISO 15924, from the code, or the default of a language without spaces between words; else empty.
     """
 
     code: str
@@ -51,13 +51,13 @@ class Language(NamedTuple):
 
 
 def language(code: str) -> Language:
-    """The language of a code, in which the parts after the first one may be in any order; unknown codes stay."""
-    first, *others = re.split("[-_]", code)
+    """The language of a code. Parts after the first one may be in any order; unknown codes are kept."""
+    first, *rest = re.split("[-_]", code)
     short = _SHORT.get(first.lower(), first.lower())
-    script = next((part.title() for part in others if re.fullmatch("[A-Za-z]{4}", part)), _SCRIPTS.get(short, ""))
+    script = next((part.title() for part in rest if re.fullmatch("[A-Za-z]{4}", part)), _SCRIPTS.get(short, ""))
     return Language(short, script)
 
 
 def writes_spaces(code: str) -> bool:
-    """True if the language has spaces between words; Korean has, Chinese, Japanese and Thai have not."""
+    """True if the language has spaces between words, as Korean has; False for Chinese, Japanese and Thai."""
     return language(code).script not in _WITHOUT_SPACES

@@ -1,4 +1,4 @@
-"""From a line of raw text to the pieces that a model reads, and back."""
+"""Raw text to the subword tokens of a model, and back."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from amlp_fairseq.text.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class TextPipeline:
-    """How text was prepared for a model; the fields are those of text.json, which ``amlp-fairseq prepare`` writes.
+    """Text processing of a model, with the settings of text.json, which ``amlp-fairseq prepare`` writes.
 
     Attributes:
-        folder: with the subword model.
+        folder: has the subword model.
         languages: source, target.
         tokenizer: ``moses`` or None.
-        post_process: how words were cut up: ``sentencepiece``, ``subword_nmt`` or None.
+        post_process: segmentation into subwords: ``sentencepiece``, ``subword_nmt`` or None.
         normalize, split_hyphens, lowercase: see ``text.tokenizers.Tokenizer``.
     """
 
@@ -34,12 +34,11 @@ class TextPipeline:
 
     @classmethod
     def of(cls, folder: Path, languages: tuple[str, str], text: dict[str, Any]) -> TextPipeline:
-        """From the section ``text`` of a model's config.json. The subword model is read now: the folder may be replaced
-        later.
+        """The pipeline of the section ``text`` of a model's config.json. Reads the subword model: the folder may be
+        replaced later.
 
         Raises:
-            ValueError: for a setting that is not one of the fields, or has another value, and if the subword model is
-                missing or damaged.
+            ValueError: for unknown settings and values, and if the subword model is missing or damaged.
         """
         known = cls.__dataclass_fields__.keys() - {"folder", "languages"}
         if unknown := text.keys() - known:
@@ -59,20 +58,20 @@ class TextPipeline:
 
     @cached_property
     def segment(self) -> Callable[[str], str]:
-        """From words to pieces."""
+        """Segments words into tokens."""
         if self.post_process is None or self.subword_model is None:
             return str
         return segmenter(self.post_process, self.subword_model)
 
     def encode(self, line: str) -> str:
-        """The pieces of a line of the source language, with spaces between them."""
+        """The tokens of a line of the source language, separated by spaces."""
         text = " ".join(line.split())
         if self.tokenizer is not None:
             text = Tokenizer(self.languages[0], self.normalize, self.split_hyphens, self.lowercase)(text)
         return self.segment(text)
 
     def decode(self, pieces: str) -> str:
-        """The text that pieces of the target language stand for."""
+        """The text of tokens of the target language, separated by spaces."""
         text = joined(pieces, self.post_process)
         if self.tokenizer is not None:
             text = str(_detokenizer(self.languages[1]).detokenize(text.split()))
@@ -81,6 +80,6 @@ class TextPipeline:
 
 @lru_cache
 def _detokenizer(language: str) -> Any:
-    import sacremoses  # which takes half a second
+    import sacremoses  # takes half a second
 
     return sacremoses.MosesDetokenizer(language)

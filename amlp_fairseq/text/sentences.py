@@ -1,4 +1,4 @@
-"""The sentences of a text, of which nothing is lost, and the parts of what is longer than a model can read."""
+"""Splits a text into sentences, and sentences that are too long for a model into parts, without losing anything."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import regex
 
 from amlp_fairseq.text.languages import language
 
-#: What may be done with an input that is longer than a model can read.
+#: Treatments of inputs that are too long for a model.
 LONG = ("split", "truncate", "refuse")
 
 
 class TooLong(ValueError):
-    """An input is longer than the model can read; ``number`` says which, from 1."""
+    """An input is too long for the model.
+
+    Attributes:
+        number: number of the input, from 1.
+    """
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -23,14 +27,14 @@ class TooLong(ValueError):
 
 def split(text: str, code: str) -> Iterator[tuple[str, str]]:
     """The sentences of a text, each with the white space after it; joined, they are the text. A line feed ends a
-    sentence, too. What stands before the first word of a line comes with an empty sentence.
+    sentence, too. White space before the first word of a line comes with an empty sentence.
 
     Args:
         text: any text.
-        code: of its language, see ``languages.py``. For one that sentencex does not know, English rules hold.
+        code: the text's language, see ``languages.py``. English rules hold for languages unknown to sentencex.
 
     Raises:
-        ValueError: where sentencex is not installed.
+        ValueError: if sentencex is not installed.
     """
     short = language(code).code
     for line in re.split(r"(?<=\n)", text):
@@ -45,46 +49,46 @@ def split(text: str, code: str) -> Iterator[tuple[str, str]]:
 
 
 def cut(text: str, code: str, fits: Callable[[str], bool], *, at_sentences: bool) -> Iterator[tuple[str, str]]:
-    """Cut a text into parts that fit, each with the white space after it: as many words as fit, and of a word that does
-    not fit by itself (an address, or text of a language without spaces) as many characters. Joined, they are the text.
+    """Cut a text into parts that fit, each with the white space after it: as many words as fit, or as many characters
+    of a word that is too long (an address, or text of a language without spaces). Joined, they are the text.
 
     Args:
         text: any text, without white space at its ends.
-        code: of its language.
+        code: the text's language.
         fits: True for a part that is short enough.
-        at_sentences: cut between sentences where that is possible.
+        at_sentences: cut between sentences where possible.
 
     Raises:
         ValueError: if a single character does not fit.
     """
     kinds = [_words, _characters]
     if at_sentences:
-        kinds.insert(0, lambda text: ["".join(each) for each in split(text, code)])
+        kinds.insert(0, lambda text: ["".join(sentence) for sentence in split(text, code)])
     for part in _cut(text, kinds, fits):
         body = part.rstrip()
         yield body, part[len(body) :]
 
 
 _SPACES, _NO_SPACES, _LETTER = re.compile(r"\s*"), re.compile(r"\S*"), re.compile(r"\w")
-#: Stops that end a sentence wherever they stand: Chinese and Japanese, Indic, Arabic, Ethiopic, Khmer, Burmese ones.
+#: Stops that always end a sentence: Chinese and Japanese, Indic, Arabic, Ethiopic, Khmer, Burmese.
 _WIDE = "。｡！？﹖﹗।॥؟۔።፧។៕။"
-#: Ends that sentencex may not find: those, and an ellipsis before a capital letter.
+#: Ends that sentencex may miss: these stops, and an ellipsis before a capital letter.
 _FURTHER = regex.compile(rf"[{_WIDE}]+|…(?=[\"'”’»)]*\s+[\"'“‘«(¿¡]*\p{{Lu}})")
-#: Between a pair of these sentencex finds no end. Marks like [1] and apostrophes are no pairs.
+#: Pairs between which sentencex finds no end. Group 1, marks like [1] and apostrophes, are not pairs.
 _PAIRED = re.compile(r"(\[\w{1,3}\]|\b['’]\b)|[\"'“”„‟‘’‚‛«»‹›「」『』()（）\[\]]")
-#: What belongs to the sentence after its stop: marks, and what closes a quotation or bracket. French has a space before
-#: », German closes with “ and «, which elsewhere open.
+#: Marks, and closing quotation marks and brackets, which belong to the sentence after its stop. French has a space
+#: before », German closes with “ and «, which open elsewhere.
 _CLOSING = re.compile(r"(?:[\"'“”‘’»«›‹)\]}]|\[\w{1,3}\])+|[ \u00a0\u202f]»(?!\w)")
 _CLOSING_WIDE = re.compile(r"[”’」』）】》〉〗)\]]+")
-#: The sentence goes on with these; the words are Japanese, after a quotation.
-_GOES_ON = re.compile(r"[,;、，；)]|(?:と|って)")
-#: Words with a stop but no space between them, and no address or name of a file.
+#: Continuations of a sentence; the words are Japanese, after a quotation.
+_CONTINUES = re.compile(r"[,;、，；)]|(?:と|って)")
+#: Words with a stop but no space between them, other than addresses and file names.
 _NO_SPACE = regex.compile(r"\p{P}*(?:\p{L}{2,}[.!?]+)(?:\p{Lu}\p{Ll}+[.!?]+)*\p{Lu}\p{Ll}*\p{P}*")
-#: Abbreviations with which no sentence ends, and that sentencex lacks for some of its languages.
+#: Abbreviations that do not end a sentence, missing in sentencex for some of its languages.
 _ABBREVIATIONS = frozenset(
     "approx dhr dr dra drs hr ing inż jhr mevr mgr mlle mme mr mrs ms mw nr núm pág prof sra st стр ул डॉ डा ডা".split()
 )
-#: Those that a number follows.
+#: Abbreviations before a number.
 _BEFORE_NUMBERS = frozenset("abb art bd cap ch chap eq eqs fig figs kap no nos p pag pp sec tab vol".split())
 _OF_LANGUAGE = {"de": ("S", "bzw"), "fr": ("M", "MM"), "pl": ("Np", "np", "m.in", "tzn", "tzw")}
 #: An ordinal number in German, whose nouns have capital letters.
@@ -94,19 +98,19 @@ _ITEM = re.compile(r"\W*(?:\d{1,3}|[^\W\d_])[.)]")
 
 
 def _ends(line: str, code: str) -> Iterator[int]:
-    """Where the sentences of a line end, the last one at its end."""
+    """The positions after the sentences of a line; the last one is the line's length."""
     try:
         import sentencex  # here, because machines without a network may lack it: no checkpoint needs it
     except ModuleNotFoundError:
         raise ValueError("sentencex, which finds sentences, is not installed: give --no-split-sentences") from None
     hidden = {match.start() for match in _PAIRED.finditer(line) if not match[1]}
-    shown = [place for place in range(len(line)) if place not in hidden]
+    shown = [position for position in range(len(line)) if position not in hidden]
     stops = {match.end() for match in _FURTHER.finditer(line)}
-    place = 0
-    for segment in sentencex.segment(code, "".join(line[each] for each in shown)):
+    start = 0
+    for segment in sentencex.segment(code, "".join(line[position] for position in shown)):
         if words := segment.rstrip():
-            stops.add(shown[place + len(words) - 1] + 1)
-        place += len(segment)
+            stops.add(shown[start + len(words) - 1] + 1)
+        start += len(segment)
     begin = 0
     for stop in sorted(stops):
         end = _with_closing(line, begin, stop)
@@ -117,24 +121,24 @@ def _ends(line: str, code: str) -> Iterator[int]:
 
 
 def _with_closing(line: str, begin: int, stop: int) -> int:
-    """The end of a sentence, after what closes its quotations and brackets."""
+    """The end of a sentence, after its closing quotation marks and brackets."""
     if line[stop - 1] not in _WIDE:
-        found = _CLOSING.match(line, stop)
-        return found.end() if found else stop
+        closing = _CLOSING.match(line, stop)
+        return closing.end() if closing else stop
     if line[stop : stop + 1] == '"' and line.count('"', begin, stop) % 2:
         return stop + 1
-    found = _CLOSING_WIDE.match(line, stop)
-    return found.end() if found else stop
+    closing = _CLOSING_WIDE.match(line, stop)
+    return closing.end() if closing else stop
 
 
 def _is_end(line: str, begin: int, stop: int, end: int, code: str) -> bool:
-    """False for a stop, with what closes after it, that does not end the sentence which begins at ``begin``."""
+    """True if the stop that ends at ``stop``, with closing marks up to ``end``, ends the sentence from ``begin`` on."""
     after = _SPACES.match(line, end).end()  # type: ignore[union-attr]
     sentence, mark, following = line[begin:stop], line[stop - 1], line[after : after + 1]
     if not _LETTER.search(sentence) or not _LETTER.search(line, after) or _ITEM.fullmatch(sentence):
         return False
-    if goes_on := _GOES_ON.match(line, after):
-        return goes_on[0] in ("と", "って") and end == stop
+    if continues := _CONTINUES.match(line, after):
+        return continues[0] in ("と", "って") and end == stop
     if end > stop and following.islower():  # "Really?" he asked.
         return False
     if sentence[-2:-1].isdigit() and mark in ".．" and (following.islower() or (after == end and following.isdigit())):
@@ -153,18 +157,18 @@ def _is_end(line: str, begin: int, stop: int, end: int, code: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    """Words with the spaces after them; text without spaces is parted after its commas."""
+    """Words with the spaces after them; text without spaces is split after its commas."""
     return re.findall(r"\S+?[、，；：]+\s*|\S+\s*|\s+", text)
 
 
 def _characters(text: str) -> list[str]:
-    """What a reader takes for a character: letters with their accents and vowel signs."""
+    """Characters as readers see them (grapheme clusters): letters with their accents and vowel signs."""
     return regex.findall(r"\X", text)
 
 
 def _cut(text: str, kinds: Sequence[Callable[[str], list[str]]], fits: Callable[[str], bool]) -> Iterator[str]:
-    """The parts of a text: as many units of the first kind as fit together, and units that do not fit by themselves cut
-    into those of the next kind, of which the rest goes together with the units that follow."""
+    """The parts of a text: as many units of the first kind as fit together. Units that do not fit are cut into units of
+    the next kind, the last of which are joined with the following units."""
     if not kinds:
         raise ValueError(f"the character {text.strip()!r} alone is too long: a larger --max-length")
     units, start = kinds[0](text), 0
@@ -179,12 +183,11 @@ def _cut(text: str, kinds: Sequence[Callable[[str], list[str]]], fits: Callable[
 
 
 def _longest(units: Sequence[str], start: int, fits: Callable[[str], bool]) -> int:
-    """The end of the most units from ``start`` on that fit together. Their number is doubled, then bisected: a part is
-    short where the text is long. So only short parts are joined."""
+    """Largest ``end`` such that ``units[start:end]`` fits. Doubles, then bisects, so only short slices are joined."""
     low, high = 0, 1
-    most = len(units) - start
-    while high < most and fits("".join(units[start : start + high])):
-        low, high = high, min(2 * high, most)
+    limit = len(units) - start
+    while high < limit and fits("".join(units[start : start + high])):
+        low, high = high, min(2 * high, limit)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits("".join(units[start : start + middle])) else (low, middle - 1)

@@ -1,4 +1,4 @@
-"""Subword units: learning them, and cutting up words."""
+"""Subword models: learning and segmentation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from amlp_fairseq.common.files import writing
 from amlp_fairseq.common.lines import lines
 
 SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
-#: The names that fairseq's ``from_pretrained`` looks for.
+#: File names of the models, as fairseq's ``from_pretrained`` expects them.
 MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
 
 
 def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
-    """What segments the words of a line into the units of a model, which is read now.
+    """Reads a model and returns a function that segments the words of a line into its units.
 
     Raises:
         ValueError: if the file is damaged.
@@ -34,12 +34,12 @@ def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
             return partial(_pieces, sentencepiece.SentencePieceProcessor(model_file=str(model)))
         except RuntimeError as error:
             raise ValueError(f"{model} is damaged: {error}") from None
-    said = StringIO()
+    printed = StringIO()
     try:
-        with open(model, encoding="utf-8") as codes, redirect_stderr(said):
+        with open(model, encoding="utf-8") as codes, redirect_stderr(printed):
             process: Callable[[str], str] = BPE(codes).process_line
-    except (SystemExit, ValueError) as error:  # it prints what is wrong, and exits
-        raise ValueError(f"{model} is damaged: {(said.getvalue() or str(error)).splitlines()[0]}") from None
+    except (SystemExit, ValueError) as error:  # subword-nmt prints the error and exits
+        raise ValueError(f"{model} is damaged: {(printed.getvalue() or str(error)).splitlines()[0]}") from None
     return process
 
 
@@ -62,7 +62,7 @@ class Segmenter:
 
 
 def joined(units: str, segmentation: str | None) -> str:
-    """The words that units, with spaces between them, stand for. None: they are words."""
+    """The words of units that are separated by spaces; with segmentation None the units are words."""
     if segmentation == "sentencepiece":
         return units.replace(" ", "").replace("\u2581", " ").strip()
     return f"{units} ".replace("@@ ", "").rstrip() if segmentation == "subword_nmt" else units
@@ -75,10 +75,10 @@ def train_sentencepiece(
 
     Args:
         texts: files with one sentence per line.
-        model: where to write; the vocabulary goes to the same name with the suffix ``.vocab``.
-        vocab_size: how many pieces.
-        character_coverage: the share of characters that get a piece of their own.
-        sentences: learn from a random sample of this size, always the same; 0: from all.
+        model: output file; the vocabulary is written beside it, with the suffix ``.vocab``.
+        vocab_size: number of pieces.
+        character_coverage: the share of characters with a piece each.
+        sentences: size of a random sample, always the same, to learn from; 0: learn from all.
 
     Raises:
         ValueError: if there is too little text for so many pieces.
@@ -95,9 +95,9 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).split(" or decrease character_coverage")[0]  # which prepare has no option for
-        fails = f"{vocab_size} pieces cannot be learnt from {texts[0].parent}"
-        raise ValueError(f"--vocab-size: {fails}: {reason}") from None
+        reason = str(error).split(" or decrease character_coverage")[0]  # prepare has no such option
+        failure = f"{vocab_size} pieces cannot be learnt from {texts[0].parent}"
+        raise ValueError(f"--vocab-size: {failure}: {reason}") from None
 
 
 def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, coverage: float, sample: int) -> None:

@@ -1,4 +1,4 @@
-"""Words of a line, by Moses' tokenizer."""
+"""Moses' tokenisation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @lru_cache
 def moses(language: str) -> tuple[Any, Any]:
-    """The normaliser of punctuation and the tokeniser."""
-    import sacremoses  # which takes half a second
+    """Moses' normaliser of punctuation and tokeniser of a language."""
+    import sacremoses  # takes half a second
 
     normalizer = sacremoses.MosesPunctNormalizer(language, post_remove_control_chars=True, perl_parity=True)
     return normalizer, sacremoses.MosesTokenizer(language)
@@ -21,7 +21,7 @@ class Tokenizer:
     """Moses' tokenisation of a line.
 
     Args:
-        language: whose abbreviations and apostrophes.
+        language: code of the language.
         normalize: normalise punctuation and remove control characters first.
         split_hyphens: ``-`` between letters or digits becomes a word, ``@-@``.
         lowercase: lower-case the result.
@@ -44,15 +44,15 @@ class Words:
     """The words of a line.
 
     Args:
-        tokenizer: None for text whose words stand between spaces.
-        replace: words and what they become.
-        most: how many are kept; 0: all.
+        tokenizer: None for text with spaces between words.
+        replace: replacements by word.
+        max_words: number of words to keep; 0: all.
     """
 
     tokenizer: Tokenizer | None
     replace: dict[str, str]
-    most: int
+    max_words: int
 
     def __call__(self, line: str) -> str:
         words = (self.tokenizer(line) if self.tokenizer else line).split(" ")
-        return " ".join(self.replace.get(word, word) for word in words[: self.most or None])
+        return " ".join(self.replace.get(word, word) for word in words[: self.max_words or None])

@@ -50,6 +50,7 @@ from omegaconf.errors import OmegaConfBaseException
 from amlp_fairseq.common.arguments import PLUGIN, refuse_unknown
 from amlp_fairseq.common.files import writing
 from amlp_fairseq.common.metrics import DEFAULT, KINDS, METRICS
+from amlp_fairseq.common.renamed_options import with_present_names
 from amlp_fairseq.compat.flags import known_flags
 
 #: Inside the package if it is installed, next to it in a checkout.
@@ -246,7 +247,7 @@ def read(path: Path) -> Recipe:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         content["averages"] = [(kind, count) for kind, count in content["averages"]]
-        return Recipe(**content)
+        return Recipe(**with_present_names(content))
     except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
@@ -350,7 +351,8 @@ def _parsed(path: Path, text: str) -> DictConfig:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, DictConfig):
         raise ValueError(f"{path}: sections are needed ({', '.join(SECTIONS['rows'])}), not {content!r}")
-    return content
+    values: Any = OmegaConf.to_container(content)
+    return OmegaConf.create(with_present_names(values))
 
 
 def _line(path: Path, *keys: str) -> str:

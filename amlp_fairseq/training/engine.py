@@ -29,7 +29,7 @@ TASK, FAIRSEQS_TASK = "translation_interleaved", "translation"
 #: Options of the plugin's task that say how a model writes, and how its outputs are scored.
 MODEL_OPTIONS = (
     *("num_directions", "words_per_direction", "middle_to_side"),
-    *("length_penalty", "words_behind_end", "deduplicate_ngrams"),
+    *("length_penalty", "words_after_end", "deduplicate_ngrams"),
 )
 
 

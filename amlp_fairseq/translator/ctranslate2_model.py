@@ -15,7 +15,7 @@ from fairseq.models.transformer import TransformerModelBase
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
 from amlp_fairseq.model_folder.format import read_config
-from amlp_fairseq.tasks.auxiliary_models import HELP_OFF
+from amlp_fairseq.tasks.auxiliary_models import DISABLED
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translator
 
@@ -104,7 +104,7 @@ def convert(model: Any, task: Any, out: Path, quantization: str | None = None) -
 #: Decoding options that its search obeys as the plugin's does, and those that do not change the best words.
 OBEYED = frozenset(
     "beam lenpen unnormalized length_penalty max_len_b nbest print_alignment decode_dtype cuda_graphs draft draft_path "
-    "draft_file draft_words words_behind_end no_seed_provided no_beamable_mm".split()
+    "draft_file draft_words words_after_end no_seed_provided no_beamable_mm".split()
 )
 #: Further ones where only the likeliest word matters: CTranslate2 divides the probability of words that may not be
 #: written among the others.
@@ -130,7 +130,7 @@ def search_options(translator: Translator) -> dict[str, Any]:
         config, fields = (task, of_task) if name in of_task else (generation, GenerationConfig.__dataclass_fields__)
         value, default = getattr(config, name), fields[name].default
         if value != default:
-            lacking[f"--{name.replace('_', '-')}"] = (value, HELP_OFF.get(name, default))
+            lacking[f"--{name.replace('_', '-')}"] = (value, DISABLED.get(name, default))
     if lacking:
         raise ValueError(
             f"CTranslate2 would not write the same words with {_words(lacking, 0)}: make a folder without "

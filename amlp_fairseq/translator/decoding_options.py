@@ -19,7 +19,7 @@ from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCTask
 
 #: Options of tasks that are about decoding.
 TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
-    *("length_penalty", "words_behind_end", "finished", "deduplicate_ngrams"),
+    *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams"),
     *("draft_path", "draft", "draft_file", "draft_words"),
 }
 #: Options whose value is a file or folder, on which translations depend, too.

@@ -21,7 +21,7 @@ class CallOptions(TypedDict, total=False):
     temperature: float
     no_repeat_ngram_size: int
     deduplicate_ngrams: int
-    words_behind_end: Literal["ignore", "count"]
+    words_after_end: Literal["ignore", "count"]
     finished: Literal["best", "all"]
     print_alignment: Literal["hard"]
     no_early_stop: bool

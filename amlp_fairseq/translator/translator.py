@@ -19,6 +19,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq.common.arguments import refuse_unknown
+from amlp_fairseq.common.renamed_options import with_present_names
 from amlp_fairseq.compat.tasks import with_steps
 from amlp_fairseq.model_folder.format import read_config, splits_sentences
 from amlp_fairseq.text import sentences
@@ -146,15 +147,15 @@ class Translator:
             raise ValueError(f"split_sentences={split_sentences!r}: True or False is needed")
         _check_counts(max_tokens=max_tokens, **({} if max_length is None else {"max_length": max_length}))
         self.folder, self.long, self.max_tokens = Path(folder), long, max_tokens
-        config = read_config(self.folder)
+        config, overrides = read_config(self.folder), with_present_names(options)
         self.split_sentences = splits_sentences(config) if split_sentences is None else split_sentences
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
-        decoding_options.check({**config["decoding"], **options}, config["task"]["_name"])
+        decoding_options.check({**config["decoding"], **overrides}, config["task"]["_name"])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
         (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(self.folder)], arg_overrides=options
+            [str(self.folder)], arg_overrides=overrides
         )
-        refuse_unknown(options, sorted(decoding_options.known(config["task"]["_name"])), "Translator")
+        refuse_unknown(overrides, sorted(decoding_options.known(config["task"]["_name"])), "Translator")
         self.nbest = _nbest(self.cfg.generation)
         self.device = _device(device)
         self.cfg.generation.no_beamable_mm = True  # fconv would take the beam of all calls for granted
@@ -211,7 +212,7 @@ class Translator:
         alignment = options.get("print_alignment", self.cfg.generation.print_alignment)
         if alignment not in (None, "hard"):
             raise ValueError(f"print_alignment={alignment!r}: {decoding_options.PAIRS}")
-        search = self._search(dict(options))
+        search = self._search(with_present_names(options))
         sources = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
         decoded = iter(self._decode([part for line in sources for part in line if part.pieces], search))
         return [

@@ -106,7 +106,7 @@ def search(lprobs: torch.Tensor, k: int, behind: str, pairs: list[tuple[int, int
 
     some = forbidden if pairs or never else None
     most = len(never | {b for _, b in pairs})
-    return combine_words(lprobs, k, EOS, PAD, behind, some, most_forbidden=most)
+    return combine_words(lprobs, k, EOS, PAD, behind, some, max_forbidden=most)
 
 
 def pruned(table: list[list[float]], k: int, behind: str, pairs: list[tuple[int, int]], never: set[int]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Decoder calls as CUDA graphs against plain ones: they are recorded on a CPU, and replayed on the same memory."""
+"""Decoder calls by CUDA graphs against plain calls: graphs are recorded on a CPU, and replayed on the same memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 
-#: Of a random model that writes sentences which are long enough.
+#: Seed of a random model that writes long sentences.
 SEED = {"concat": {"seed": 1}}
 MODELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     **{f"{h}-{c}": ((h, c), {}) for h, c in [(1, 1), (1, 3), (2, 1), (2, 2), (4, 1)]},
@@ -69,8 +69,8 @@ def sources(task: Any, count: int, seed: int) -> dict[str, Any]:
 def test_captured_steps_find_what_plain_steps_find(
     name: str, beam: int, alignment: str | None, captures: list[Any]
 ) -> None:
-    """Batches of several sizes one after the other, so that graphs are used again; sentences that end early leave, and
-    long ones need more slots."""
+    """Successive batches of several sizes, so that graphs are used again; sentences that end early leave, and long ones
+    need more slots."""
     task, model = build(name)
     if name.startswith("cross") and name != "cross softmax":
         alignment = None  # they have no weights
@@ -102,11 +102,11 @@ def test_a_shape_is_captured_once_while_it_is_among_the_last(captures: list[Any]
     assert first > 8
     search.generate([model], sources(task, 200, 0))
     assert len(captures) == first
-    graphs = search.inference_models([model])[0].captured.graphs.kept
-    for beam in range(1, 2 * cuda_graphs.KEPT):
+    graphs = search.inference_models([model])[0].graph_decoder.graphs.by_shape
+    for beam in range(1, 2 * cuda_graphs.MAX_GRAPHS):
         search.options = replace(search.options, beam_size=beam)
         search.generate([model], sources(task, 1, 0))
-    assert len(graphs) == cuda_graphs.KEPT
+    assert len(graphs) == cuda_graphs.MAX_GRAPHS
 
 
 class Copies(TorchDispatchMode):
@@ -139,7 +139,7 @@ def test_steps_after_which_no_row_moves_copy_no_states(captures: list[Any], monk
 def test_rows_that_move_take_their_written_slots_with_them(
     captures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the empty ones."""
+    """Only written slots are copied."""
     task, model = build("1-1")
     slots: list[int] = []
     apply = RowPermutation.apply
@@ -156,7 +156,7 @@ def test_rows_that_move_take_their_written_slots_with_them(
 
 
 class Device:
-    """Stands in for torch.cuda while a graph is captured, and notes what is called on which device."""
+    """Replaces torch.cuda while a graph is captured, and records calls with their devices."""
 
     def __init__(self) -> None:
         self.current, self.seen = "cuda:0", []  # type: ignore[var-annotated]

@@ -1,5 +1,5 @@
-"""Layers as one call, in C++ or TorchScript, against the same layers called from Python, which other tests compare with
-the full forward."""
+"""Fused layers, in C++ or TorchScript, against the same layers called from Python, which other tests compare with the
+full forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pairwise import pairwise
 from tolerance import measured
 
 from amlp_fairseq.decoding import fused_layers
-from amlp_fairseq.decoding import inference_nat as ready_nat_module
+from amlp_fairseq.decoding import inference_nat as inference_nat_module
 from amlp_fairseq.decoding.fused_layers import decoder_layers
 from amlp_fairseq.decoding.inference_encoder import inference_encoder
 from amlp_fairseq.decoding.inference_model import InferenceModel
@@ -24,14 +24,14 @@ EOS = 2
 
 
 def in_cpp(operators: str, decode_dtype: str | None) -> bool:
-    """Whether maps are: those in int8 only on processors with VNNI."""
+    """True if maps are in C++: int8 ones only on processors with VNNI."""
     if operators != "C++" or decode_dtype == "bfloat16":
         return False
     return decode_dtype is None or bool(torch.ops.amlp_fairseq.has_int8())
 
 
-def at_once(decode_dtype: str | None) -> bool:
-    """Whether layers of softmax attention are one call: in bfloat16 only where oneDNN has it."""
+def is_fused(decode_dtype: str | None) -> bool:
+    """True if layers with softmax attention are fused: in bfloat16 only where oneDNN has it."""
     return decode_dtype != "bfloat16" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -44,32 +44,32 @@ def build(**options: Any) -> tuple[Any, Any]:
     return task, toy.model(task, **options)
 
 
-def ready(decode_dtype: str | None, **options: Any) -> tuple[Any, InferenceModel]:
+def prepared(decode_dtype: str | None, **options: Any) -> tuple[Any, InferenceModel]:
     task, model = build(**options)
     return task, InferenceModel(model, decode_dtype)
 
 
 def allowed(task: Any, model: Any) -> float:
-    """How far logits of two implementations of a model in float32 may be apart."""
+    """Tolerance between logits of two implementations of a model in float32."""
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     words = torch.randint(4, 16, (3, 36), generator=torch.Generator().manual_seed(1))
     return measured(model, lambda either: either(**net_input, prev_output_tokens=words)[0])
 
 
 def allowed_in(task: Any, encoder: Any) -> float:
-    """The same of an encoder's outputs."""
+    """Tolerance between outputs of an encoder."""
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     return measured(encoder, lambda either: either.forward_torchscript(net_input)["encoder_out"][0])
 
 
 def compare_steps(task: Any, model: InferenceModel, counts: list[int], tolerance: float) -> None:
-    """Of a beam whose rows branch, over sources with padding; so many words of each row at once."""
-    at_once, generator = model.decoder.fused_layers, torch.Generator().manual_seed(1)
+    """Logits of a beam whose rows branch, over padded sources, with ``count`` words of each row per call."""
+    fused, generator = model.decoder.fused_layers, torch.Generator().manual_seed(1)
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     sessions = [model.begin(**net_input, beam=2) for _ in range(2)]
     words = torch.full((6, counts[0]), EOS)
     for count in [*counts[1:], 2]:
-        model.decoder.fused_layers = at_once
+        model.decoder.fused_layers = fused
         found, _ = sessions[0].step(words)
         model.decoder.fused_layers = None
         expected, _ = sessions[1].step(words)
@@ -87,13 +87,13 @@ def compare_steps(task: Any, model: InferenceModel, counts: list[int], tolerance
 )
 @torch.inference_mode()
 def test_both_give_the_same(decode_dtype: str | None, norm_first: bool, width: int) -> None:
-    """Steps of a beam whose rows branch, over sources with padding, until the buffers grow; layers of few weights, such
-    as are no multiple of a vector, and many. Of many inputs one may be rounded to another of int8's steps."""
+    """Steps of a beam whose rows branch, over padded sources, until the buffers grow; layers with few weights, in sizes
+    that are no multiple of a vector, and with many. One of many inputs may be rounded to another int8 value."""
     widths = {"encoder_embed_dim": width, "decoder_embed_dim": width}
     task, model = build(decoder_normalize_before=norm_first, **widths)
     tolerance = (0.1 if toy.VNNI else 0.2) if decode_dtype == "int8" else allowed(task, model)
     model = InferenceModel(model, decode_dtype)
-    assert (model.decoder.fused_layers is not None) == at_once(decode_dtype)
+    assert (model.decoder.fused_layers is not None) == is_fused(decode_dtype)
     compare_steps(task, model, [2] * 36, tolerance)
 
 
@@ -121,7 +121,7 @@ OTHER_SELF_ATTENTIONS: list[dict[str, Any]] = [
 def test_other_self_attentions_in_cpp(
     decode_dtype: str | None, norm_first: bool, options: dict[str, Any], operators: str
 ) -> None:
-    """One step after the other, and two at once. An input may be rounded to another of int8's steps."""
+    """One step per call, and two. An input may be rounded to another int8 value."""
     task, model = build(decoder_normalize_before=norm_first, **options)
     tolerance = 0.1 if decode_dtype == "int8" else allowed(task, model)
     model = InferenceModel(model, decode_dtype)
@@ -134,12 +134,12 @@ def test_rows_that_stand_at_different_words() -> None:
     task = toy.task(12, num_directions=1)
     model = toy.model(task)
     tolerance, model = allowed(task, model), InferenceModel(model, None)
-    at_once, generator = model.decoder.fused_layers, torch.Generator().manual_seed(1)
+    fused, generator = model.decoder.fused_layers, torch.Generator().manual_seed(1)
     net_input = toy.batch(toy.random_sources(3, 12), task.src_dict)["net_input"]
     sessions = [model.begin_speculative(**net_input) for _ in range(2)]
     words = torch.full((3, 4), EOS)
     for step in range(5):
-        model.decoder.fused_layers = at_once
+        model.decoder.fused_layers = fused
         found, _ = sessions[0].verify(words)
         model.decoder.fused_layers = None
         expected, _ = sessions[1].verify(words)
@@ -159,12 +159,12 @@ def test_rows_that_stand_at_different_words() -> None:
     ],
 )
 def test_other_layers_are_called_from_python(options: dict[str, Any]) -> None:
-    assert ready(None, **options)[1].decoder.fused_layers is None
+    assert prepared(None, **options)[1].decoder.fused_layers is None
 
 
 def test_maps_that_are_not_scripted_are_called_from_python() -> None:
     """As on CUDA."""
-    layers = ready(None)[1].decoder.layers
+    layers = prepared(None)[1].decoder.layers
     assert decoder_layers(layers) is not None
     layers[1].fc2 = pack(torch.eye(16), torch.zeros(16), "float16")
     assert decoder_layers(layers) is None
@@ -182,11 +182,11 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
     task = toy.task(12, num_directions=2)
     encoder = toy.model(task, encoder_normalize_before=norm_first, encoder_layers=3).encoder.eval()
     tolerance = allowed_in(task, encoder)
-    ready, packed = inference_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
-    assert (len(ready.layers), len(encoder.layers)) == (1 if at_once(decode_dtype) else 3, 3)
+    inference_copy, packed = inference_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
+    assert (len(inference_copy.layers), len(encoder.layers)) == (1 if is_fused(decode_dtype) else 3, 3)
     for sources in (toy.random_sources(3, 12), torch.randint(4, 16, (2, longest)).tolist()):
         net_input = toy.batch(sources, task.src_dict)["net_input"]
-        found = ready.forward_torchscript(net_input)
+        found = inference_copy.forward_torchscript(net_input)
         for other in (packed, encoder) if decode_dtype is None else (packed,):
             expected = other.forward_torchscript(net_input)
             assert torch.equal(found["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
@@ -208,12 +208,12 @@ LINEAR_SELF_ATTENTIONS = [{"decoder_self_attention_type": name} for name in ("ab
 def test_encoders_with_other_self_attentions(
     decode_dtype: str | None, norm_first: bool, options: dict[str, Any], operators: str
 ) -> None:
-    """In C++; with and without padding, and sentences that are shorter than a kernel."""
+    """In C++; with and without padding, and sentences shorter than a kernel."""
     options = {name.replace("decoder", "encoder"): value for name, value in options.items()}
     task = toy.task(12, num_directions=2)
     encoder = toy.model(task, encoder_normalize_before=norm_first, **options).encoder.eval()
-    ready, packed = inference_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
-    assert len(ready.layers) == (1 if in_cpp(operators, decode_dtype) or not options else 2)
+    inference_copy, packed = inference_encoder(encoder, decode_dtype), with_packed_linears(encoder, decode_dtype)
+    assert len(inference_copy.layers) == (1 if in_cpp(operators, decode_dtype) or not options else 2)
     tolerance = 0.1 if decode_dtype == "int8" else allowed_in(task, encoder)
     for sources in (
         toy.random_sources(3, 12),
@@ -221,7 +221,7 @@ def test_encoders_with_other_self_attentions(
         torch.randint(4, 16, (2, 20)).tolist(),
     ):
         net_input = toy.batch(sources, task.src_dict)["net_input"]
-        found, expected = ready.forward_torchscript(net_input), packed.forward_torchscript(net_input)
+        found, expected = inference_copy.forward_torchscript(net_input), packed.forward_torchscript(net_input)
         words = ~found["encoder_padding_mask"][0].t()
         torch.testing.assert_close(
             found["encoder_out"][0][words], expected["encoder_out"][0][words], atol=tolerance, rtol=0
@@ -230,7 +230,7 @@ def test_encoders_with_other_self_attentions(
 
 @pytest.mark.parametrize("options", [{"encoder_self_attention_type": "linear"}, {"activation_fn": "gelu"}])
 def test_other_encoders_keep_their_layers(options: dict[str, Any]) -> None:
-    assert len(ready(None, encoder_layers=3, **options)[1].encoder.layers) == 3
+    assert len(prepared(None, encoder_layers=3, **options)[1].encoder.layers) == 3
 
 
 def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
@@ -241,7 +241,7 @@ def test_an_encoder_that_drops_out_keeps_its_layers() -> None:
 
 
 def passes(encoder: Any) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
-    """Targets and the encoder's outputs of several passes over each of two sources, with padding in both."""
+    """Targets and the encoder's outputs for several passes over each of two sources, with padding in both."""
     words, generator = toy.dictionary(12), torch.Generator().manual_seed(0)
     for seed in (0, 1):
         net_input = toy.batch([[words.bos(), *each] for each in toy.random_sources(3, 12, seed)], words)["net_input"]
@@ -257,15 +257,15 @@ def logits(model: Any, tokens: torch.Tensor, encoder_out: dict[str, Any]) -> tor
     return found[tokens.ne(toy.dictionary(12).pad())]
 
 
-def compare_passes(ready: Any, others: list[Any], tolerance: float) -> None:
+def compare_passes(inference_copy: Any, others: list[Any], tolerance: float) -> None:
     for tokens, encoder_out in passes(others[-1].encoder):
-        found = logits(ready, tokens, encoder_out)
+        found = logits(inference_copy, tokens, encoder_out)
         for other in others:
             torch.testing.assert_close(found, logits(other, tokens, encoder_out), atol=tolerance, rtol=0)
 
 
 def rounding(model: Any) -> float:
-    """How far logits of two implementations of a decoder in float32 may be apart."""
+    """Tolerance between logits of two implementations of a decoder in float32."""
     encoded = list(passes(model.encoder))
 
     def run(either: Any) -> torch.Tensor:
@@ -292,13 +292,13 @@ def test_non_autoregressive_decoder(
     options = {"decoder_normalize_before": norm_first, "no_repos": no_repos}
     model = toy.cmlmc(**options)
     monkeypatch.setattr(fused_layers, "SMALL_QUERY", 8)
-    ready = inference_nat(model, decode_dtype)
-    monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
+    inference_copy = inference_nat(model, decode_dtype)
+    monkeypatch.setattr(inference_nat_module, "join_decoder_layers", lambda *arguments: False)
     packed = inference_nat(model, decode_dtype)
-    layers = 1 if at_once(decode_dtype) else 2
-    assert (len(ready.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (layers, 2, 2)
+    layers = 1 if is_fused(decode_dtype) else 2
+    assert (len(inference_copy.decoder.layers), len(packed.decoder.layers), len(model.decoder.layers)) == (layers, 2, 2)
     tolerance = 0.1 if decode_dtype == "int8" else rounding(model)  # an input, to another of int8's steps
-    compare_passes(ready, [packed, model] if decode_dtype is None else [packed], tolerance)
+    compare_passes(inference_copy, [packed, model] if decode_dtype is None else [packed], tolerance)
 
 
 def everywhere(attention: str, **options: Any) -> dict[str, Any]:
@@ -322,7 +322,7 @@ LINEAR_ATTENTIONS: list[dict[str, Any]] = [
 
 
 def with_random_parameters(model: Any) -> Any:
-    """Temperatures and norms that are not 1, biases that are not 0."""
+    """Set temperatures and norms other than 1, and biases other than 0."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("temperature", "attn.norm.weight")):
@@ -346,22 +346,22 @@ def test_non_autoregressive_decoder_with_attentions_of_linear_cost(
     operators: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Against the attentions in Python, which test_formulas.py compares with the papers' equations."""
+    """Against attentions in Python, which test_formulas.py compares with the papers' equations."""
     model = with_random_parameters(toy.cmlmc(decoder_normalize_before=norm_first, no_repos=no_repos, **options))
-    ready = inference_nat(model, decode_dtype)
-    monkeypatch.setattr(ready_nat_module, "join_decoder_layers", lambda *arguments: False)
+    inference_copy = inference_nat(model, decode_dtype)
+    monkeypatch.setattr(inference_nat_module, "join_decoder_layers", lambda *arguments: False)
     packed = inference_nat(model, decode_dtype)
     layers = 1 if in_cpp(operators, decode_dtype) else 2
-    assert (len(ready.decoder.layers), len(packed.decoder.layers)) == (layers, 2)
+    assert (len(inference_copy.decoder.layers), len(packed.decoder.layers)) == (layers, 2)
     tolerance = 0.2 if decode_dtype else rounding(model)
-    compare_passes(ready, [packed, model] if decode_dtype is None else [packed], tolerance)
+    compare_passes(inference_copy, [packed, model] if decode_dtype is None else [packed], tolerance)
 
 
 @pytest.mark.parametrize("operators", ["C++"], indirect=True)  # PyTorch may add in another order for other rows
 @pytest.mark.parametrize("options", LINEAR_ATTENTIONS)
 @torch.inference_mode()
 def test_a_sentence_with_attentions_of_linear_cost_depends_on_that_sentence_alone(options: dict[str, Any]) -> None:
-    """Bit for bit in C++, whatever is beside it."""
+    """Equal bits in C++, in any batch."""
     model, words = inference_nat(toy.cmlmc(**options), None), toy.dictionary(12)
     sources = torch.randn(9, 3, 16)
     padding = torch.arange(9) >= torch.tensor([[9], [4], [6]])

@@ -1,4 +1,4 @@
-"""Iterative refinement over models made ready, against the same over the models as they are."""
+"""Iterative refinement with inference models against the original models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 
 WORDS = toy.dictionary(12)
 CROSS = supporting("noncausal cross")
-#: Of random models whose sentences are not all finished at the same time; 1 for the others.
+#: Seeds of random models whose sentences are not all finished in the same iteration; 1 by default.
 SEEDS = {"concat": 5, "general": 5, "local_p": 5}
 
 
@@ -32,11 +32,11 @@ def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict
 @pytest.mark.parametrize("cross", CROSS)
 def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = toy.cmlmc(SEEDS.get(cross, 1), decoder_cross_attention_type=cross, decoder_kernel_size_list=[3])
-    ready = found([model], sample())
+    prepared = found([model], sample())
     monkeypatch.setattr(iterative_refinement, "inference_nat", lambda model, *options: model)
     plain = found([model], sample())
-    assert len({hypothesis["steps"] for hypothesis in plain}) > 1  # sentences leave one after the other
-    for mine, other in zip(ready, plain, strict=True):
+    assert len({hypothesis["steps"] for hypothesis in plain}) > 1  # sentences leave one by one
+    for mine, other in zip(prepared, plain, strict=True):
         assert mine["tokens"].tolist() == other["tokens"].tolist()
         assert mine["steps"] == other["steps"]
         torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)

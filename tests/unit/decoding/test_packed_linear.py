@@ -1,4 +1,4 @@
-"""Packed linear maps against PyTorch's own."""
+"""Packed linear maps against PyTorch's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_it_is_the_linear_map(decode_dtype: str | None, relu: bool, with_bias: b
     indirect=["operators"],
 )
 def test_any_number_of_rows_inputs_and_outputs(inputs: int, outputs: int, decode_dtype: str) -> None:
-    """Against float64; a product is split into tiles, the last of which are smaller."""
+    """Against float64; a product is split into tiles, the last of them smaller."""
     torch.manual_seed(7)
     weight, bias, every = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(101, inputs)
     run = pack(weight, bias, decode_dtype)

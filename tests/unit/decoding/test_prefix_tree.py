@@ -1,4 +1,4 @@
-"""The tree of hypotheses' prefixes, on a case by hand and against the prefixes themselves."""
+"""The tree of hypotheses' prefixes, against a case by hand and against all prefixes."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Rows that follow the beam, in place."""
+"""Row permutations in place against indexing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amlp_fairseq.decoding.row_permutation import RowPermutation
 @settings(deadline=None)
 @given(origins=st.lists(st.integers(0, 6), min_size=1, max_size=7), dim=st.integers(0, 2), part=st.booleans())
 def test_rows_become_what_their_origins_were(origins: list[int], dim: int, part: bool) -> None:
-    """Also where the table is a part of another one, and where fewer rows go on."""
+    """Also for views of larger tables, and for fewer rows."""
     whole = torch.randn(7, 7, 7, 4)
     table = whole[..., :3] if part else whole
     expected, rows = table.index_select(dim, torch.tensor(origins)), torch.tensor(origins)

@@ -1,4 +1,4 @@
-"""Several words per call, some taken back, against the model's own forward of the whole sentence."""
+"""Several words per call, some removed again, against the model's full forward."""
 
 from __future__ import annotations
 

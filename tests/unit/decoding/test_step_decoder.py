@@ -1,4 +1,4 @@
-"""Decoding steps against the model's full forward, and the search over them against one over the model's own steps."""
+"""Decoding steps against the model's full forward, and their search against a search over fairseq's steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import toy
 from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.decoding import step_decoder
 from amlp_fairseq.decoding.inference_model import InferenceModel
-from amlp_fairseq.decoding.step_decoder import SLOTS, Decoding, StepDecoder
+from amlp_fairseq.decoding.step_decoder import INITIAL_SLOTS, Decoding, StepDecoder
 from amlp_fairseq.models.average_attention import AANTransformerConfig, AANTransformerModel
 from amlp_fairseq.models.light_conv import DynamicConvConfig, DynamicConvModel, LightConvConfig, LightConvModel
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig, PluginTransformerModel
@@ -97,7 +97,7 @@ def test_inputs_are_words_and_positions_without_start_symbols(name: str) -> None
 @of_every_model
 @torch.no_grad()
 def test_steps_are_the_full_forward_whatever_rows_go_on(name: str) -> None:
-    """Rows branch, sentences end, and the buffers grow: logits and attention stay those of the words of each row."""
+    """Logits and attention are right when rows branch, sentences end and buffers grow."""
     task, model = build(name)
     z, beam, generator = task.order.words_per_step, 3, torch.Generator().manual_seed(2)
     net_input = sources(task, 3)
@@ -105,9 +105,9 @@ def test_steps_are_the_full_forward_whatever_rows_go_on(name: str) -> None:
     assert isinstance(run, Decoding)
     sentences = torch.arange(3).repeat_interleave(beam)
     tokens = torch.full((len(sentences), z), EOS)
-    for step in range((SLOTS + 8) // z):
+    for step in range((INITIAL_SLOTS + 8) // z):
         logits, attention = run.step(tokens[:, -z:], need_attention=True)
-        if step in (0, 1, 2, 5, SLOTS // z, SLOTS // z + 1):
+        if step in (0, 1, 2, 5, INITIAL_SLOTS // z, INITIAL_SLOTS // z + 1):
             encoder_out = model.encoder(**net_input)
             rows = model.encoder.reorder_encoder_out(encoder_out, sentences)
             expected, extra = model.decoder(tokens, encoder_out=rows)
@@ -169,9 +169,9 @@ def test_the_search_finds_what_it_finds_over_the_models_own_steps(
         return search.generate([model], sample)
 
     assert StepDecoder.supports(model.decoder)
-    ready = found()
+    searched = found()
     monkeypatch.setattr(StepDecoder, "supports", lambda decoder: False)
-    for ours, plain in zip(ready, found(), strict=True):
+    for ours, plain in zip(searched, found(), strict=True):
         assert [each["tokens"].tolist() for each in ours] == [each["tokens"].tolist() for each in plain]
         for mine, other in zip(ours, plain, strict=True):
             torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
@@ -196,7 +196,7 @@ def test_a_model_in_training_is_searched_with_its_weights_of_now() -> None:
 
 @pytest.mark.parametrize("final", [False, True])
 def test_gradients_pass_after_a_search(final: bool) -> None:
-    """As with --eval-bleu: nothing that a search has made and that is kept is in the way."""
+    """A model can be trained after a search, as with --eval-bleu."""
     task, model = build("ibdecoder 2-1")
     model._is_generation_fast = final
     options = SearchOptions(beam_size=2, max_len_b=60, min_len=17)
@@ -257,8 +257,8 @@ def test_int8_sentences_do_not_depend_on_the_batch(name: str) -> None:
 
     several = toy.random_sources(7, 12, seed=5)
     as_long = [(words * 6)[:6] for words in several]
-    # Last bits of attention depend on the place in the batch; with padding they may make another of its 8 bit values of
-    # an activation.
+    # Last bits of attention depend on the position in the batch; with padding they may change the int8 value of an
+    # activation.
     for rows, atol in ((as_long, 1e-6), (several, 0.01)):
         batch, backwards = found(rows), found(rows[::-1])[::-1]
         for row, together, reversed_ in zip(rows, batch, backwards, strict=True):

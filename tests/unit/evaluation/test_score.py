@@ -93,9 +93,9 @@ def fresh_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which sacreBLEU looks for its model of pieces; there is no network."""
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr("urllib.request.urlopen", refuse)
-    bleu._of_pieces.cache_clear()
+    bleu._subword_bleu.cache_clear()
     yield tmp_path
-    bleu._of_pieces.cache_clear()
+    bleu._subword_bleu.cache_clear()
 
 
 def refuse(address: str, *_: object) -> None:

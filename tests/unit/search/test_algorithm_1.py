@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("operators")
 
 @torch.no_grad()
 def decode(model: Any, z: int, source: list[int], words: tuple[int, ...]) -> list[dict[int, float]]:
-    """Of each of the z words that follow others: the log-probabilities."""
+    """Log-probabilities of the next z words, by prefix."""
     net_input = toy.batch([source], model.decoder.dictionary)["net_input"]
     inputs = torch.tensor([[EOS] * z + list(words)])
     lprobs = model.get_normalized_probs(model(**net_input, prev_output_tokens=inputs), log_probs=True)[0, -z:]
@@ -71,10 +71,10 @@ def found(search: MultiwordBeamSearch, model: Any, sources: list[list[int]]) -> 
 @pytest.mark.parametrize("beam", [2, 4])
 @pytest.mark.parametrize(("h", "c"), [(1, 1), (2, 1), (2, 2), (1, 3), (4, 1)])
 def test_all_hypotheses_that_end_are_kept(h: int, c: int, beam: int) -> None:
-    """The hypotheses are the same, with the same scores; by default they are not always."""
+    """Hypotheses and scores are equal with ``--finished all``, and not always by default."""
     task, compared, differing = toy.task(9, num_directions=h, words_per_direction=c), 0, 0
     sources = toy.random_sources(4, 9, seed=beam)
-    options = {"beam_size": beam, "max_len_b": LONGEST, "min_len": 0, "words_behind_end": "count"}
+    options = {"beam_size": beam, "max_len_b": LONGEST, "min_len": 0, "words_after_end": "count"}
     for seed in range(2):
         model = toy.model(task, seed)
         literal, default = (

@@ -1,7 +1,7 @@
 """The search against brute force: all outputs, scored by the model, without those that break a rule.
 
-The beam keeps everything, so what is found must be all outputs that the rules allow, with their scores. Nothing here
-calls the code of the rules.
+The beam keeps everything, so the search must find all outputs that the rules allow, with their scores. The tests do not
+call the code of the rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ORDERS = [
     *[(h, c, True) for h, c in [(2, 1), (4, 1)]],
 ]
 BOS, PAD, EOS, UNK = range(4)
-#: Of 2 and 4 tokens with the end symbol, so that ``max_len_a`` gives them different limits.
+#: 2 and 4 tokens with the end symbol, so that ``max_len_a`` gives different limits.
 SOURCES = [[UNK], [UNK, BOS, UNK]]
 
 pytestmark = pytest.mark.usefixtures("operators")
@@ -47,23 +47,23 @@ def scores_of(model: Any, order: GenerationOrder, source: list[int], texts: list
 
 
 def repeats(runs: list[tuple[int, ...]], size: int) -> bool:
-    """Whether an n-gram occurs twice in runs of words, in one of them or in two."""
+    """True if an n-gram occurs twice in runs of words, in one run or in two."""
     ngrams = [run[i : i + size] for run in runs for i in range(len(run) - size + 1)]
     return len(set(ngrams)) < len(ngrams)
 
 
 def runs_of(order: GenerationOrder, text: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """What each direction has written, as it stands in the text."""
+    """The words of each direction, in text order."""
     h, places = order.num_directions, order.permutation(len(text)).tolist()
     return [tuple(text[place] for place in sorted(places[d::h])) for d in range(h)]
 
 
 def allowed(order: GenerationOrder, text: tuple[int, ...], longest: int, ngram: int) -> bool:
-    """Whether no n-gram is repeated, but at the length limit where two directions meet: something must be returned."""
+    """True without a repeated n-gram; at the length limit, one where two directions meet is allowed."""
     return ngram == 0 or not repeats(runs_of(order, text) if len(text) == longest else [text], ngram)
 
 
-#: Options; by default the words are <s>, <unk> and another one, and outputs have at most 5.
+#: Options; by default the words are <s>, <unk> and one more, and outputs have at most 5.
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     "least": {"min_len": 3},

@@ -1,4 +1,4 @@
-"""Greedy search against one by hand: of all ways to fill a step's slots the most probable, by the full forward."""
+"""Greedy search against the most probable of all continuations of each step, by the full forward."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_hand(task: Any, model: Any, source: list[int]) -> tuple[list[int], int]:
         for words in itertools.product(WORDS, repeat=z):
             slots = range(len(written), len(written) + z)
             end = words.index(EOS) if EOS in words else z
-            # No end symbol before the first word, and nothing else at the limit; words behind the end do not count.
+            # No end symbol before the first word, and only end symbols at the limit; words after the end do not count.
             wrong = (not written and end == 0) or any(slots[i] >= LIMIT for i in range(end))
             total = sum(float(lprobs[i, words[i]]) for i in range(min(end + 1, z)))
             if not wrong and total > score:

@@ -30,16 +30,16 @@ def generator(**options: Any) -> IterativeRefinement:
 
 
 def batch(sources: list[list[int]], left_pad: bool = True) -> dict[str, Any]:
-    """The sources as the task gives them: between start and end."""
+    """A batch of sources with start and end symbols, as from the task."""
     return toy.batch([[BOS, *words] for words in sources], DICTIONARY, left_pad)
 
 
-#: What a candidate says in each iteration: words and their log-probabilities.
+#: Outputs of a candidate, by iteration: words and their log-probabilities.
 Script = list[tuple[list[int], list[float]]]
 
 
 class Scripted:
-    """A model of fairseq's protocol that says what it is told to.
+    """A model with fairseq's methods and scripted outputs.
 
     Args:
         scripts: for every sentence its candidates by their number of words.
@@ -106,7 +106,7 @@ class Scripted:
 
     @property
     def alive(self) -> list[list[int]]:
-        """Which sentences each call saw."""
+        """The sentences of each call."""
         return [sentences for _, _, sentences in self.calls]
 
 
@@ -146,7 +146,7 @@ def test_a_sentence_is_finished_when_an_iteration_changes_nothing() -> None:
 
 
 def test_a_model_can_say_which_sentences_are_finished() -> None:
-    """Each reads and writes the same once, and is changed later."""
+    """Each sentence is unchanged by one iteration, and changed by a later one."""
     model = Scripted([{1: says("a", "a", "a", "b")}, {1: says("c", "c", "c", "d")}])
     asked = []
 
@@ -225,7 +225,7 @@ def test_a_candidate_that_only_wrote_end_symbols_is_nothing() -> None:
 
 
 def test_special_symbols_among_the_words_are_dropped() -> None:
-    """Hypotheses are words and one end symbol, each with its own score."""
+    """Hypotheses have words and one end symbol, with a score for each."""
     written = ([4, EOS, 5, BOS, 6, PAD], [-0.1, -0.2, -0.3, -0.4, -0.5, -0.6])
     (found,) = Scripted([{6: [written]}]).translate(max_iter=0)
     assert text(found["tokens"]) == "abc$"
@@ -298,7 +298,7 @@ def encode(network: Any, source: list[int]) -> dict[str, Any]:
 
 
 def with_length(network: Any, length: int) -> Any:
-    """The model, predicting ``length`` words for every sentence."""
+    """A model that predicts ``length`` words for every sentence."""
     network.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.full(
         (len(length_out),), length + 2
     )
@@ -320,7 +320,7 @@ def predicted_length(models: list[Any], source: list[int], offset: bool = False)
 def mask_predict(
     models: list[Any], source: list[int], n: int, iterations: int, correct: bool = True
 ) -> list[tuple[list[int], list[int], list[float]]]:
-    """Mask-predict as the papers have it, for one sentence of n words: what every iteration reads, what it writes, and
+    """The papers' mask-predict for one sentence of n words: inputs and outputs of every iteration, and
     the log-probabilities of that.
 
     Iteration t of T, from 0, masks the ⌊n (T - t) / T⌋ words with the lowest scores. CMLMC takes what the model then
@@ -347,8 +347,8 @@ def mask_predict(
 
 
 def calls(iterations: list[tuple[list[int], list[int], list[float]]], correct: bool = True) -> int:
-    """How many of the iterations are needed: none behind them can differ, whatever the model. CMLM goes on while there
-    are masks, CMLMC until it has read no mask and written what it read."""
+    """The number of iterations after which no model can change the output: for CMLM until no masks are left, for CMLMC
+    until an iteration without masks has left the words unchanged."""
     n, count = len(iterations[0][0]), len(iterations)
     for t, (read, words, _) in enumerate(iterations):
         masked, masked_next = (n * (count - step) // count for step in (t, t + 1))
@@ -402,7 +402,7 @@ def test_mask_predict(kind: str, beam: int, adaptive: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["CMLMC", "CMLM"])
 def test_stopping_early_changes_no_word(kind: str) -> None:
-    """Sentences of 1 to 60 words, several models: what is said to need fewer calls is the same after all of them."""
+    """Sentences that stop early have the same outputs after all iterations, for 1 to 60 words and several models."""
     sources = toy.random_sources(60, WORDS, seed=6)
     saved = 0
     for seed in (3, 4, 5):
@@ -423,7 +423,7 @@ def test_stopping_early_changes_no_word(kind: str) -> None:
 
 
 def test_lengths_differ_and_candidates_of_each_length_win() -> None:
-    """What the comparison above is worth: candidates n - 1, n and n + 1 are all chosen, for different n."""
+    """The comparison above is not trivial: candidates n - 1, n and n + 1 are all chosen, for different n."""
     network = model()
     lengths = [predicted_length([network], source) for source in SOURCES]
     assert len(set(lengths)) > 2
@@ -534,7 +534,7 @@ def stock(arch: str, seed: int = 0, **options: Any) -> Any:
 
 
 def test_a_stock_cmlm_is_not_finished_while_there_are_masks() -> None:
-    """It masks at the end of an iteration, and may mask what it has just found."""
+    """fairseq's model masks at the end of an iteration, new words too."""
     network = stock("cmlm_transformer", share_all_embeddings=False)
     with torch.no_grad():
         network.decoder.output_projection.weight[:4] = 0  # it never means <unk>
@@ -544,7 +544,7 @@ def test_a_stock_cmlm_is_not_finished_while_there_are_masks() -> None:
 
 
 def test_a_stock_nat_ends_its_hypotheses() -> None:
-    """It writes over start and end, with what it likes best."""
+    """fairseq's model overwrites start and end symbols with its best words."""
     network = with_length(stock("nonautoregressive_transformer"), 5)
     for (hypothesis,) in generator(max_iter=0, beam_size=3).generate([network], batch(SOURCES)):
         *words, last = hypothesis["tokens"].tolist()

@@ -40,7 +40,7 @@ def sources(task: Any, count: int = 5, seed: int = 0) -> dict:
 
 
 def teacher_forced(task: Any, model: Any, source: list[int], words: list[int]) -> torch.Tensor:
-    """Log-probability of every word of a hypothesis, in the order of generation, and of the end symbol."""
+    """Log-probabilities of the words of a hypothesis, in the order of generation, and of the end symbol."""
     pattern = task.order
     generated = pattern.interleave(torch.tensor(words, dtype=torch.long))
     length = pattern.padded_length(len(words) + 1)
@@ -166,7 +166,7 @@ def test_words_behind_the_end_can_be_counted() -> None:
     task, model = build(2, 2)
     sample = sources(task, 5)
     differences = 0
-    for found in search(task, [model], sample, words_behind_end="count"):
+    for found in search(task, [model], sample, words_after_end="count"):
         for hypothesis in found:
             total = float(hypothesis["positional_scores"].sum())
             behind = float(hypothesis["score"]) * 4 * hypothesis["steps"] - total
@@ -210,7 +210,7 @@ def test_length_limits(h: int, c: int) -> None:
 
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
 def test_no_output_exceeds_the_positions_of_any_model(h: int, c: int) -> None:
-    """Whatever ``--max-len-b`` is: 8 positions are those of 7 words and the end symbol."""
+    """Independently of ``--max-len-b``: 8 positions hold 7 words and the end symbol."""
     task, short = build(h, c, max_target_positions=8)
     models = [toy.model(task, seed=1), short]
     for found in search(task, models, sources(task), min_len=7, max_len_b=50):
@@ -315,7 +315,7 @@ def test_a_batch_without_sentences_has_no_hypotheses() -> None:
 
 
 def test_outputs_of_final_models_can_be_changed() -> None:
-    """The search itself runs in inference mode, whose tensors refuse it."""
+    """The search itself runs in inference mode, whose tensors cannot be changed in place."""
     task, model = build(2, 1)
     common = SimpleNamespace(bf16=False, fp16=False, cpu=True)
     model.prepare_for_inference_(SimpleNamespace(generation=None, common=common))

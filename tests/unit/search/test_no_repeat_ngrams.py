@@ -1,4 +1,4 @@
-"""Blocking of repeated n-grams, by hand and by enumerating the ways to fill a step."""
+"""Blocking of repeated n-grams, against hand-made cases and all continuations of a step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_banned_words_of_two_directions() -> None:
 
 @pytest.mark.parametrize(("h", "size", "written"), [(1, 1, 2), (1, 2, 4), (1, 3, 6), (2, 1, 4), (2, 2, 8), (2, 3, 12)])
 def test_blocked_combinations_equal_enumeration(h: int, size: int, written: int) -> None:
-    """Two words per direction: of all ways to go on, those that repeat no n-gram when each side is read as text."""
+    """Two words per direction: all continuations without a repeated n-gram in the text of either side."""
     words, z, rng = (0, 3, 4, 5, 6), 2 * h, random.Random(size)
 
     def repeats(generated: tuple[int, ...]) -> bool:
@@ -47,7 +47,7 @@ def test_blocked_combinations_equal_enumeration(h: int, size: int, written: int)
     lprobs[..., PAD] = -math.inf
 
     forbidden = partial(NoRepeatNgrams(size, GenerationOrder(h, 2)).forbidden, tokens)
-    found = combine_words(lprobs, 7**z, EOS, PAD, forbidden=forbidden, most_forbidden=written + z)
+    found = combine_words(lprobs, 7**z, EOS, PAD, forbidden=forbidden, max_forbidden=written + z)
     for row, history in enumerate(tokens.tolist()):
         expected = {}
         for n in range(z + 1):

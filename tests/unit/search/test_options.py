@@ -1,4 +1,4 @@
-"""Options of the search, as fairseq and the task's config give them."""
+"""Options of the search from fairseq's arguments and the task's config."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_given_reaches_the_options() -> None:
     )
     cfg = TranslationInterleavedConfig(
         length_penalty="gnmt",
-        words_behind_end="count",
+        words_after_end="count",
         finished="all",
         deduplicate_ngrams=2,
         decode_dtype="int8",
@@ -60,7 +60,7 @@ def test_what_is_given_reaches_the_options() -> None:
         unk_penalty=2.0,
         temperature=0.5,
         no_repeat_ngram_size=4,
-        words_behind_end="count",
+        words_after_end="count",
         finished="all",
         deduplicate_ngram_size=2,
         alignment="soft",
@@ -70,16 +70,16 @@ def test_what_is_given_reaches_the_options() -> None:
 
 
 def test_choices_become_strings() -> None:
-    """On the command line they are members of fairseq's enumerations."""
+    """Values from the command line are members of fairseq's enumerations."""
     types = {field.name: field.type for field in fields(TranslationInterleavedConfig)}
     cfg = TranslationInterleavedConfig(
         length_penalty=types["length_penalty"].gnmt,
-        words_behind_end=types["words_behind_end"].count,
+        words_after_end=types["words_after_end"].count,
         decode_dtype="int8",
     )
     options = SearchOptions.from_generation_args(Namespace(), cfg)
-    assert (type(options.length_penalty_kind), type(options.words_behind_end)) == (str, str)
-    assert (options.length_penalty_kind, options.words_behind_end) == ("gnmt", "count")
+    assert (type(options.length_penalty_kind), type(options.words_after_end)) == (str, str)
+    assert (options.length_penalty_kind, options.words_after_end) == ("gnmt", "count")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_choices_become_strings() -> None:
         ({"beam_size": 0}, "--beam must be at least 1, not 0"),
         ({"temperature": 0.0}, r"--temperature must be greater than 0, not 0\.0"),
         ({"length_penalty_kind": "gmnt"}, "--length-penalty must be one of fairseq, gnmt, not 'gmnt'"),
-        ({"words_behind_end": "drop"}, "--words-behind-end must be one of ignore, count, not 'drop'"),
+        ({"words_after_end": "drop"}, "--words-after-end must be one of ignore, count, not 'drop'"),
         ({"finished": "some"}, "--finished must be one of best, all, not 'some'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""An autoregressive model that chooses among hypotheses, against fairseq's scorer."""
+"""Reranking against fairseq's scorer."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def searched(task: Any, sources: list[list[int]], reranking_model: Any, **option
 
 @pytest.mark.parametrize(
     ("name", "operators", "words_per_direction", "most_words"),
-    pairwise(list(CHOOSERS), ["C++", "PyTorch"], [1, 2], [1, 2048]),  # one sentence after the other, or all at once
+    pairwise(list(CHOOSERS), ["C++", "PyTorch"], [1, 2], [1, 2048]),  # one sentence at a time, or all together
     indirect=["operators"],
 )
 def test_scores_are_those_of_fairseqs_scorer(
     name: str, words_per_direction: int, most_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reranking, "MOST_WORDS", most_words)
+    monkeypatch.setattr(reranking, "MAX_WORDS", most_words)
     reranking_model, task = CHOOSERS[name](), toy.task(num_directions=2, words_per_direction=words_per_direction)
     sources = toy.random_sources(4, 12, seed=3)
     own, found = searched(task, sources, None), searched(task, sources, reranking_model)
@@ -66,7 +66,7 @@ def test_scores_are_those_of_fairseqs_scorer(
 
 @pytest.mark.parametrize("name", CHOOSERS)
 def test_hypotheses_of_any_length(name: str) -> None:
-    """Longer than the buffers are at first, alone and several of a sentence, the same twice, with common beginnings."""
+    """Hypotheses longer than the initial buffers: one or several of a sentence, equal ones, and shared prefixes."""
     reranking_model, words, random = CHOOSERS[name](), ONE_WORD.tgt_dict, torch.Generator().manual_seed(1)
     sources = toy.random_sources(3, 12, seed=3)
 
@@ -90,7 +90,7 @@ def test_hypotheses_of_any_length(name: str) -> None:
 
 
 def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of decoders with softmax attention; others read all rows."""
+    """Decoders with softmax attention read shared prefixes once, and other decoders all rows."""
     task, sources, reads = toy.task(num_directions=2), toy.random_sources(4, 12, seed=3), []
     decode = StepDecoder.decode
     reranking_model = toy.left_to_right(ONE_WORD, PluginTransformerModel, PluginTransformerConfig)

@@ -1,4 +1,4 @@
-"""Each rule on scores, on tables written by hand."""
+"""Score rules against hand-made tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INF = math.inf
 
 
 def applied(rule: ScoreRule, written: int = 2, max_lengths: tuple[int, ...] = (9, 9), z: int = 2) -> list:
-    """Log-probabilities that were all -1, of two sentences with two rows each and the words <s>, pad, end, unknown."""
+    """Log-probabilities, initially -1, of two sentences with two rows each and the words <s>, pad, end, unknown."""
     lprobs = torch.full((4, z, 4), -1.0)
     rule(lprobs, Prefixes(torch.zeros(4, written, dtype=torch.long), torch.tensor(max_lengths), min(max_lengths)))
     assert torch.equal(lprobs[::2], lprobs[1::2])  # rows of one sentence
@@ -29,7 +29,7 @@ def test_unknown_words_cost() -> None:
 
 
 def test_no_end_before_the_least_words() -> None:
-    """The step's slots are 2 and 3."""
+    """Maximum lengths at the step's slots 2 and 3."""
     free, none = [-1, -1, -1, -1], [-1, -1, -INF, -1]
     for least, expected in {2: [free, free], 3: [none, free], 4: [none, none], 9: [none, none]}.items():
         assert applied(MinLength(EOS, least)) == [expected] * 2

@@ -1,4 +1,4 @@
-"""The search's pure functions, by hand-made tables and by exhaustive enumeration."""
+"""The search's pure functions against hand-made tables and exhaustive enumeration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(rows: list[list[float]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("vocab", [1, 5, 4096, 10_001])
 def test_log_probabilities(vocab: int) -> None:
-    """Against float64, of small and large logits and some that are -inf; a row depends on that row alone."""
+    """Against float64, for small, large and -inf logits; rows do not depend on each other."""
     torch.manual_seed(vocab)
     logits = torch.randn(3, 2, vocab) * torch.tensor([0.1, 10.0, 1000.0]).view(3, 1, 1)
     logits[0, 0, : vocab // 2] = -math.inf
@@ -47,7 +47,7 @@ def test_log_probabilities(vocab: int) -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_log_probabilities_of_what_is_no_number(wrong: float) -> None:
-    """Such a row has no probabilities, and the others keep theirs."""
+    """Only the row itself loses its probabilities."""
     logits = torch.randn(3, 1, 5000)
     expected = logits[[0, 2]].log_softmax(-1)
     logits[1, 0, 4500] = wrong
@@ -67,13 +67,13 @@ def test_combinations_by_hand() -> None:
     # Words: 0, pad, end, 3, 4.
     lprobs = table([[0.5, 0.0, 0.2, 0.3, 0.0], [0.6, 0.0, 0.3, 0.1, 0.0]])
     found = combine_words(lprobs, 4, EOS, PAD)
-    # 0·0 .30, end .20 (nothing behind it counts), 3·0 .18, 0·end .15
+    # 0·0 .30, end .20 (nothing after it counts), 3·0 .18, 0·end .15
     assert found.words.tolist() == [[[0, 0], [EOS, PAD], [3, 0], [0, EOS]]]
     torch.testing.assert_close(found.scores.exp(), torch.tensor([[0.30, 0.20, 0.18, 0.15]]))
     assert found.ends.tolist() == [[2, 0, 2, 1]]
     assert found.word_scores[0, 1].tolist() == pytest.approx([math.log(0.2), 0.0])
 
-    counted = combine_words(lprobs, 4, EOS, PAD, words_behind_end="count")
+    counted = combine_words(lprobs, 4, EOS, PAD, words_after_end="count")
     # 0·0 .30, 3·0 .18, 0·end .15, end·0 .12
     assert counted.words.tolist() == [[[0, 0], [3, 0], [0, EOS], [EOS, 0]]]
     torch.testing.assert_close(counted.scores.exp(), torch.tensor([[0.30, 0.18, 0.15, 0.12]]))
@@ -107,8 +107,8 @@ def test_combinations_equal_enumeration(z: int, behind: str) -> None:
     indirect=["operators"],
 )
 def test_large_dictionaries(k: int, z: int, behind: str) -> None:
-    """The definition over float64 tables, of rows of which one has no number in a slot, one few finite entries, and one
-    an end symbol that nothing is worse than."""
+    """Against the definition over float64 tables. One row has NaN in a slot, one few finite entries, and one the worst
+    score for the end symbol."""
     lprobs = torch.randn(5, z, 3001, generator=torch.Generator().manual_seed(k)).log_softmax(-1)
     lprobs[1, -1], lprobs[2, :, 20:], lprobs[3, :, EOS] = math.nan, -math.inf, -100.0
     found, expected = (combine_words(table, k, EOS, PAD, behind) for table in (lprobs, lprobs.double()))
@@ -122,7 +122,7 @@ def test_large_dictionaries(k: int, z: int, behind: str) -> None:
 @pytest.mark.parametrize("behind", ["ignore", "count"])
 @pytest.mark.parametrize("z", [1, 2, 4])
 def test_combining_does_not_wait_for_a_gpu(z: int, behind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read from the device, and nothing copied to it, so that the CPU can launch a step's kernels ahead."""
+    """No copies between host and device, so that the CPU can launch a step's kernels ahead."""
     monkeypatch.setattr(search_steps, "compiled", lambda *arguments: False)
     lprobs, used = torch.randn(4, z, 5000).log_softmax(-1), []
 
@@ -143,12 +143,12 @@ def test_forbidden_candidates_make_room_for_the_next_best() -> None:
     def no_word_twice(chosen: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         return (chosen.unsqueeze(2) == candidates.view(1, 1, -1, 1)).any(dim=3)
 
-    found = combine_words(lprobs, 2, EOS, PAD, "count", no_word_twice, most_forbidden=1)
+    found = combine_words(lprobs, 2, EOS, PAD, "count", no_word_twice, max_forbidden=1)
     assert sorted(found.words[0].tolist()) == [[3, 4], [4, 3]]
 
 
 def test_hypotheses_that_go_on_and_end_by_hand() -> None:
-    """Two sentences with two rows each, steps of two words; of the second one hypothesis has ended before."""
+    """Two sentences with two rows each, steps of two words; the second sentence has one finished hypothesis."""
     tokens = torch.tensor([[EOS, EOS, 5, 6], [EOS, EOS, 6, 5], [EOS, EOS, 7, 7], [EOS, EOS, 8, 8]])
     word_scores = torch.tensor([[-0.5, -0.5], [-1.0, -1.0], [-0.25, -0.25], [-4.0, -4.0]])
     words = torch.tensor(
@@ -173,7 +173,7 @@ def test_hypotheses_that_go_on_and_end_by_hand() -> None:
     assert update.rows[:2].tolist() == [0, 1]
     assert update.words[:2].tolist() == [[3, 4], [4, 4]]
     assert update.word_scores[:2].tolist() == [[-0.25, -0.25], [-0.125, -0.125]]
-    rows, lengths, totals, texts, text_scores = update.ended
+    rows, lengths, totals, texts, text_scores = update.finished
     assert (rows, lengths) == ([0, 2], [3, 2])
     assert totals == [-1.0 - 0.375 - 0.375, -0.5 - 0.25]
     assert [each.tolist() for each in texts] == [[5, 6, 3, EOS], [7, 7, EOS]]
@@ -183,7 +183,7 @@ def test_hypotheses_that_go_on_and_end_by_hand() -> None:
 @pytest.mark.parametrize("keep_all", [False, True])
 @pytest.mark.parametrize(("beam", "k", "z"), [(1, 1, 1), (1, 2, 3), (3, 6, 1), (4, 8, 2)])
 def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int, keep_all: bool) -> None:
-    """Random steps in which many end and some have no finite score, as sorted lists decide."""
+    """Against sorted lists, for random steps in which many hypotheses end and some have no finite score."""
     sentences, written = 40, 2 * z
     generator = torch.Generator().manual_seed(beam)
     rows = sentences * beam
@@ -222,9 +222,9 @@ def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int
         finite = sorted(score for score in update.scores[sentence].tolist() if score > -math.inf)
         assert finite == sorted(total[each] for each in going)
     assert update.remaining == remaining
-    assert update.ended.rows == [row for row, _ in ended]
-    assert update.ended.lengths == [written + int(ends[each]) for each in ended]
-    for each, total, text, text_scores in zip(ended, *update.ended[2:], strict=True):
+    assert update.finished.rows == [row for row, _ in ended]
+    assert update.finished.lengths == [written + int(ends[each]) for each in ended]
+    for each, total, text, text_scores in zip(ended, *update.finished[2:], strict=True):
         row, end = each[0], int(ends[each]) + 1
         assert text.tolist() == [*tokens[row, z:].tolist(), *words[each][:end].tolist()]
         assert text_scores.tolist() == [*word_scores[row].tolist(), *new_scores[each][:end].tolist()]

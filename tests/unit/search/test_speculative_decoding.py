@@ -1,4 +1,4 @@
-"""Draft-and-verify decoding writes what greedy search writes, whatever the draft."""
+"""Speculative decoding with any draft against greedy search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import toy
 from torch import Tensor
 
-from amlp_fairseq.search.drafts import MemoryDrafter, ModelDrafter, SentenceDraft, SourceDrafter
+from amlp_fairseq.search.drafts import ModelDrafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
@@ -34,7 +34,7 @@ class Fixed:
 
 
 class Liar:
-    """Proposes each time what was proposed never before, always with end symbols and padding among it."""
+    """Proposes new words in each call, end symbols and padding among them."""
 
     def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[Liar]:
         return [self for _ in sentences]
@@ -175,7 +175,7 @@ def test_a_sentence_is_read_on_behind_the_last_words() -> None:
     draft = SentenceDraft([4, 5, 6, 7, 8, 5, 9])
     assert draft.propose([], 3) == [4, 5, 6]
     assert draft.propose([4], 2) == [5, 6]
-    assert draft.propose([4, 11], 3) == [6, 7, 8]  # another word in place of 5
+    assert draft.propose([4, 11], 3) == [6, 7, 8]  # instead of 5
     assert draft.propose([4, 11, 7], 9) == [8, 5, 9]  # 6 left out
     assert draft.propose([4, 11, 7, 8, 5], 9) == [9]
     assert draft.propose([4, 11, 7, 8, 5, 4, 5], 2) == [6, 7]  # once more from the start: the last two words
@@ -196,7 +196,7 @@ def test_a_memory_goes_on_as_its_line_does(tmp_path: Path) -> None:
     file = tmp_path / "memory"
     file.write_text("w0 w1 w2 w3\nw4 w1 w5\n", encoding="utf-8")
     w = [TASK.tgt_dict.index(f"w{number}") for number in range(9)]
-    memory = MemoryDrafter(file, TASK.tgt_dict)
+    memory = TranslationMemoryDrafter(file, TASK.tgt_dict)
 
     def proposed(*history: list[int]) -> list[int]:
         (draft,) = memory.begin({}, torch.tensor([0]))
@@ -212,10 +212,10 @@ def test_a_memory_goes_on_as_its_line_does(tmp_path: Path) -> None:
 
 def test_a_memory_without_lines_proposes_nothing(tmp_path: Path) -> None:
     (tmp_path / "memory").write_text("")
-    (draft,) = MemoryDrafter(tmp_path / "memory", TASK.tgt_dict).begin({}, torch.tensor([0]))
+    (draft,) = TranslationMemoryDrafter(tmp_path / "memory", TASK.tgt_dict).begin({}, torch.tensor([0]))
     assert draft.propose([], 3) in ([], [EOS])
     with pytest.raises(ValueError, match=r"--draft-file .*missing cannot be read"):
-        MemoryDrafter(tmp_path / "missing", TASK.tgt_dict)
+        TranslationMemoryDrafter(tmp_path / "missing", TASK.tgt_dict)
 
 
 def test_a_model_drafts_what_it_would_translate() -> None:

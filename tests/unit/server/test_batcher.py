@@ -1,4 +1,4 @@
-"""The queue in front of a translator, with a scripted one: what is translated together, and who gets what."""
+"""The queue in front of a scripted translator: batches, and answers of requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_requests_take_turns() -> None:
 
 
 def test_a_long_text_counts_as_several() -> None:
-    """It is split into sentences: many long ones would hold up all others."""
+    """Long texts are split into sentences: many in a batch would delay all requests."""
     with busy() as (translator, batcher, go_on):
         large, small = batcher.submit(["a" * 399, "b" * 10_000, "c", "d"]), batcher.submit(["x"])
         go_on()

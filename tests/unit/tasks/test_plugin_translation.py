@@ -1,4 +1,4 @@
-"""Every sentence is in a batch, also those of the last one; criteria in reading order are refused for others."""
+"""Batches have every sentence; criteria in reading order are refused for other orders."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_length_buckets(pattern: tuple[int, int], corpus: Path) -> None:
     ],
 )
 def test_criteria_in_reading_order(name: str, options: dict[str, Any], message: str) -> None:
-    """They look at positions of the target: of interleaved ones they would take other words."""
+    """These criteria count positions of the target, which are different words in interleaved order."""
     given = {"label_smoothing": 0.1, "ignore_prefix_size": 0, "sentence_avg": False, "report_accuracy": False}
     cfg = OmegaConf.create({"_name": name, **given, **options})
     assert toy.task(num_directions=1).build_criterion(cfg)

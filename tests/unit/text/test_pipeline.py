@@ -50,7 +50,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("post_process", ["sentencepiece", "subword_nmt"])
 def test_a_model_is_read_once(post_process: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder may be replaced, and a relative one left; the next pipeline reads what is there then."""
+    """After loading, the folder or the working folder may change; a new pipeline reads the new content."""
     pieces = []
     for name, size in (("small", 1), ("large", 20)):
         (tmp_path / name).mkdir()

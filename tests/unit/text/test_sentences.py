@@ -95,7 +95,7 @@ def test_a_character_that_is_too_long_is_an_error() -> None:
 
 
 def test_parts_cost_no_more_in_a_longer_word() -> None:
-    """It is not read again as a whole for each of them."""
+    """The rest of a text is not read again for each part."""
     read = []
 
     def fits(text: str) -> bool:

@@ -189,7 +189,7 @@ MODELS = commands.ROOT / "examples/models"
         (
             "ibdecoder_sa",
             "amlp-fairseq",
-            "--task translation_interleaved --words-per-direction 2 --length-penalty gnmt --words-behind-end count",
+            "--task translation_interleaved --words-per-direction 2 --length-penalty gnmt --words-after-end count",
         ),
         ("cmlmc", "amlp-fairseq", "--task translation_cmlmc"),
     ],

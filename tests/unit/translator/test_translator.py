@@ -115,7 +115,7 @@ TEXT = ["He says that the student can find the big cars."]
     [
         ("ar", {"beam": 1, "max_len_b": 3}),
         ("ar", {"nbest": 3, "print_alignment": "hard", "lenpen": 0.0, "length_penalty": "gnmt"}),
-        ("ibdecoder", {"nbest": 2, "words_behind_end": "count"}),
+        ("ibdecoder", {"nbest": 2, "words_after_end": "count"}),
         ("cmlmc", {"iter_decode_max_iter": 1}),
     ],
 )

@@ -1,4 +1,4 @@
-"""A search that would need more memory than there is, seen before it starts. Notation: docs/glossary.md."""
+"""Refuses searches that need more main or GPU memory than is free. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ GIB = 1 << 30
 def needed_bytes(
     rows: int, z: int, vocab: int, beam: int, models: int, itemsize: int, row_bytes: int, row_by_row: bool
 ) -> int:
-    """The least that the first step holds at once.
+    """Lower bound, in bytes, on the memory of the first step.
 
     Args:
         rows: R.
         z: words of a step.
         vocab: V.
         beam: B.
-        models: how many are averaged.
+        models: number of models that are averaged.
         itemsize: bytes of a logit; 0 where logits become probabilities in place.
-        row_bytes: of a row's states, in all models.
-        row_by_row: whether the combinations of one row are held at a time.
+        row_bytes: bytes of a row's states, summed over models.
+        row_by_row: True if the continuations of only one row are held at a time.
     """
     table, candidates = rows * z * vocab, min(2 * beam, vocab)
-    combinations = rows * candidates**2 * 4 if z > 1 and not row_by_row else 0
+    continuations = rows * candidates**2 * 4 if z > 1 and not row_by_row else 0
     probabilities = table * 4 * models
     averaged = 2 * probabilities if models > 1 else 0  # stacked
-    return rows * row_bytes + max(probabilities + table * itemsize, averaged, table * 4 + combinations)
+    return rows * row_bytes + max(probabilities + table * itemsize, averaged, table * 4 + continuations)
 
 
 def refuse_too_large(needed: int, sentences: int, beam: int, device: torch.device, option: str = "--beam") -> None:
-    """Raise ValueError if a search needs more than there is; less than a GiB is not looked at."""
+    """Raise ValueError if a search needs more bytes than are free; searches below 1 GiB are not checked."""
     free = free_bytes(device) if needed > GIB else None
     if free is not None and needed > free:
         raise ValueError(
@@ -44,10 +44,15 @@ def refuse_too_large(needed: int, sentences: int, beam: int, device: torch.devic
 
 
 def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
-    """What this process can still have, with what it keeps for itself; None where that is not known."""
+    """Bytes that this process can still use, freed memory that it holds included; None where unknown.
+
+    Args:
+        device: CPU or CUDA.
+        root: root of the file system with ``/proc`` and ``/sys``.
+    """
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
     try:
         lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
         sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
@@ -63,7 +68,7 @@ def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
 
 
 def _free_in_groups(root: Path, path: str) -> list[int]:
-    """What a control group and those around it leave, of version 1 (``root`` ends in memory) or 2."""
+    """Free bytes of a control group and of each group that contains it, version 1 (``root`` ends in memory) or 2."""
     names = ("memory.max", "memory.current", "inactive_file")
     if root.name == "memory":
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")

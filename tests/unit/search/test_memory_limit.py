@@ -1,4 +1,4 @@
-"""What a search is said to need, against what it takes; and what there is, on made-up systems."""
+"""The estimate of a search's memory against its peak, and of free memory on made-up systems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import toy
 
 from amlp_fairseq.common.host_memory import KEPT
-from amlp_fairseq.search import iterative_refinement, memory, multiword_beam_search
+from amlp_fairseq.search import iterative_refinement, memory_limit, multiword_beam_search
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
@@ -38,7 +38,7 @@ def search(words: int, beam: int, directions: int, models: int = 1, sentences: i
 def test_no_search_takes_less(
     words: int, beam: int, directions: int, models: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor three times as much, so that what is let through has a chance."""
+    """The peak is between the estimate and three times as much, so that accepted searches usually fit."""
     needed: list[int] = []
     monkeypatch.setattr(multiword_beam_search, "refuse_too_large", lambda number, *_: needed.append(number))
     generator, batch = search(words, beam, directions, models)
@@ -51,18 +51,18 @@ def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.Monke
     generator, batch = search(words=3000, beam=40, directions=2, sentences=3)
     encoder: list[Any] = []
     generator.models[0].encoder.register_forward_pre_hook(lambda *call: encoder.append(call))
-    monkeypatch.setattr(memory, "GIB", 1 << 20)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 6 << 20)
+    monkeypatch.setattr(memory_limit, "GIB", 1 << 20)
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda device: 6 << 20)
     message = r"^--beam 40 with 3 sentence\(s\) in a batch needs at least (\S+) GiB, and there are 6\.0 \(cpu\): take a"
     with pytest.raises(ValueError, match=message):
         generator.generate([], batch)
     assert not encoder
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 6 << 30)
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda device: 6 << 30)
     assert len(generator.generate([], batch)) == 3
 
 
 def refinement(words: int, beam: int) -> tuple[IterativeRefinement, Any, Any]:
-    """CMLMC, and two sources for it."""
+    """A CMLMC model and two sources."""
     model = toy.cmlmc(words=words)
     model.make_generation_fast_()
     target = toy.dictionary(words)
@@ -84,20 +84,20 @@ def test_no_refinement_takes_less(words: int, beam: int, monkeypatch: pytest.Mon
 
 def test_a_refinement_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     generator, model, batch = refinement(words=20_000, beam=9)
-    monkeypatch.setattr(memory, "GIB", 1 << 20)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 6 << 20)
+    monkeypatch.setattr(memory_limit, "GIB", 1 << 20)
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda device: 6 << 20)
     message = r"^--iter-decode-with-beam 9 with 2 sentence\(s\) .* \(cpu\): take a smaller --iter-decode-with-beam, or"
     with pytest.raises(ValueError, match=message):
         generator.generate([model], batch)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 6 << 30)
+    monkeypatch.setattr(memory_limit, "free_bytes", lambda device: 6 << 30)
     assert len(generator.generate([model], batch)) == 2
 
 
 def test_beam_2000_and_a_large_dictionary() -> None:
-    """The combinations of two words, for each row."""
-    needed = memory.needed_bytes(2000, 2, 2000, 2000, models=1, itemsize=4, row_bytes=0, row_by_row=False)
-    assert needed // memory.GIB == 29
-    assert memory.needed_bytes(4, 2, 2000, 4, models=1, itemsize=4, row_bytes=0, row_by_row=False) < 1 << 20
+    """The memory of all pairs of candidates, for each row."""
+    needed = memory_limit.needed_bytes(2000, 2, 2000, 2000, models=1, itemsize=4, row_bytes=0, row_by_row=False)
+    assert needed // memory_limit.GIB == 29
+    assert memory_limit.needed_bytes(4, 2, 2000, 4, models=1, itemsize=4, row_bytes=0, row_by_row=False) < 1 << 20
 
 
 def files(root: Path, **contents: str) -> Path:
@@ -113,24 +113,24 @@ MEMINFO = "MemFree:  1 kB\nMemAvailable:    10000 kB\nSwapFree:         2000 kB\
 
 def test_there_is_what_the_system_and_the_groups_leave(tmp_path: Path) -> None:
     root = files(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup="0::/one/two\n")
-    assert memory.free_bytes(CPU, root) == 12_000 * 1024 + KEPT
+    assert memory_limit.free_bytes(CPU, root) == 12_000 * 1024 + KEPT
     group = "sys__fs__cgroup__one"
     files(root, **{f"{group}__memory_d_max": "5000000\n", f"{group}__memory_d_current": "4000000\n"})
     files(root, **{f"{group}__memory_d_stat": "anon 7\ninactive_file 500\n", f"{group}__two__memory_d_max": "max\n"})
-    assert memory.free_bytes(CPU, root) == 1_000_500 + KEPT
+    assert memory_limit.free_bytes(CPU, root) == 1_000_500 + KEPT
     files(root, proc__self__cgroup="9:name=systemd:/\n4:cpu,memory_not:/one\n3:memory:/one\n0::/\n")
     group = "sys__fs__cgroup__memory__one__memory_d_"
     files(root, **{f"{group}limit_in_bytes": "900\n", f"{group}usage_in_bytes": "1000\n"})
     files(root, **{f"{group}stat": "inactive_file 9\ntotal_inactive_file 50\n"})
-    assert memory.free_bytes(CPU, root) == KEPT
+    assert memory_limit.free_bytes(CPU, root) == KEPT
 
 
 def test_nothing_is_known_of_other_systems(tmp_path: Path) -> None:
-    assert memory.free_bytes(CPU, tmp_path) is None
+    assert memory_limit.free_bytes(CPU, tmp_path) is None
     files(tmp_path, proc__meminfo="MemFree: 3 kB\n", proc__self__cgroup="")
-    assert memory.free_bytes(CPU, tmp_path) is None
+    assert memory_limit.free_bytes(CPU, tmp_path) is None
 
 
 def test_this_system() -> None:
-    free = memory.free_bytes(CPU)
+    free = memory_limit.free_bytes(CPU)
     assert free is None or KEPT <= free < 1 << 50

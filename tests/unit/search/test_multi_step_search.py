@@ -1,5 +1,5 @@
-"""Several steps of a beam search in one call of C++, against the same search that makes them one by one, which other
-tests compare with fairseq's and with searches by hand."""
+"""Beam search with several steps in one call of C++, against the same search step by step, which other tests compare
+with fairseq's search and with brute force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def translate(task: Any, model: Any, sources: list[list[int]], **options: Any) -
 
 @pytest.fixture
 def calls(operators: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many steps each call of C++ made, and 0 for each that was made from Python."""
+    """Numbers of steps of the calls of C++, with a 0 for each step from Python."""
     made: list[int] = []
     search, step = Decoding.search, Decoding.step
 
@@ -63,14 +63,14 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_find_the_same(
     order: tuple[int, int], beam: int, decode_dtype: str | None, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches whose sources have padding, with limits that some outputs reach, and words that may follow the end."""
+    """Batches with padded sources, limits that some outputs reach, and words after the end symbol."""
     task = toy.task(9, num_directions=order[0], words_per_direction=order[1])
     sources = toy.random_sources(5, 9, seed=1)
     options: dict[str, Any] = {"beam_size": beam, "max_len_b": 9, "decode_dtype": decode_dtype}
     variants: list[dict[str, Any]] = [
         {},
         {"min_len": 5},
-        {"words_behind_end": "count", "max_len_b": 30},
+        {"words_after_end": "count", "max_len_b": 30},
         {"normalize_scores": False},
         {"finished": "all"},
     ]
@@ -96,7 +96,7 @@ def test_other_self_attentions(
     calls: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both find the same, and in float32 what is found with layers that are called from Python."""
+    """Equal results of both, and in float32 also of layers called from Python."""
     task = toy.task(9, num_directions=order[0], words_per_direction=order[1])
     model = toy.model(task, decoder_self_attention_type=attention, decoder_kernel_size_list=[2, 5])
     sources = toy.random_sources(5, 9, seed=1)
@@ -115,7 +115,7 @@ def test_other_self_attentions(
 
 @pytest.mark.parametrize("beam", [1, 2])
 def test_a_sentence_is_one_call(beam: int, calls: list[int]) -> None:
-    """Unless it reaches the limit."""
+    """Unless the sentence reaches its limit."""
     task = toy.task(9, num_directions=1)
     model, limit, ended = toy.model(task, seed=1), 60, 0
     for source in toy.random_sources(5, 9, seed=1):
