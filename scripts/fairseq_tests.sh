@@ -14,8 +14,7 @@ checkout=$(cd "$1" && pwd)
 shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp -r "$checkout/tests" "$work/tests"
-[[ ! -d $checkout/examples ]] || cp -r "$checkout/examples" "$work/examples"
+cp -r "$checkout"/{tests,examples,scripts} "$work"
 cd "$work"
 files=("$@")
 ((${#files[@]})) || mapfile -t files < <(find tests -name 'test_*.py' -not -path 'tests/gpu/*' | sort)
@@ -30,6 +29,7 @@ passing() {
 
 without=0 with=0
 : > alone
+python -c 'from amlp_fairseq.training.environment import environment; print(environment())'
 echo "passed without the plugin, passed with it, file"
 for file in "${files[@]}"; do
   passing "$file" > stock

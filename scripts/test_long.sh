@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The tests that take minutes or hours (marked long), all or a part of them. docs/results/test_long.txt has the last
-# result of each, with the commit that it is of; also those of a run that is stopped in the middle.
+# result of each, with the commit that it is of; also those of a run that is stopped in the middle. With
+# FAIRSEQ_CHECKOUT=FOLDER, a clone of fairseq, its own tests are among them (scripts/fairseq_tests.sh).
 #   usage: bash scripts/test_long.sh [PYTEST_ARGUMENT …]      (bash scripts/test_long.sh -k "interactive and cmlmc")
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
