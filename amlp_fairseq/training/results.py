@@ -14,7 +14,7 @@ from amlp_fairseq.training.config import Recipe
 from amlp_fairseq.training.data_folder import is_distilled
 from amlp_fairseq.training.engine import engine_of
 
-#: The "way of decoding" of a result of ``amlp-fairseq pmi``, for which nothing is decoded.
+#: The "way of decoding" of a result of ``examples/word_dependence/pmi.py``, for which nothing is decoded.
 PERPLEXITY = "perplexity"
 
 
