@@ -70,9 +70,9 @@ class TextPipeline:
             text = Tokenizer(self.languages[0], self.normalize, self.split_hyphens, self.lowercase)(text)
         return self.segment(text)
 
-    def decode(self, pieces: str) -> str:
+    def decode(self, tokens: str) -> str:
         """The text of tokens of the target language, separated by spaces."""
-        text = joined(pieces, self.post_process)
+        text = joined(tokens, self.post_process)
         if self.tokenizer is not None:
             text = str(_detokenizer(self.languages[1]).detokenize(text.split()))
         return " ".join(text.split())

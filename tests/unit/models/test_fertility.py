@@ -155,8 +155,8 @@ def test_candidates_do_not_depend_on_the_batch() -> None:
 def test_noisy_parallel_decoding_takes_what_the_teacher_finds_best() -> None:
     model, teacher = build(), toy.stock_transformer(toy.task())
     read = candidates(model, SOURCES, 6)
-    for rerank in (False, True):
-        found = search(model, SOURCES, (teacher,) * rerank, beam_size=6, rerank=rerank)
+    for reranking_model in (None, teacher):
+        found = search(model, SOURCES, beam_size=6, reranking_model=reranking_model)
         for words, rows, hypothesis in zip(SOURCES, read, found, strict=True):
             quality = {}
             for row in rows:
@@ -165,7 +165,7 @@ def test_noisy_parallel_decoding_takes_what_the_teacher_finds_best() -> None:
                 for word in row[1:-1]:
                     counts[words.index(word)] += 1
                 output, score = best(model, words, counts)
-                if rerank and len(output) > 1:
+                if reranking_model is not None and len(output) > 1:
                     score = teacher_score(teacher, words, output)
                 quality[tuple(output)] = score
             expected = max(quality, key=lambda output: quality[output])

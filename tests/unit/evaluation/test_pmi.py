@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import commands
 import pytest
 
-sys.path.insert(0, str(commands.ROOT / "examples/word_dependence"))
-import pmi
+from amlp_fairseq.evaluation import pmi
 
 
 def log(perplexity: float) -> str:
