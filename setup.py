@@ -8,7 +8,7 @@ setup(
     packages=[*find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]), *CONFIGS],
     package_dir={"amlp_fairseq.configs": "configs"},
     package_data={
-        "amlp_fairseq": ["py.typed", "evaluation/*.html", "translator/*.html", "ops/*/*.cpp", "ops/*/*.h"],
+        "amlp_fairseq": ["py.typed", "corpora/*.yaml", "*/*.html", "ops/*/*.cpp", "ops/*/*.h"],
         **{name: ["*.yaml"] for name in CONFIGS},
     },
 )

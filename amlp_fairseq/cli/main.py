@@ -47,7 +47,6 @@ GROUPS = {
         "score": ("evaluation", "score translations, or the output of fairseq-generate"),
         "align": ("corpora", "copy a data folder, with word alignments, from which NAT with fertilities learns"),
         "average": ("training", "average the weights of checkpoints"),
-        "pmi": ("evaluation", "estimate how much words that are predicted together depend on each other"),
         "options": ("cli", "list tasks, architectures and every option, with defaults"),
         "path": ("", "print the folder of the plugin, for --user-dir"),
     },
@@ -128,6 +127,9 @@ def run(name: str, words: list[str]) -> None:
     if name == "path":
         print(PLUGIN)
         return
+    if name == "pmi":
+        print("amlp-fairseq: pmi is gone; in a checkout: python examples/word_dependence/pmi.py", file=sys.stderr)
+        sys.exit(2)
     if name not in (known := [*MODULES, "path", *FAIRSEQ]):
         near = nearest(name, known)
         hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"

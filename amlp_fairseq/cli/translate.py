@@ -18,7 +18,7 @@ from pathlib import Path
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, refuse_details, translator_settings
 from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive
-from amlp_fairseq.common.exit_handling import whole_lines
+from amlp_fairseq.common.files import line_by_line
 from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.translator import text_shards
 from amlp_fairseq.translator.files import about_cuts, as_json, check_files, say, translated
@@ -63,7 +63,7 @@ def main() -> None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
     check_files(args.input, args.output)
     translator, told = Translator(args.model, **settings), False
-    with nullcontext(sys.stdout) if args.output is None else whole_lines(args.output) as output:
+    with nullcontext(sys.stdout) if args.output is None else line_by_line(args.output) as output:
         for number, (line, translation) in enumerate(translated(translator, args.input, args.buffer_size), 1):
             if translation.cuts and not told:
                 told = True

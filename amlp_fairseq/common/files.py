@@ -48,17 +48,24 @@ def whole(*paths: Path, unique: bool = False) -> Iterator[list[Path]]:
     for part in parts:  # of a process that was killed
         _remove(part)
     try:
-        yield parts
+        with naming(paths[0]):
+            yield parts
         for part, path in zip(parts, paths, strict=True):
             part.replace(path)
-    except OSError as error:
-        unnamed = error.filename is None and error.errno not in (None, errno.EPIPE)  # of a write, as to a full disk
-        if unnamed:
-            raise OSError(error.errno, error.strerror, str(paths[0])) from None
-        raise
     finally:
         for part in parts:
             _remove(part)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let the error of a write, as to a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno not in (None, errno.EPIPE):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 def remove_parts(path: Path) -> None:
@@ -83,6 +90,13 @@ def writing(*paths: Path, unique: bool = False) -> Iterator[list[TextIO]]:
         for file in files:
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def line_by_line(path: Path) -> Iterator[TextIO]:
+    """Open a text file into which each line is written at once."""
+    with naming(path), path.open("w", encoding="utf-8", buffering=1) as file:
+        yield file
 
 
 @contextmanager

@@ -91,8 +91,10 @@ def _is_result(record: logging.LogRecord) -> bool:
     return record.name == "fairseq_cli.generate" and str(record.msg).startswith("Translated ")
 
 
-#: How logs begin that say nothing to users. Of each checkpoint that is saved there are four.
+#: How logs begin that say nothing to users. Of each checkpoint that is saved there are four; tracebacks are of errors
+#: that fairseq raises when it has logged them, as of a checkpoint that cannot be written.
 UNREADABLE = (
+    "Traceback (most recent call last)",
     *("Please install tensorboardX", "--user-dir=", "Preparing to save checkpoint", "Saving checkpoint to"),
     *("Finished saving checkpoint to", "Saved checkpoint"),
 )
@@ -107,6 +109,12 @@ class _AboveTheBar(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         with tqdm.external_write_mode(file=sys.stderr):
             super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Raise the error, as of a reader that has gone or a full disk; logging would print it for every line."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            raise error
 
 
 class _Lines(io.TextIOWrapper):

@@ -14,148 +14,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import yaml
+
 T = TypeVar("T")
 TOKENS = range(4, 26)  # the lengths of a German sentence
 
 # ------------------------------------------------------------------------------------------------ lexicon
-# In German entries "|" separates the spoken from the written register, "/" two free variants.
-
-# classes: English singular, plural ("-": none), German gender:singular[:plural[:oblique singular]]
-NOUNS_TEXT = """
-person: man men m:Mann:Männer, woman women f:Frau:Frauen, child children n:Kind:Kinder,
-person: girl girls n:Mädchen:Mädchen, boy boys m:Junge:Jungen:Jungen, teacher teachers m:Lehrer:Lehrer,
-person: doctor doctors m:Arzt:Ärzte, student students m:Student:Studenten:Studenten,
-person: neighbor neighbors m:Nachbar:Nachbarn:Nachbarn, farmer farmers m:Bauer:Bauern:Bauern,
-kin: friend friends m:Freund:Freunde, brother brothers m:Bruder:Brüder, sister sisters f:Schwester:Schwestern,
-kin: uncle uncles m:Onkel:Onkel, aunt aunts f:Tante:Tanten, mother - f:Mutter, father - m:Vater,
-kin: grandmother - f:Oma|f:Großmutter, grandfather - m:Großvater,
-read: book books n:Buch:Bücher, newspaper newspapers f:Zeitung:Zeitungen,
-text: letter letters m:Brief:Briefe, message messages f:Nachricht:Nachrichten, report - m:Bericht,
-food: apple apples m:Apfel:Äpfel, egg eggs n:Ei:Eier, cake cakes m:Kuchen:Kuchen, fish - m:Fisch,
-drink: coffee - m:Kaffee, tea - m:Tee, milk - f:Milch, water - n:Wasser,
-thing: car cars n:Auto:Autos|m:Wagen:Wagen, bicycle bicycles n:Fahrrad:Fahrräder, lamp lamps f:Lampe:Lampen,
-thing: bag bags f:Tasche:Taschen, computer - m:Computer,
-door: door doors f:Tür:Türen, window windows n:Fenster:Fenster,
-door place goal: store - n:Geschäft,
-place: kitchen - f:Küche, office - n:Büro, garden - m:Garten,
-place goal: hotel - n:Hotel, library - f:Bibliothek, school - f:Schule, station - m:Bahnhof,
-event: course - m:Kurs, concert - n:Konzert, meeting - f:Besprechung, party - f:Feier,
-vehicle: train - m:Zug, bus - m:Bus,
-"""
-
-# English base, third person, past, participle; object classes; case of the object; flags; German forms.
-# Flags: D recipient, d recipient sometimes, T "to" recipient, P place, W companion, C to a city, G to a place.
-# German: [prefix+]infinitive, third person, preterite, participle, and "sein" for a perfect with sein.
-VERBS_TEXT = """
-call calls called called; people; acc; ; an+rufen ruft rief gerufen
-invite invites invited invited; people; acc; ; ein+laden lädt lud geladen
-visit visits visited visited; people; acc; ; besuchen besucht besuchte besucht
-meet meets met met; people; acc; P; treffen trifft traf getroffen
-help helps helped helped; people; dat; P; helfen hilft half geholfen
-wait_for waits_for waited_for waited_for; people; auf acc; P; warten wartet wartete gewartet
-speak_with speaks_with spoke_with spoken_with; people; mit dat; P; sprechen spricht sprach gesprochen
-find finds found found; thing text; acc; P; finden findet fand gefunden
-read reads read read; read text; acc; P; lesen liest las gelesen
-write writes wrote written; text; acc; d P; schreiben schreibt schrieb geschrieben
-eat eats ate eaten; food; acc; P; essen isst aß gegessen
-drink drinks drank drunk; drink; acc; P; trinken trinkt trank getrunken
-buy buys bought bought; thing food read; acc; d; kaufen kauft kaufte gekauft
-use uses used used; thing; acc; ; benutzen benutzt benutzte benutzt
-open opens opened opened; door; acc; ; auf+machen macht machte gemacht|öffnen öffnet öffnete geöffnet
-give gives gave given; thing food read text; acc; D; geben gibt gab gegeben
-send sends sent sent; text; acc; D; schicken schickt schickte geschickt
-return returns returned returned; thing read; acc; D T; zurück+geben gibt gab gegeben
-travel travels traveled traveled; ; ; C W; fahren fährt fuhr gefahren sein|reisen reist reiste gereist sein
-go goes went gone; ; ; G W; gehen geht ging gegangen sein
-sleep sleeps slept slept; ; ; P; schlafen schläft schlief geschlafen
-work works worked worked; ; ; P W; arbeiten arbeitet arbeitete gearbeitet
-come_back comes_back came_back come_back; ; ; W; zurück+kommen kommt kam gekommen sein
-fall_asleep falls_asleep fell_asleep fallen_asleep; ; ; P; ein+schlafen schläft schlief geschlafen sein
-watch_tv watches_tv watched_tv watched_tv; ; ; W; fern+sehen sieht sah gesehen
-arrive arrives arrived arrived; ; ; vehicle; an+kommen kommt kam gekommen sein
-depart departs departed departed; ; ; vehicle; ab+fahren fährt fuhr gefahren sein
-begin begins began begun; ; ; event; an+fangen fängt fing gefangen|beginnen beginnt begann begonnen
-end ends ended ended; ; ; event; enden endet endete geendet
-take_place takes_place took_place taken_place; ; ; event; statt+finden findet fand gefunden
-cost costs cost cost; ; ; other; kosten kostet kostete gekostet
-rain rains rained rained; ; ; other; regnen regnet regnete geregnet
-be is was been; ; ; other; sein ist war gewesen sein
-"""
-
-
-def _pairs(text: str) -> dict[str, str]:
-    """Read "english=german, ..."."""
-    return dict(pair.strip().split("=") for pair in text.split(","))
-
-
-ADJECTIVES = _pairs(
-    "tall=groß, friendly=freundlich, old=alt, new=neu, red=rot, small=klein, big=groß, expensive=teur, "
-    "long=lang, fresh=frisch, cold=kalt, hot=heiß"
+LEXICON = yaml.safe_load(Path(__file__).with_name("embedded_lexicon.yaml").read_text(encoding="utf-8"))
+ADJECTIVES, ADJECTIVES_OF = LEXICON["adjectives"], LEXICON["adjectives_of"]
+MONTHS, WEEKDAYS, TIMES = LEXICON["months"], LEXICON["weekdays"], LEXICON["times"]
+STATES, CITIES, RIDES, MATRIX = (LEXICON[name] for name in ("states", "cities", "rides", "matrix"))
+PRONOUNS, FINITE, MODALS, CONTRACTIONS = (LEXICON[name] for name in ("pronouns", "finite", "modals", "contractions"))
+SMALL_EN, SMALL_DE, TENS_EN, TENS_DE = (
+    LEXICON["numbers"][size][language].split() for size in ("small", "tens") for language in ("en", "de")
 )
-ADJECTIVES_OF = _pairs(
-    "person=tall friendly, kin=friendly tall, read=old new expensive, text=long new, "
-    "food=big small fresh, drink=hot cold, thing=new old red small big expensive, door=small old, "
-    "place=small old new big, goal=old new, event=long, vehicle=new old"
-)
-STATES = _pairs("sick=krank, tired=müde, hungry=hungrig, happy=glücklich, sad=traurig, at home=zu Hause")
-CITIES = _pairs("berlin=Berlin, munich=München, vienna=Wien, rome=Rom")
-RIDES = _pairs("by train=mit dem Zug, by bus=mit dem Bus, by car=mit dem Auto|Wagen")
-MATRIX = _pairs("he says=er sagt, she believes=sie glaubt, i hope=ich hoffe, we know=wir wissen, they say=sie sagen")
-MATRIX["you know"] = "du_weißt|Sie_wissen"  # "_" is a space inside an alternative
-MONTHS = _pairs(
-    "january=Januar, february=Februar, march=März, april=April, may=Mai, june=Juni, july=Juli, august=August, "
-    "september=September, october=Oktober, november=November, december=Dezember"
-)
-WEEKDAYS = _pairs(
-    "monday=Montag, tuesday=Dienstag, wednesday=Mittwoch, thursday=Donnerstag, friday=Freitag, "
-    "saturday=Samstag/Sonnabend, sunday=Sonntag"
-)
-TIMES = {  # by the kind of clause; "clock", "date" and "day" are made up
-    "habit": "every day=jeden Tag, every week=jede Woche, in the evening=am Abend, in the morning=am Morgen, clock=",
-    "past": "yesterday=gestern, last week=letzte Woche, in the evening=am Abend, clock=, date=, day=, day clock=",
-    "perfect": "today=heute, this week=diese Woche",
-    "coming": "today=heute, tomorrow=morgen, next week=nächste Woche, now=jetzt, clock=, date=, day=, day clock=",
-    "plan": "today=heute, tomorrow=morgen, next week=nächste Woche, clock=, date=, day=, day clock=",
-}
-
-# English subject: English object, possessive; German person (0 ich, 1 du, 2 er, 3 sie), nom, acc, dat, possessive
-PRONOUNS = {
-    "i": ("me", "my", "0 ich mich mir mein"),
-    "you": ("you", "your", "1 du dich dir dein|3 Sie Sie Ihnen Ihr"),
-    "he": ("him", "his", "2 er ihn ihm sein"),
-    "she": ("her", "her", "2 sie sie ihr ihr"),
-    "it": ("it", "its", "2 es es ihm sein"),
-    "we": ("us", "our", "3 wir uns uns unser"),
-    "they": ("them", "their", "3 sie sie ihnen ihr"),
-}
-FINITE = {  # forms for ich, du, er, sie
-    "haben": "habe hast hat haben",
-    "sein": "bin bist ist sind",
-    "war": "war warst war waren",
-    "future": "werde wirst wird werden",
-    "can": "kann kannst kann können",
-    "must": "muss musst muss müssen",
-    "want": "will willst will wollen",
-    "had": "musste musstest musste mussten",
-}
-MODALS = {"future": "will", "can": "can", "must": "must", "want": "want to", "had": "had to"}
-
-SMALL_EN = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-    seventeen eighteen nineteen""".split()
-SMALL_DE = """null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn
-    siebzehn achtzehn neunzehn""".split()
-TENS_EN = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-TENS_DE = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-ORDINALS_EN = _pairs("one=first, two=second, three=third, five=fifth, eight=eighth, nine=ninth, twelve=twelfth")
-ORDINALS_DE = {1: "ersten", 3: "dritten", 7: "siebten", 8: "achten"}
+ORDINALS_EN, ORDINALS_DE = LEXICON["ordinals"]["en"], LEXICON["ordinals"]["de"]
+ARTICLE, STRONG, WEAK, EIN = (LEXICON["inflection"][name] for name in ("article", "strong", "weak", "ein"))
 NUMBERS = (*range(2, 25), *range(30, 100, 10))  # the numbers that the corpus uses
-
-# German inflection; columns: masculine, feminine, neuter, plural ("-": no ending)
-ARTICLE = {"nom": "der die das die", "acc": "den die das die", "dat": "dem der dem den"}
-STRONG = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}
-WEAK = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
-EIN = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em en"}
-CONTRACTIONS = {"in dem ": "im ", "zu dem ": "zum ", "zu der ": "zur "}
 
 
 class Noun(NamedTuple):
@@ -185,10 +60,10 @@ def _verb(line: str) -> Verb:
 
 NOUNS = {
     entry.split()[0]: Noun(line.split(":")[0].split(), *entry.split())
-    for line in NOUNS_TEXT.strip().splitlines()
+    for line in LEXICON["nouns"].strip().splitlines()
     for entry in line.split(":", 1)[1].strip(" ,").split(",")
 }
-VERBS = {verb.english[0]: verb for verb in map(_verb, VERBS_TEXT.strip().splitlines())}
+VERBS = {verb.english[0]: verb for verb in map(_verb, LEXICON["verbs"].strip().splitlines())}
 
 # ------------------------------------------------------------------------------------------------ trees
 
@@ -509,6 +384,19 @@ NOW = "present present present present perfect perfect future must want can".spl
 THEN = "past past past past past past had".split()
 LINKS = ["", "", "", "", "", "", "", "that", "that", "because", "although", "if", "and"]
 
+# Probabilities: of clauses that are a state or on a schedule and not an action, and of clauses in the past, …
+STATE, SCHEDULE, PAST = 0.08, 0.12, 0.3
+#: … of a noun phrase: an adjective, the plural, a number before a plural, no article before a drink, a pronoun instead;
+ADJECTIVE, PLURAL, COUNTED, DRINK_WITHOUT_ARTICLE, PRONOUN = 0.3, 0.2, 0.4, 0.8, 0.3
+#: of what an event, a person or an action may have;
+CITY, AGE, RECIPIENT, RIDE, COMPANION, PLACE = 0.4, 0.3, 0.3, 0.4, 0.4, 0.35
+#: of a time in a clause, which is alone, the first or the second of two, or after "that";
+TIME = {"alone": 0.75, "linked": 0.3, "second": 0.25, "that": 0.5}
+#: of what comes first: a time, an object with "this", the second of two clauses;
+TIME_FIRST, OBJECT_FIRST, SECOND_FIRST = {"past": 0.15, "other": 0.9}, 0.5, {"past": 0.1, "other": 0.8}
+#: of a second clause about the same subject, or about rain.
+SAME_SUBJECT, RAIN = 0.5, 0.12
+
 
 class Sampler:
     """Draws sentences from the grammar."""
@@ -533,13 +421,13 @@ class Sampler:
     def _noun(self, cls: str, owner: str = "") -> NP:
         """Return a noun phrase of one class; ``owner`` is the possessive that refers to the subject."""
         name = self._choose([name for name, noun in NOUNS.items() if cls in noun.classes])
-        adj = self._choose(ADJECTIVES_OF[cls].split()) if self._chance(0.3) else ""
-        many = NOUNS[name].plural != "-" and self._chance(0.2)
+        adj = self._choose(ADJECTIVES_OF[cls].split()) if self._chance(ADJECTIVE) else ""
+        many = NOUNS[name].plural != "-" and self._chance(PLURAL)
         if cls == "kin":
             return NP(name, owner or self._choose(("my", "our")), adj, many)
         if cls == "drink":
-            return NP(name, "" if self._chance(0.8) else "the", adj)
-        if many and self._chance(0.4):
+            return NP(name, "" if self._chance(DRINK_WITHOUT_ARTICLE) else "the", adj)
+        if many and self._chance(COUNTED):
             return NP(name, "", adj, number=self._choose(NUMBERS if cls == "food" else NUMBERS[:11]))
         own = owner if owner and cls in ("read", "text", "thing", "food") else "the"
         det = self._choose(("the", "the", "the", own, "this", "a"))
@@ -547,12 +435,12 @@ class Sampler:
 
     def _people(self, owner: str, pronouns: Sequence[str]) -> NP:
         """Return one of the pronouns or a noun for a person."""
-        if self._chance(0.3):
+        if self._chance(PRONOUN):
             return NP(pron=self._choose(pronouns))
         return self._noun(self._choose(("person", "person", "kin")), owner)
 
     def _time(self, kind: str) -> Phrase:
-        time = self._pair(_pairs(TIMES[kind]))
+        time = self._pair(TIMES[kind])
         if time.de:
             return time
         if time.en == "date":
@@ -573,7 +461,7 @@ class Sampler:
     def _state(self, tense: str, subj: NP | None) -> Clause:
         """Say how somebody is, or how old."""
         subj = subj or self._subject(["i", "he", "she", "we", "they"])
-        if self._chance(0.3) and not _is_plural(subj) and subj.noun not in ("child", "girl", "boy"):
+        if self._chance(AGE) and not _is_plural(subj) and subj.noun not in ("child", "girl", "boy"):
             return Clause(subj, "be", tense, comp=self._number("{} years old", "{} Jahre alt", NUMBERS[-12:]))
         return Clause(subj, "be", tense, comp=self._pair(STATES))
 
@@ -584,7 +472,7 @@ class Sampler:
         if cls == "thing":
             return Clause(replace(subj, det=subj.det or "the"), "cost", tense, comp=self._number("{} euros", "{} Euro"))
         verb = self._choose([name for name in VERBS if cls in VERBS[name].flags])
-        where = verb in ("arrive", "take place") and self._chance(0.4)
+        where = verb in ("arrive", "take place") and self._chance(CITY)
         time = self._time("past" if tense == "past" else "plan")
         return Clause(subj, verb, tense, comp=self._pair(CITIES, "in {}") if where else None, time=time)
 
@@ -604,54 +492,54 @@ class Sampler:
         if verb.objects:
             cls = self._choose(verb.objects)
             obj = self._people(owner, others) if cls == "people" else self._noun(cls, owner)
-        if "D" in verb.flags or ("d" in verb.flags and self._chance(0.3)):
+        if "D" in verb.flags or ("d" in verb.flags and self._chance(RECIPIENT)):
             rec = self._people(owner, others)
         if "C" in verb.flags:
             comp = self._pair(CITIES, "to {}", "nach {}")
         if "G" in verb.flags:
             comp = Phrase("to", "zu", self._noun("goal"))
-        if name == "travel" and self._chance(0.4):
+        if name == "travel" and self._chance(RIDE):
             manner = self._pair(RIDES)
-        elif "W" in verb.flags and self._chance(0.4):
+        elif "W" in verb.flags and self._chance(COMPANION):
             manner = Phrase("with", "mit", self._people(owner, others))
-        if "P" in verb.flags and not rec and self._chance(0.35):
+        if "P" in verb.flags and not rec and self._chance(PLACE):
             where = self._noun("place")
             pairs = {"in": "in", "in front of": "vor", "behind": "hinter"}
             place = replace(self._pair(pairs if "goal" in NOUNS[where.noun].classes else {"in": "in"}), np=where)
         if self._chance(time):
             kinds = {"present": "habit", "had": "past", "past": "past", "perfect": "perfect"}
             when = self._time(kinds.get(tense, "coming"))
-        front = "time" if when and self._chance(0.15 if tense == "past" else 0.9) else ""
-        if obj and not rec and obj.det == "this" and verb.case == "acc" and self._chance(0.5):
+        front = "time" if when and self._chance(TIME_FIRST["past" if tense == "past" else "other"]) else ""
+        if obj and not rec and obj.det == "this" and verb.case == "acc" and self._chance(OBJECT_FIRST):
             front = "obj"
         return Clause(subj, name, tense, obj, rec, comp, manner, place, when, front)
 
     def _clause(self, tenses: Sequence[str], time: float, subj: NP | None = None, action: bool = False) -> Clause:
         simple, draw = "past" if tenses is THEN else "present", self.rng.random()
-        if action or draw > 0.2:
+        if action or draw > STATE + SCHEDULE:
             return self._action(self._choose(tenses), time, subj)
-        return self._state(simple, subj) if draw < 0.08 else self._schedule(simple)
+        return self._state(simple, subj) if draw < STATE else self._schedule(simple)
 
     def sentence(self) -> Sentence:
         """Return a sentence."""
         link = self._choose(LINKS)
-        tenses = THEN if self._chance(0.3) else NOW
+        tenses = THEN if self._chance(PAST) else NOW
         if link == "that":
-            return Sentence(replace(self._clause(tenses, 0.5), front=""), matrix=self._choose(list(MATRIX)))
+            return Sentence(replace(self._clause(tenses, TIME["that"]), front=""), matrix=self._choose(list(MATRIX)))
         if link == "if":
             tenses = ["future", "can", "must", "want"]
-        main = self._clause(tenses, 0.3 if link else 0.75, action=link == "if")
+        main = self._clause(tenses, TIME["linked" if link else "alone"], action=link == "if")
         if not link:
             return Sentence(main)
         again = None  # often the second subject is the first one as a pronoun
-        if self._chance(0.5) and (main.subj.pron or {"person", "kin"} & {*NOUNS[main.subj.noun].classes}):
+        if self._chance(SAME_SUBJECT) and (main.subj.pron or {"person", "kin"} & {*NOUNS[main.subj.noun].classes}):
             pron = {"his": "he", "her": "she", "their": "they"}.get(self._owner(main.subj), main.subj.pron)
             again = NP(pron=pron) if pron else None
-        if link != "and" and self._chance(0.12):
+        if link != "and" and self._chance(RAIN):
             sub = Clause(NP(pron="it"), "rain", "past" if tenses is THEN else "present" if link == "if" else "future")
         else:
-            sub = self._clause(["present"] if link == "if" else tenses, 0.25, again)
-        sub_first = link != "and" and self._chance(0.1 if tenses is THEN else 0.8)
+            sub = self._clause(["present"] if link == "if" else tenses, TIME["second"], again)
+        sub_first = link != "and" and self._chance(SECOND_FIRST["past" if tenses is THEN else "other"])
         return Sentence(replace(main, front="") if sub_first else main, link, replace(sub, front=""), sub_first)
 
 

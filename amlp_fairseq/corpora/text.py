@@ -55,6 +55,9 @@ def map_lines(function: Callable[[str], str], source: Path, target: Path, worker
             results = map(function, lines(source))
         for result in results:
             file.write(result + "\n")
+        if workers > 1:
+            pool.close()  # or it ends its workers by SIGTERM, which Python forgets in one that has hardly begun
+            pool.join()
 
 
 def is_good(first: str, second: str, max_length: int, max_ratio: float) -> bool:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.arguments import among, split_options, without
+from amlp_fairseq.common.arguments import among, say_next_line, split_options, without
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.common.training_folder import RECIPE, diverged
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY
@@ -280,7 +280,8 @@ class Reproduction:
             print("#", text)
 
     def compare(self, rows: Sequence[str], known: dict[Experiment, set[Known]]) -> None:
-        """Estimate how much words that are predicted together depend on each other, where a table has that."""
+        """Name the command that estimates how much words that are predicted together depend on each other, where a
+        table has that."""
         for row in rows:
             entries = self.entries(load(row, self.corpus, self.scale))
             for other, seed in product([entry["against"] for entry in entries if "against" in entry], self.seeds):
@@ -289,7 +290,12 @@ class Reproduction:
                 compared = all(("test", PERPLEXITY) in known[experiment] for experiment in pair)
                 if not compared and all(path in self.made or path.exists() for path in paths):
                     data = self.data(distilled=False)
-                    self.command("pmi", data, *paths, "--results", self.results, *self.options)
+                    words = ["python", "examples/word_dependence/pmi.py", data, *paths, "--results", self.results]
+                    words += self.options
+                    if self.dry_run:
+                        self.say(f"PMI, in a checkout: {quoted(words)}")
+                    else:
+                        say_next_line(quoted(words))
 
     def write_tables(self) -> None:
         """Write the tables of the results beside them."""

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.common.files import locked, sha256
+from amlp_fairseq.common.files import locked, naming, sha256
 from amlp_fairseq.training.config import Recipe
 from amlp_fairseq.training.data_folder import is_distilled
 from amlp_fairseq.training.engine import engine_of
 
-#: The "way of decoding" of a result of ``amlp-fairseq pmi``, for which nothing is decoded.
+#: The "way of decoding" of a result of ``examples/word_dependence/pmi.py``, for which nothing is decoded.
 PERPLEXITY = "perplexity"
 
 
@@ -53,12 +53,12 @@ def append_results(path: Path, results: Sequence[dict[str, Any]]) -> None:
         if path.is_file():
             os.truncate(path, len(before))
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with naming(path), path.open("a", encoding="utf-8") as file:
                 file.write(text if before[-1:] in (b"", b"\n") else "\n" + text)
-        except OSError as error:
+        except OSError:
             if path.is_file():
                 os.truncate(path, len(before))
-            raise OSError(error.errno, error.strerror, str(path)) from None
+            raise
 
 
 def _whole(path: Path) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,8 @@ def test_mutual_information_of_words_written_together(folder: Path) -> None:
         assert words == sum(len(data[i]["target"]) for i in range(len(data)))
         perplexities.append(math.exp(total / words))
     checkpoints = [folder / name / "checkpoint_last.pt" for name in names]
-    printed = commands.run("amlp_fairseq.evaluation.pmi", folder / "data-bin", *checkpoints, "--cpu")
+    program = [sys.executable, commands.ROOT / "examples/word_dependence/pmi.py"]
+    printed = subprocess.check_output([*program, folder / "data-bin", *checkpoints, "--cpu"], text=True)
     found = re.search(r"perplexity (\S+) and (\S+), estimated PMI (\S+)", printed)
     assert found is not None, printed
     expected = [*perplexities, math.log10(perplexities[1] / perplexities[0])]

@@ -1,36 +1,78 @@
-"""What workers print when the process that they work for is gone, and files on a full disk."""
+"""Endings of commands: by signals, without a reader, on a full disk."""
 
 from __future__ import annotations
 
-import errno
 import os
-from pathlib import Path
-from typing import Any
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from amlp_fairseq.common.exit_handling import _unless_orphaned, whole_lines
+PROGRAM = """
+import os, signal, subprocess, sys
+from amlp_fairseq.common.exit_handling import clear_endings
+with clear_endings("test"):
+    {}
+"""
 
 
-@pytest.mark.parametrize("orphaned", [True, False])
-@pytest.mark.parametrize("error", [ConnectionResetError(104, "reset"), EOFError(), ValueError("wrong")], ids=repr)
-def test_a_connection_that_ends_with_the_parent_is_no_error(error: Exception, orphaned: bool) -> None:
-    printed: list[Any] = []
-    parent = -1 if orphaned else os.getppid()
-    _unless_orphaned(parent, lambda *found: printed.append(found))(type(error), error, None)
-    silent = orphaned and not isinstance(error, ValueError)
-    assert printed == ([] if silent else [(type(error), error, None)])
+def run(code: str, **options: int) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", PROGRAM.format(code)]
+    return subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, **options)
 
 
-def test_a_full_disk_is_named_by_its_file() -> None:
-    """Also where nothing of it can be removed; closing it is no second error."""
-    with pytest.raises(OSError, match="/dev/full") as error, whole_lines(Path("/dev/full")) as file:
-        print("a line", file=file)
-    assert error.value.errno == errno.ENOSPC
-    assert error.value.__context__ is None
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_and_its_children(number: signal.Signals) -> None:
+    code = "child = subprocess.Popen(['sleep', '60']); print(child.pid); os.kill(os.getpid(), {}); child.wait()"
+    read, write = os.pipe()
+    done = run(code.format(int(number)), stdout=write)
+    os.close(write)
+    with open(read, encoding="utf-8") as file:
+        child = int(file.read())
+    assert done.returncode == -number
+    assert done.stderr == ("test: interrupted\n" if number == signal.SIGINT else "")
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{child}")
 
 
-def test_lines_are_written_at_once(tmp_path: Path) -> None:
-    with whole_lines(tmp_path / "text") as file:
-        print("é", file=file)
-        assert (tmp_path / "text").read_bytes() == "é\n".encode()
+def test_a_signal_that_nohup_has_turned_off_is_ignored() -> None:
+    program = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN){PROGRAM.format('os.kill(os.getpid(), 1)')}"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_a_worker_dies_without_a_word() -> None:
+    code = """pid = os.fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert os.waitpid(pid, 0)[1] == signal.SIGINT"""
+    done = run(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_has_gone() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = run("print('a line')", stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+
+def test_a_broken_pipe_that_is_not_the_readers_is_an_error() -> None:
+    done = run("raise BrokenPipeError(32, 'of a worker')", stdout=subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert "BrokenPipeError" in done.stderr
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = run("print('a line')", stdout=full.fileno())
+    assert (done.returncode, done.stderr) == (1, "test: No space left on device\n")
+    done = run("""try:
+        open('/dev/full', 'w').write('x' * 9999)
+    except OSError as error:
+        raise RuntimeError('on top of it') from error""")
+    assert (done.returncode, done.stderr) == (1, "test: No space left on device\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from amlp_fairseq.common.files import hold, locked, remove_parts, resume, whole, writing
+from amlp_fairseq.common.files import hold, line_by_line, locked, remove_parts, resume, whole, writing
 
 
 @pytest.mark.parametrize("unique", [False, True])
@@ -51,6 +51,14 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     ):
         full.write("text")
     assert (found.value.errno, found.value.filename) == (errno.ENOSPC, str(tmp_path / "text"))
+
+
+def test_lines_are_written_at_once(tmp_path: Path) -> None:
+    with line_by_line(tmp_path / "text") as file:
+        print("é", file=file)
+        assert (tmp_path / "text").read_bytes() == "é\n".encode()
+    with pytest.raises(OSError, match="/dev/full"), line_by_line(Path("/dev/full")) as file:
+        print("a line", file=file)
 
 
 def test_a_lock_is_one_of_flock_and_children_that_inherit_it_hold_it(tmp_path: Path) -> None:

@@ -474,6 +474,8 @@ def test_a_dry_run_prints_commands_that_can_be_run(
     assert len(folders) == len(set(folders))
     assert [Path(call[2]).name for call in calls if call[1] == "evaluate"] == folders
     assert all("valid,test" in call for call in calls if call[1] == "evaluate")
-    pmi = [[Path(word).parent.name for word in call[3:5]] for call in calls if call[1] == "pmi"]
-    assert pmi == ([["autoregressive-1", "vanilla_sa_2-1"]] if table == "ibdecoder 3" else [])
+    pmi = [shlex.split(line)[8:10] for line in printed if "pmi.py" in line]
+    assert [[Path(word).parent.name for word in words] for words in pmi] == (
+        [["autoregressive-1", "vanilla_sa_2-1"]] if table == "ibdecoder 3" else []
+    )
     assert any("100000 updates, in the paper of 25000 tokens: --update-freq 6 on one GPU" in line for line in printed)

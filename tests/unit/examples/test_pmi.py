@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import commands
 import pytest
 
-from amlp_fairseq.evaluation import pmi
+sys.path.insert(0, str(commands.ROOT / "examples/word_dependence"))
+import pmi
 
 
 def log(perplexity: float) -> str:

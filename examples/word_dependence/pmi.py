@@ -1,6 +1,6 @@
 """Estimate how much words that are predicted together depend on each other (Zhang et al. 2020, Appendix B, Table 3).
 
-    amlp-fairseq pmi DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [AUTOREGRESSIVE OTHER …]
+    python examples/word_dependence/pmi.py DATA AUTOREGRESSIVE_CHECKPOINT OTHER_CHECKPOINT [AUTOREGRESSIVE OTHER …]
         [--results FILE.jsonl] [options of fairseq-validate]
 
 Both models of a pair have the task translation_interleaved and the same order of generation. The first one writes a
@@ -12,6 +12,7 @@ puts beside that table; the checkpoints are then of ``amlp-fairseq train --row``
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 import subprocess
@@ -21,9 +22,11 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 
-from amlp_fairseq.common.arguments import PLUGIN, command_parser, parse_with_fairseqs, say_next
+from amlp_fairseq.common.arguments import PLUGIN, Parser, parse_with_fairseqs, say_next
+from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.common.subprocesses import failed
 from amlp_fairseq.common.training_folder import RECIPE
+from amlp_fairseq.common.user_errors import one_line_errors
 from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.evaluation.score import describe
 from amlp_fairseq.training.config import read
@@ -52,16 +55,7 @@ def validate(data: Path, checkpoint: Path, rest: list[str]) -> float:
     Raises:
         ChildProcessError: if fairseq-validate fails.
     """
-    words = [
-        sys.executable,
-        "-m",
-        "fairseq_cli.validate",
-        str(data),
-        "--user-dir",
-        str(PLUGIN),
-        "--task",
-        TASK,
-    ]
+    words = [sys.executable, "-m", "fairseq_cli.validate", str(data), "--user-dir", str(PLUGIN), "--task", TASK]
     words += ["--path", str(checkpoint), "--valid-subset", "test", "--max-tokens", "4000", *rest]
     words += ["--required-batch-size-multiple", "1"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -84,7 +78,14 @@ def facts_of(data: Path, checkpoint: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = command_parser("pmi", __doc__)
+    with one_line_errors("pmi.py"), clear_endings("pmi.py"):
+        run()
+
+
+def run() -> None:
+    parser = Parser(
+        prog="pmi.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("data", type=data_folder, help="a folder of fairseq-preprocess")
     parser.add_argument(
         "checkpoints",
