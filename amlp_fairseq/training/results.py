@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,30 @@ def append_results(path: Path, results: Sequence[dict[str, Any]]) -> None:
             if path.is_file():
                 os.truncate(path, len(before))
             raise
+
+
+def run_missing(
+    path: Path | None, runs: Iterable[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]
+) -> list[dict[str, Any]]:
+    """The results of runs, of which each is the fields that identify it and a function that returns its other fields.
+    A run whose result is in the file is not repeated; the results of others are appended to it.
+
+    Raises:
+        OSError: naming the file.
+    """
+    known, lines = [], []
+    if path is not None:
+        append_results(path, [])  # can it be written?
+        known = read_results(path)
+    for identity, run in runs:
+        line = next((line for line in reversed(known) if line | identity == line), None)
+        if line is None:
+            line = identity | run()
+            known.append(line)
+            if path is not None:
+                append_results(path, [line])
+        lines.append(line)
+    return lines
 
 
 def _whole(path: Path) -> bytes:

@@ -59,8 +59,8 @@ class CopyNet(nn.Module):
         psi_c = psi_c if self.copies else torch.full_like(psi_c, -torch.inf)
         p = torch.cat([self.w_o(h), psi_c], dim=2).softmax(dim=2)
         of_words = F.pad(p[:, :, : self.vocabulary], (0, source.size(1)))
-        places = source.unsqueeze(1).expand(-1, before.size(1), -1)
-        return of_words.scatter_add(2, places, p[:, :, self.vocabulary :]).clamp(min=1e-20).log()
+        positions = source.unsqueeze(1).expand(-1, before.size(1), -1)
+        return of_words.scatter_add(2, positions, p[:, :, self.vocabulary :]).clamp(min=1e-20).log()
 
     @torch.no_grad()
     def answer(self, source: Tensor, longest: int) -> list[list[int]]:

@@ -77,8 +77,8 @@ def shares(model: CopyNet, seed: int) -> dict[str, float]:
     for rule in rules:
         pairs = [make_pair(rule, rng) for _ in range(TEST)]
         source, target = batched(pairs)
-        for found, expected in zip(model.answer(source, LONGEST_TARGET), target.tolist(), strict=True):
-            right[rule.kind] += found == expected[1 : expected.index(END)]
+        for answer, expected in zip(model.answer(source, LONGEST_TARGET), target.tolist(), strict=True):
+            right[rule.kind] += answer == expected[1 : expected.index(END)]
     return {kind: count / TEST / (len(rules) / len(TYPES)) for kind, count in right.items()}
 
 

@@ -45,14 +45,14 @@ class Pair:
     target: list[int]
 
 
-def make_rules(rng: random.Random, each: int = 3) -> list[Rule]:
-    """``each`` rules of every type, with constants drawn at random.
+def make_rules(rng: random.Random, per_type: int = 3) -> list[Rule]:
+    """``per_type`` rules of every type, with constants drawn at random.
 
     Raises:
         ValueError: if there are more rules than constants.
     """
     constants = range(4, 4 + CONSTANTS)
-    first = iter(rng.sample(constants, each * len(TYPES)))
+    first = iter(rng.sample(constants, per_type * len(TYPES)))
     return [
         Rule(
             kind,
@@ -60,7 +60,7 @@ def make_rules(rng: random.Random, each: int = 3) -> list[Rule]:
             tuple(rng.choices(constants, k=len(TYPES[kind]) + 1)),
         )
         for kind in TYPES
-        for _ in range(each)
+        for _ in range(per_type)
     ]
 
 

@@ -78,7 +78,7 @@ class PointerNetwork(nn.Module):
 
 
 def _allowed(answers: Tensor, n: int, shortest: int) -> Tensor:
-    """Which pointers may follow each beginning of the answers (B, T): (B, T + 1, n + 1)."""
+    """True for the pointers that may follow a beginning of the answers (B, T): (B, T + 1, n + 1)."""
     pointed = F.one_hot(answers, n + 1).cumsum(dim=1)
     before = F.pad(pointed, (0, 0, 1, 0)).bool()  # of the beginnings of 0 … T pointers
     ended, count = before[:, :, n:], torch.arange(before.size(1)).view(1, -1, 1)

@@ -18,8 +18,8 @@ Answers = list[list[int]]
 
 def hulls(points: Points) -> Answers:
     """The corners of the convex hulls of points (B, n, 2), counterclockwise, from the corner with the least number."""
-    corners = [ConvexHull(each).vertices.tolist() for each in points]
-    return [each[each.index(min(each)) :] + each[: each.index(min(each))] for each in corners]
+    corners = [ConvexHull(cloud).vertices.tolist() for cloud in points]
+    return [hull[hull.index(min(hull)) :] + hull[: hull.index(min(hull))] for hull in corners]
 
 
 def tours(points: Points) -> Answers:
@@ -27,8 +27,8 @@ def tours(points: Points) -> Answers:
     Held and Karp (1962), which takes 2ⁿ n² steps."""
     batch, n, _ = points.shape
     distance = np.linalg.norm(points[:, :, None] - points[:, None], axis=3)
-    # Of each set of the points 1 … n-1 (a bit for each) and its last point: the length of the best way there from point
-    # 0, and the point before the last.
+    # Of each set of the points 1 … n-1 (a bit for each) and its last point: the length of the shortest path there from
+    # point 0, and the point before the last.
     length = np.full((batch, 1 << (n - 1), n - 1), np.inf)
     before = np.zeros(length.shape, dtype=np.int64)
     for last in range(n - 1):
@@ -37,35 +37,35 @@ def tours(points: Points) -> Answers:
         for last in range(n - 1):
             others = points_of ^ (1 << last)
             if points_of >> last & 1 and others:
-                ways = length[:, others] + distance[:, 1:, last + 1]
-                length[:, points_of, last], before[:, points_of, last] = ways.min(axis=1), ways.argmin(axis=1)
+                paths = length[:, others] + distance[:, 1:, last + 1]
+                length[:, points_of, last], before[:, points_of, last] = paths.min(axis=1), paths.argmin(axis=1)
     row, rest = np.arange(batch), np.full(batch, (1 << (n - 1)) - 1)
     last = (length[:, -1] + distance[:, 1:, 0]).argmin(axis=1)
-    found = []
+    points_from_end = []
     for _ in range(n - 1):
-        found.append(last + 1)
+        points_from_end.append(last + 1)
         last, rest = before[row, rest, last], rest ^ (1 << last)
-    ways_round = np.stack(found, axis=1)
-    backwards = ways_round[:, 0] > ways_round[:, -1]
-    ways_round[backwards] = ways_round[backwards, ::-1]
-    return [[0, *way] for way in ways_round.tolist()]
+    paths = np.stack(points_from_end, axis=1)
+    backwards = paths[:, 0] > paths[:, -1]
+    paths[backwards] = paths[backwards, ::-1]
+    return [[0, *path] for path in paths.tolist()]
 
 
 def area(points: Points, polygon: list[int]) -> float:
-    """Of a polygon with corners among points (n, 2)."""
+    """The area of a polygon with corners among points (n, 2)."""
     (x, y), (next_x, next_y) = points[polygon].T, np.roll(points[polygon], -1, axis=0).T
     return float(abs((x * next_y - next_x * y).sum()) / 2)
 
 
 def is_simple(points: Points, polygon: list[int]) -> bool:
-    """Whether no two sides of a polygon with corners among points (n, 2), all different, cross."""
+    """True if no two sides of a polygon with corners among points (n, 2), all different, cross."""
     begin = points[polygon]
     end = np.roll(begin, -1, axis=0)
 
     def left(of: Points) -> NDArray[np.bool_]:
-        """Whether points (k, 2) are to the left of each side, (k sides, k)."""
-        side, way = (end - begin)[:, None], of[None] - begin[:, None]
-        return np.asarray(side[..., 0] * way[..., 1] > side[..., 1] * way[..., 0])
+        """True for points (k, 2) to the left of a side, (k sides, k)."""
+        side, offset = (end - begin)[:, None], of[None] - begin[:, None]
+        return np.asarray(side[..., 0] * offset[..., 1] > side[..., 1] * offset[..., 0])
 
     apart = left(begin) != left(end)  # the ends of side j are on both sides of side i
     i, j = np.indices(apart.shape)
@@ -74,9 +74,9 @@ def is_simple(points: Points, polygon: list[int]) -> bool:
 
 
 def tour_length(points: Points, tour: list[int]) -> float:
-    """Of a closed tour through points (n, 2)."""
-    way = points[tour]
-    return float(np.linalg.norm(way - np.roll(way, 1, axis=0), axis=1).sum())
+    """The length of a closed tour through points (n, 2)."""
+    corners = points[tour]
+    return float(np.linalg.norm(corners - np.roll(corners, 1, axis=0), axis=1).sum())
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Puzzle:
     Attributes:
         solve: points (B, n, 2) to the right answers.
         shortest: points (n) to the least length of an answer.
-        most: the most points that have been tried.
-        most_solved: the most points for which right answers are made.
+        max_points: the most points that have been tried.
+        max_solved: the most points for which right answers are made.
     """
 
     solve: Callable[[Points], Answers]
     shortest: Callable[[int], int]
-    most: int
-    most_solved: int
+    max_points: int
+    max_solved: int
 
 
 PUZZLES = {

@@ -35,8 +35,8 @@ def train(puzzle: Puzzle, points: range, updates: int, width: int, batch: int, l
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, updates)
     for update in range(1, updates + 1):
-        given = rng.random((batch, int(rng.choice(points)) if len(points) > 1 else points[0], 2))
-        loss = model.loss(torch.from_numpy(given).float(), puzzle.solve(given), puzzle.shortest(given.shape[1]))
+        sets = rng.random((batch, int(rng.choice(points)) if len(points) > 1 else points[0], 2))
+        loss = model.loss(torch.from_numpy(sets).float(), puzzle.solve(sets), puzzle.shortest(sets.shape[1]))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
@@ -47,24 +47,26 @@ def train(puzzle: Puzzle, points: range, updates: int, width: int, batch: int, l
     return model
 
 
-def report(name: str, given: Points, answers: list[list[int]]) -> str:
-    """How the answers for points (B, n, 2) compare with the right ones, where these are known.
+def report(name: str, sets: Points, answers: list[list[int]]) -> str:
+    """A comparison of the answers for points (B, n, 2) with the right ones, where these are known.
 
     Of hulls also the mean of the area of the right one that those answers cover which are polygons, and how many are.
     """
-    n = given.shape[1]
+    n = sets.shape[1]
     measure = tour_length if name == "tour" else area
-    sizes = [measure(points, answer) for points, answer in zip(given, answers, strict=True)]
-    if n > PUZZLES[name].most_solved:
-        return f"{name} of {n} points: mean length of {len(given)} answers {np.mean(sizes):.3f}"
-    right = PUZZLES[name].solve(given)
-    best = [measure(points, answer) for points, answer in zip(given, right, strict=True)]
-    exact = np.mean([found == expected for found, expected in zip(answers, right, strict=True)])
-    text = f"{name} of {n} points: {100 * exact:.1f} % of {len(given)} answers are right"
+    sizes = [measure(points, answer) for points, answer in zip(sets, answers, strict=True)]
+    if n > PUZZLES[name].max_solved:
+        return f"{name} of {n} points: mean length of {len(sets)} answers {np.mean(sizes):.3f}"
+    right = PUZZLES[name].solve(sets)
+    best = [measure(points, answer) for points, answer in zip(sets, right, strict=True)]
+    exact = np.mean([answer == expected for answer, expected in zip(answers, right, strict=True)])
+    text = f"{name} of {n} points: {100 * exact:.1f} % of {len(sets)} answers are right"
     if name == "tour":
         return text + f"; mean length {np.mean(sizes):.3f}, of the shortest tours {np.mean(best):.3f}"
-    simple = [is_simple(points, answer) for points, answer in zip(given, answers, strict=True)]
-    covered = np.mean([size / most for size, most, fine in zip(sizes, best, simple, strict=True) if fine] or [0.0])
+    simple = [is_simple(points, answer) for points, answer in zip(sets, answers, strict=True)]
+    covered = np.mean(
+        [size / right_size for size, right_size, fine in zip(sizes, best, simple, strict=True) if fine] or [0.0]
+    )
     return text + f"; area {100 * covered:.1f} % of the {sum(simple)} that are simple polygons"
 
 
@@ -76,10 +78,10 @@ def number_range(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def check_points(flag: str, name: str, least: int, most: int, limit: int) -> None:
+def check_points(flag: str, name: str, smallest: int, largest: int, limit: int) -> None:
     """Raise ValueError for numbers of points that a puzzle does not have."""
-    if not 3 <= least <= most <= limit:
-        raise ValueError(f"{flag} {least if least < 3 else most}: {name} is for 3 to {limit} points")
+    if not 3 <= smallest <= largest <= limit:
+        raise ValueError(f"{flag} {smallest if smallest < 3 else largest}: {name} is for 3 to {limit} points")
 
 
 def main() -> None:
@@ -109,15 +111,15 @@ def main() -> None:
         refuse_unknown([args.puzzle], PUZZLES, "PUZZLE")
         puzzle = PUZZLES[args.puzzle]
         tests = args.test_points or sorted({args.points[0], args.points[-1]})
-        check_points("--points", args.puzzle, args.points[0], args.points[-1], puzzle.most_solved)
-        check_points("--test-points", args.puzzle, min(tests), max(tests), puzzle.most)
+        check_points("--points", args.puzzle, args.points[0], args.points[-1], puzzle.max_solved)
+        check_points("--test-points", args.puzzle, min(tests), max(tests), puzzle.max_points)
         if not args.lr > 0:
             raise ValueError(f"--lr {args.lr} must be above 0")
         model = train(puzzle, args.points, args.updates, args.width, args.batch_size, args.lr, args.seed)
         for points in tests:
-            given = np.random.default_rng(TEST_SEED).random((args.test_sets, points, 2))
-            answers = model.answer(torch.from_numpy(given).float(), puzzle.shortest(points))
-            print(report(args.puzzle, given, answers), flush=True)
+            sets = np.random.default_rng(TEST_SEED).random((args.test_sets, points, 2))
+            answers = model.answer(torch.from_numpy(sets).float(), puzzle.shortest(points))
+            print(report(args.puzzle, sets, answers), flush=True)
 
 
 if __name__ == "__main__":

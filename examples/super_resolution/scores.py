@@ -20,22 +20,22 @@ PUBLISHED = [name for row in TABLE["published"] for name in row["attentions"]]
 WINDOW = 11
 
 
-def psnr(found: Tensor, true: Tensor) -> list[float]:
+def psnr(images: Tensor, true: Tensor) -> list[float]:
     """The peak signal-to-noise ratio in dB of each of several images (N, 3, S, S) of 8 bits."""
-    pairs = zip(true.numpy(), found.numpy(), strict=True)
+    pairs = zip(true.numpy(), images.numpy(), strict=True)
     return [float(peak_signal_noise_ratio(*pair, data_range=255)) for pair in pairs]
 
 
-def ssim(found: Tensor, true: Tensor) -> list[float]:
+def ssim(images: Tensor, true: Tensor) -> list[float]:
     """The structural similarity of each of several images (N, 3, S, S) of 8 bits: the mean over colours, in the windows
     of Wang et al. (2004), Gaussians of deviation 1.5 in ``WINDOW`` x ``WINDOW`` pixels."""
-    pairs = zip(true.numpy(), found.numpy(), strict=True)
+    pairs = zip(true.numpy(), images.numpy(), strict=True)
     windows = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
     return [float(structural_similarity(*pair, data_range=255, channel_axis=0, **windows)) for pair in pairs]
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """PSNR and SSIM of each attention, averaged over seeds, and behind them the paper's."""
+    """PSNR and SSIM of each attention, averaged over seeds, followed by the paper's."""
     columns = ["self-attention", "parameters", "PSNR", "SSIM", "paper", "parameters", "PSNR", "SSIM"]
     rows = [["bicubic", "", *scores(lines, "bicubic_"), *[""] * 4]]
     for name in dict.fromkeys(line["self_attention"] for line in lines):

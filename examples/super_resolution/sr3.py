@@ -57,13 +57,13 @@ class SR3(nn.Module):
         self.noise.set_timesteps(steps)
         x = torch.randn(enlarged.shape, generator=generator).to(enlarged)
         for step in self.noise.timesteps:
-            found = self.unet(torch.cat([enlarged, x], dim=1), step.to(x.device)).sample
-            x = self.noise.step(found, step, x, generator=generator).prev_sample
+            predicted = self.unet(torch.cat([enlarged, x], dim=1), step.to(x.device)).sample
+            x = self.noise.step(predicted, step, x, generator=generator).prev_sample
         return x
 
 
 def unet(options: Namespace) -> Any:
-    """diffusers' U-Net with its own attention, behind each residual block of ``attention_sizes`` and in the middle. Its
+    """diffusers' U-Net with its own attention, after each residual block of ``attention_sizes`` and in the middle. Its
     group norms have groups of four channels on the first level, and as many on the others."""
     sizes = [options.high_size >> level for level in range(len(options.channels))]
     kinds = ["Attn" * (size in options.attention_sizes) for size in sizes]
@@ -83,18 +83,18 @@ def unet(options: Namespace) -> Any:
 def replace_self_attentions(unet: Any, options: Namespace) -> None:
     levels = list(range(len(options.channels)))
     blocks = [*unet.down_blocks, unet.mid_block, *unet.up_blocks]
-    places = [
+    slots = [
         (attentions, i, level)
         for block, level in zip(blocks, [*levels, levels[-1], *reversed(levels)], strict=True)
         for attentions in [getattr(block, "attentions", [])]
         for i in range(len(attentions))
     ]
-    for layer, (attentions, i, level) in enumerate(places):
+    for layer, (attentions, i, level) in enumerate(slots):
         of_level = {
             "encoder_embed_dim": options.channels[level],
             "encoder_ffn_embed_dim": options.channels[level],
             "activation_dropout": options.dropout,
-            "encoder_layers": len(places),
+            "encoder_layers": len(slots),
             "max_source_positions": (options.high_size >> level) ** 2,
         }
         spec = AttentionSpec(Namespace(**{**vars(options), **of_level}), "encoder", layer, "noncausal self")

@@ -15,7 +15,9 @@ import itertools
 import logging
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -34,7 +36,7 @@ from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.common.user_errors import one_line_errors
 from amlp_fairseq.compat.internals import gen_parser_from_dataclass
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import append_results, read_results
+from amlp_fairseq.training.results import run_missing
 
 try:
     from images import Folder, enlarged
@@ -77,7 +79,7 @@ class Job:
     args: argparse.Namespace
 
     def identity(self) -> dict[str, Any]:
-        """What tells its result from others."""
+        """The fields that identify its result."""
         return {
             "data": {part: f"{images.name} {images.sha256}" for part, images in self.images.items()},
             "self_attention": self.attention,
@@ -92,7 +94,7 @@ def build(args: argparse.Namespace, attention: str, seed: int) -> SR3:
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Train a model and score the mean of its last states: a line of results."""
+    """Train a model and score the mean of its last states: the other fields of its result."""
     args, start = job.args, time.perf_counter()
     model = build(args, job.attention, job.seed).to(args.device)
     averaged = AveragedModel(model)
@@ -102,8 +104,8 @@ def train(job: Job) -> dict[str, Any]:
     shuffled = RandomSampler(job.images["train"], num_samples=args.steps * args.batch_size, generator=generator)
     losses = []
     for step, high in enumerate(DataLoader(job.images["train"], args.batch_size, sampler=shuffled), 1):
-        given = enlarged(high, args.low_size)
-        loss = model(as_input(high, args.device), as_input(given, args.device), generator)
+        low = enlarged(high, args.low_size)
+        loss = model(as_input(high, args.device), as_input(low, args.device), generator)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -121,7 +123,6 @@ def train(job: Job) -> dict[str, Any]:
             losses = []
     model.load_state_dict(averaged.module.state_dict())
     return {
-        **job.identity(),
         "scale": args.scale,
         **score(model, job),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -135,14 +136,14 @@ def score(model: SR3, job: Job) -> dict[str, float]:
     """Mean PSNR and SSIM of what a model makes of the enlarged test images, and of these themselves (``bicubic_…``)."""
     args, generator = job.args, torch.Generator().manual_seed(job.seed)
     model.eval()
-    found: dict[str, list[float]] = {"psnr": [], "ssim": [], "bicubic_psnr": [], "bicubic_ssim": []}
+    scores: dict[str, list[float]] = {"psnr": [], "ssim": [], "bicubic_psnr": [], "bicubic_ssim": []}
     for high in DataLoader(job.images["test"], SAMPLED):
-        given = enlarged(high, args.low_size)
-        made = as_image(model.sample(as_input(given, args.device), args.sampling_steps, generator))
-        for kind, images in (("", made), ("bicubic_", given)):
-            found[f"{kind}psnr"] += psnr(images, high)
-            found[f"{kind}ssim"] += ssim(images, high)
-    return {name: fmean(values) for name, values in found.items()}
+        low = enlarged(high, args.low_size)
+        sampled = as_image(model.sample(as_input(low, args.device), args.sampling_steps, generator))
+        for kind, images in (("", sampled), ("bicubic_", low)):
+            scores[f"{kind}psnr"] += psnr(images, high)
+            scores[f"{kind}ssim"] += ssim(images, high)
+    return {name: fmean(values) for name, values in scores.items()}
 
 
 def as_input(images: Tensor, device: str) -> Tensor:
@@ -196,7 +197,7 @@ def arguments() -> argparse.Namespace:
         type=positive,
         nargs="+",
         metavar="S",
-        help="sides of the levels with attention behind each residual block; in the middle there always is one",
+        help="sides of the levels with attention after each residual block; in the middle there always is one",
     )
     parser.add_argument("--encoder-attention-heads", type=positive, default=1, help="heads of attention (default: 1)")
     parser.add_argument("--attention-dropout", type=float, help="of attention weights")
@@ -260,7 +261,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def images_for(args: argparse.Namespace) -> dict[str, Images]:
-    """Those to learn from (``train``) and to score (``test``).
+    """The images to learn from (``train``) and to score (``test``).
 
     Raises:
         ValueError: if a folder has no images, or one that cannot be used.
@@ -268,6 +269,13 @@ def images_for(args: argparse.Namespace) -> dict[str, Images]:
     if args.images is None:
         return {part: Drawn(count, args.high_size, seed) for part, (count, seed) in DRAWN.items()}
     return {"train": Folder(args.images, args.high_size), "test": Folder(args.test_images, args.high_size)}
+
+
+def jobs(args: argparse.Namespace) -> Iterator[Job]:
+    """The trainings that a command line asks for."""
+    images = images_for(args)
+    for attention, seed in itertools.product(args.encoder_self_attention_type, args.seed):
+        yield Job(images, attention, seed, args)
 
 
 def text(numbers: list[int]) -> str:
@@ -279,20 +287,7 @@ def main() -> None:
         args = arguments()
         for name in args.encoder_self_attention_type:  # finds mistakes before the first training
             build(args, name, 1)
-        before, lines = [], []
-        if args.results is not None:
-            append_results(args.results, [])  # can it be written?
-            before = read_results(args.results)
-        images = images_for(args)
-        wanted = [Job(images, *each, args) for each in itertools.product(args.encoder_self_attention_type, args.seed)]
-        for job in wanted:
-            identity = job.identity().items()
-            same = [line for line in before if all(line.get(name) == value for name, value in identity)]
-            line = same[-1] if same else train(job)
-            if args.results is not None and not same:
-                append_results(args.results, [line])
-            lines.append(line)
-        print(table(lines))
+        print(table(run_missing(args.results, ((job.identity(), partial(train, job)) for job in jobs(args)))))
 
 
 if __name__ == "__main__":

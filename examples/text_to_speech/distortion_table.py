@@ -17,7 +17,7 @@ TABLE = yaml.safe_load(Path(__file__).with_name("table2.yaml").read_text(encodin
 
 
 def comparison(lines: list[dict[str, Any]]) -> str:
-    """MCD and MSD of each row, averaged over seeds, and behind them the paper's."""
+    """MCD and MSD of each row, averaged over seeds, followed by the paper's."""
     columns = ["row", "parameters", "MCD", "MSD", "length", "paper", "parameters", "MCD", "MSD"]
     baseline = [f"{mean(lines, name):.3f}" for name in ("mean_frame_mcd", "mean_frame_msd")]
     rows = [["mean frame repeated", "", *baseline, "", "", "", "", ""]]

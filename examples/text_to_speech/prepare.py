@@ -106,7 +106,7 @@ def read_alignment(path: Path, seconds: float) -> list[tuple[str, float]]:
 
 
 def durations(ends: list[float], frames: int) -> ndarray:
-    """How many of the frames each symbol has, when it ends at this time in seconds; their sum is ``frames``."""
+    """The numbers of frames of symbols that end at these times in seconds; their sum is ``frames``."""
     boundaries = np.round(np.array(ends) * SAMPLE_RATE / HOP).astype(int).clip(max=frames)
     boundaries[-1] = frames
     return np.diff(boundaries, prepend=0)

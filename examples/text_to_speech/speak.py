@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from amlp_fairseq.common.files import sha256
 from amlp_fairseq.common.user_errors import one_line_errors
 from amlp_fairseq.training.config import flags
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import append_results, read_results
+from amlp_fairseq.training.results import run_missing
 
 #: Iterations of Griffin and Lim's algorithm.
 ITERATIONS = 32
@@ -53,8 +54,8 @@ LEAST_FRAMES = prepare.WINDOW // prepare.HOP
 
 def command(data: Path, row: str, scale: str, seed: int, save_dir: Path, rest: list[str]) -> list[str]:
     """The options of ``amlp-fairseq train`` for a row."""
-    places = TABLE["rows"][row]
-    arch, settings = places["arch"], TABLE["scales"][scale]
+    attentions = TABLE["rows"][row]
+    arch, settings = attentions["arch"], TABLE["scales"][scale]
     values = {
         "task": "text_to_speech",
         "arch": arch,
@@ -65,7 +66,7 @@ def command(data: Path, row: str, scale: str, seed: int, save_dir: Path, rest: l
         "no-epoch-checkpoints": True,
         "seed": seed,
         "save-dir": str(save_dir),
-        **{f"{place}-attention-type": name for place, name in places.items() if place.endswith(("self", "cross"))},
+        **{f"{kind}-attention-type": name for kind, name in attentions.items() if kind.endswith(("self", "cross"))},
         **settings["all"],
         **settings[arch],
     }
@@ -81,6 +82,12 @@ def train(words: list[str]) -> None:
     status = subprocess.call([sys.executable, "-m", "amlp_fairseq", "train", *words])
     if status != 0:
         raise ChildProcessError(f"the training ended with status {status}")
+
+
+def train_and_score(words: list[str], data: Path, subset: str, save_dir: Path) -> dict[str, Any]:
+    """The scores of a training's best checkpoint, and where they were measured."""
+    train(words)
+    return {**score(save_dir / "checkpoint_best.pt", data, subset, save_dir / subset), **environment()}
 
 
 def score(checkpoint: Path, data: Path, subset: str, wavs: Path) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def score(checkpoint: Path, data: Path, subset: str, wavs: Path) -> dict[str, An
     vocoder = generator.vocoder
 
     def spoken(features: Tensor) -> Tensor:
-        """The waveform (n,) of a log mel spectrogram (T, 80), with silence behind one that is too short."""
+        """The waveform (n,) of a log mel spectrogram (T, 80), with silence after one that is too short."""
         silence = max(0, LEAST_FRAMES - len(features))
         waveform: Tensor = vocoder(F.pad(features, (0, 0, 0, silence), value=float(np.log(prepare.FLOOR))))
         return waveform
@@ -151,7 +158,7 @@ def now() -> float:
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """The command line, and what stands behind ``--``."""
+    """The command line, and the words after ``--``."""
     parser = Parser(
         prog="speak.py",
         usage="speak.py [DATA] [options] [-- options of fairseq-train]",
@@ -187,7 +194,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def uses_inner_dim(row: str) -> bool:
-    """Whether one of the row's attentions has c."""
+    """True if one of the row's attentions has c."""
     return any(name in ("abc", "amlp_cov") for name in TABLE["rows"][row].values())
 
 
@@ -206,7 +213,7 @@ def check(data: Path, rows: list[str], subset: str) -> None:
 
 
 def checksum(data: Path, *subsets: str) -> str:
-    """Of the training set's statistics and the manifests of some sets: the first 16 hexadecimal digits."""
+    """The first 16 hexadecimal digits of a checksum of the training set's statistics and the manifests of some sets."""
     files = [data / "gcmvn_stats.npz", *(data / f"{subset}.tsv" for subset in subsets)]
     return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()[:16]
 
@@ -221,29 +228,20 @@ def main() -> None:
                 write_tones(args.work / "tones-recorded")
                 prepare.prepare(args.work / "tones-recorded", data, args.work / "tones-recorded/alignments")
         check(data, args.row, args.subset)
-        before, lines = [], []
-        if args.results is not None:
-            append_results(args.results, [])  # can it be written?
-            before = read_results(args.results)
         learned, spoken = checksum(data, "train", "dev"), checksum(data, "train", "dev", args.subset)
         dims = [[]] if args.inner_dim is None else [[INNER_DIM, str(c)] for c in args.inner_dim]
+        runs = []
         for row, seed, dim in itertools.product(args.row, args.seed, dims):
             options = [*rest, *dim] if uses_inner_dim(row) else rest
             identity = {
                 **{"row": row, "scale": args.scale, "seed": seed, "options": options},
                 **{"data": data.name, "data_sha256": spoken, "subset": args.subset},
             }
-            same = [line for line in before if all(line.get(name) == value for name, value in identity.items())]
-            if not same:
-                words = [data.name, learned, args.scale, row, str(seed), *options]
-                save_dir = args.work / re.sub(r"\W+", "-", "-".join(words))
-                train(command(data, row, args.scale, seed, save_dir, options))
-                scores = score(save_dir / "checkpoint_best.pt", data, args.subset, save_dir / args.subset)
-                same = [{**identity, **scores, **environment()}]
-                if args.results is not None:
-                    append_results(args.results, same)
-                before += same
-            lines.append(same[-1])
+            words = [data.name, learned, args.scale, row, str(seed), *options]
+            save_dir = args.work / re.sub(r"\W+", "-", "-".join(words))
+            training = command(data, row, args.scale, seed, save_dir, options)
+            runs.append((identity, partial(train_and_score, training, data, args.subset, save_dir)))
+        lines = run_missing(args.results, runs)
         print(comparison(lines) if args.inner_dim is None else by_inner_dim(lines))
 
 

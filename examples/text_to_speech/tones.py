@@ -18,7 +18,7 @@ SYMBOLS = {
     "u": (420, 0.09, 0.10),
     "y": (520, 0.11, 0.07),
 }
-#: How many texts there are.
+#: The number of texts.
 TEXTS = 4
 
 

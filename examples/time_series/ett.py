@@ -1,7 +1,7 @@
 """Series in the format of ETT (Zhou et al. 2021): a CSV with ``date`` and a column for each variable, the target last.
 
 The first 12 months of 30 days are for training, the next 4 for validation and 4 for the test, as in Informer; rows
-behind them are not used. Every variable is standardised by mean and deviation of the training part.
+after them are not used. Every variable is standardised by mean and deviation of the training part.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def read_csv(path: Path) -> Series:
                     raise ValueError(f"{line[0]} has a time zone, which ETT's dates do not have")
                 rows.append([float(field) for field in line[1:]])
                 if len(rows[-1]) != len(header) - 1 or not np.isfinite(rows[-1]).all():
-                    raise ValueError(f"{len(header) - 1} finite numbers are needed behind the date")
+                    raise ValueError(f"{len(header) - 1} finite numbers are needed after the date")
                 if len(dates) > 2 and dates[-1] - dates[-2] != dates[1] - dates[0]:
                     raise ValueError(f"{line[0]} is not {dates[1] - dates[0]} after the line before")
             except ValueError as error:
@@ -141,18 +141,18 @@ def parts(series: Series, features: str, input_length: int, horizon: int) -> dic
         )
     chosen = series.values if features == "multivariate" else series.values[:, -1:]
     values = torch.from_numpy(standardised(chosen, rows[0])).float()
-    found: dict[str, Windows] = {}
+    windows: dict[str, Windows] = {}
     begin = 0
     for part, count in zip(PARTS, rows, strict=True):
         here = slice(max(begin - input_length, 0), begin + count)
-        found[part] = Windows(values[here], series.stamps[here], input_length, horizon)
-        if len(found[part]) < 1:
+        windows[part] = Windows(values[here], series.stamps[here], input_length, horizon)
+        if len(windows[part]) < 1:
             raise ValueError(
                 f"--input-length {input_length} and --horizon {horizon} are too long for the {part} part of "
                 f"{series.name}, which has {count} rows"
             )
         begin += count
-    return found
+    return windows
 
 
 def standardised(values: NDArray[np.float64], training_rows: int) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.common.user_errors import one_line_errors
 from amlp_fairseq.compat.internals import gen_parser_from_dataclass
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import append_results, read_results
+from amlp_fairseq.training.results import run_missing
 
 #: Windows that are scored together; no result depends on it.
 SCORED = 256
@@ -63,7 +64,7 @@ class Job:
         return Informer(options, variables, self.args.input_length, self.args.start_length, self.horizon)
 
     def identity(self) -> dict[str, Any]:
-        """What tells its result from others."""
+        """The fields that identify its result."""
         return {
             "data": self.series.name,
             "data_sha256": self.series.sha256,
@@ -76,7 +77,7 @@ class Job:
 
 
 def train(job: Job) -> dict[str, Any]:
-    """Train a model and score its last state: a line of results."""
+    """Train a model and score its last state: the other fields of its result."""
     args, start = job.args, time.perf_counter()
     windows, model = job.windows(), job.model().to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.999), weight_decay=0)
@@ -103,7 +104,6 @@ def train(job: Job) -> dict[str, Any]:
     mse, mae = score(model, windows["test"], args.device)
     repeated = score(RepeatedDay(job.series.rows_per_day, job.horizon), windows["test"], args.device)
     return {
-        **job.identity(),
         "scale": args.scale,
         "mse": mse,
         "mae": mae,
@@ -221,17 +221,7 @@ def main() -> None:
             job.windows()
         for job in {job.attention: job for job in wanted}.values():
             job.model()
-        before, lines = [], []
-        if args.results is not None:
-            append_results(args.results, [])  # can it be written?
-            before = read_results(args.results)
-        for job in wanted:
-            identity = job.identity().items()
-            same = [line for line in before if all(line.get(name) == value for name, value in identity)]
-            line = same[-1] if same else train(job)
-            if args.results is not None and not same:
-                append_results(args.results, [line])
-            lines.append(line)
+        lines = run_missing(args.results, ((job.identity(), partial(train, job)) for job in wanted))
         print(f"{details(lines)}\n\n{comparison(lines)}")
 
 

@@ -146,7 +146,7 @@ class Embedding(nn.Module):
 
 
 class Distilling(nn.Module):
-    """``X_{j+1} = MaxPool(ELU(Conv1d(X_j)))`` (Informer, Eq. 5) with widths of 3 and stride 2, and a batch norm behind
+    """``X_{j+1} = MaxPool(ELU(Conv1d(X_j)))`` (Informer, Eq. 5) with widths of 3 and stride 2, and a batch norm after
     the convolution, as in its published code: (T, B, d) to (⌈T/2⌉, B, d)."""
 
     def __init__(self, dim: int) -> None:

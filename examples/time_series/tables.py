@@ -25,14 +25,14 @@ def details(lines: Lines) -> str:
     settings = grouped(lines, "data", "features", "horizon")
     rows = []
     for name, of_name in grouped(lines, "cross_attention").items():
-        found = grouped(of_name, "data", "features", "horizon")
-        cells = [[fmean(line[kind] for line in found[setting]) for kind in ("mse", "mae")] for setting in settings]
+        by_setting = grouped(of_name, "data", "features", "horizon")
+        cells = [[fmean(line[kind] for line in by_setting[setting]) for kind in ("mse", "mae")] for setting in settings]
         rows.append([*name, *(both(*cell) for cell in cells)])
     return in_columns(["MSE / MAE", *(", ".join(map(str, setting)) for setting in settings)], rows)
 
 
 def comparison(lines: Lines) -> str:
-    """MSE / MAE of each cross-attention, averaged over features, horizons and seeds, and behind them the paper's."""
+    """MSE / MAE of each cross-attention, averaged over features, horizons and seeds, followed by the paper's."""
     sets = [name for (name,) in grouped(lines, "data")]
     averages = [*sets, *["Avg."] * (len(sets) > 1)]
     columns = ["cross-attention", "parameters", *averages, "paper", "parameters", *COLUMNS]
@@ -49,13 +49,13 @@ def comparison(lines: Lines) -> str:
 
 def errors(lines: Lines, prefix: str = "") -> list[str]:
     """MSE / MAE of each data set, and of several their mean."""
-    found = [
+    means = [
         [fmean(line[prefix + kind] for line in of_set) for kind in ("mse", "mae")]
         for of_set in grouped(lines, "data").values()
     ]
-    if len(found) > 1:
-        found.append([fmean(values) for values in zip(*found, strict=True)])
-    return [both(*pair) for pair in found]
+    if len(means) > 1:
+        means.append([fmean(values) for values in zip(*means, strict=True)])
+    return [both(*pair) for pair in means]
 
 
 def both(mse: float, mae: float) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from amlp_fairseq.training.results import append_results, data_sha256, in_columns, read_results, same_data
+from amlp_fairseq.training.results import append_results, data_sha256, in_columns, read_results, run_missing, same_data
 
 #: What str.splitlines takes for the end of a line, and JSON does not.
 SEPARATORS = "\x85\u2028\u2029"
@@ -72,3 +73,22 @@ def test_columns_are_aligned() -> None:
         "| ibdecoder | 7.50 |",
         "| x         |      |",
     ]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_run_whose_result_is_known_is_not_repeated(stored: bool, tmp_path: Path) -> None:
+    """In a file or in this call; the last of several results counts."""
+    path, ran = tmp_path / "results.jsonl", []
+    if stored:
+        append_results(path, [{"seed": 1, "score": 5}, {"seed": 1, "score": 6}])
+
+    def run(seed: int) -> dict[str, int]:
+        ran.append(seed)
+        return {"score": 10 * seed}
+
+    runs = [({"seed": seed}, partial(run, seed)) for seed in (1, 2, 2)]
+    scores = [line["score"] for line in run_missing(path if stored else None, runs)]
+    assert scores == [6 if stored else 10, 20, 20]
+    assert ran == ([2] if stored else [1, 2])
+    if stored:
+        assert [line["score"] for line in read_results(path)] == [5, 6, 20]
