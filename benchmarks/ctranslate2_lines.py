@@ -34,8 +34,8 @@ def main() -> None:
         options |= {"max_batch_size": args.batch_tokens, "batch_type": "tokens"}
     for lines in ([line] for line in sys.stdin) if args.batch_tokens is None else [sys.stdin.readlines()]:
         sources = [pieces.encode(" ".join(line.split()), out_type=str) for line in lines]
-        for found in translator.translate_batch(sources, **options):
-            print("".join(found.hypotheses[0]).replace("▁", " ").strip(), flush=args.batch_tokens is None)
+        for result in translator.translate_batch(sources, **options):
+            print("".join(result.hypotheses[0]).replace("▁", " ").strip(), flush=args.batch_tokens is None)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         sources, options = json.loads(line)
-        found = translator.translate_batch(sources, **options)
-        print(json.dumps([sentence.hypotheses[0] for sentence in found]), flush=True)
+        results = translator.translate_batch(sources, **options)
+        print(json.dumps([sentence.hypotheses[0] for sentence in results]), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ the status is 1. Systems:
   those of targets differ from them by 15 %.
 - Time: wall clock between synchronisations, of the generator's call with the encoder, without loading, dictionaries and
   batching. CTranslate2 is in a process of its own (ctranslate2_worker.py says why), and its pipe is timed with it; it
-  has one thread or --threads, whichever is faster. For each batch all systems and ways of decoding take turns, in
+  has one thread or --threads, whichever is faster. For each batch all systems and settings take turns, in
   random order, after a warm-up of each; its time is the median over --repeats. Percentiles (5, 50, 95) are over
   batches: at batch size 1, latencies of sentences. A speed-up is the median over batches of the baseline's time for
   the batch over the system's own, with quartiles. Times are disturbed where repeats differ much, where a call had to
@@ -45,68 +45,44 @@ the status is 1. Systems:
   dropout and attention dropout 0.1.
 """
 
-import itertools
-import logging
-import math
 import os
-import random
-import re
 import statistics
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from fairseq import __version__ as fairseq_version
-from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.models.transformer import TransformerModel
 
 from amlp_fairseq.common.arguments import positive
-from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
-from amlp_fairseq.evaluation.charts import Point, frontier
-from amlp_fairseq.evaluation.decoding_times import Row, SpeedUp, add_speedups, way
+from amlp_fairseq.evaluation.decoding_times import Row, add_speedups
 from amlp_fairseq.evaluation.parameters import dictionary
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import markdown
 from benchmarks import quiet
-from benchmarks.harness import add_sizes, finish, now, options_parser, parse, rounds, write
-from benchmarks.labels import label_points
-from benchmarks.ops import MIB, peak_extra_memory
-from benchmarks.step_parts import stopwatch
-from benchmarks.systems import (
-    SYSTEMS,
-    Batch,
-    Built,
-    CTranslate,
-    Engine,
-    Stock,
-    TestSet,
-    TimedCall,
-    Workshop,
-    engine_of,
-    load,
-)
+from benchmarks.ctranslate2_engine import CTranslate
+from benchmarks.decoding_costs import measure_bound, measure_training, sentence_lengths
+from benchmarks.decoding_tables import tables
+from benchmarks.drawings import draw_decoding
+from benchmarks.engines import Batch, Engine, Stock, TimedCall
+from benchmarks.harness import MIB, add_sizes, finish, now, options_parser, parse, peak_extra_memory, rounds, write
+from benchmarks.systems import SYSTEMS, Built, Workshop, engine_of, random_words
 from benchmarks.targets import PRECISIONS, targets
+from benchmarks.trained import TestSet, load
 
 #: Latencies are given by length of the source, in bins with these edges, in words.
 BINS = (10, 20, 30, 40, 50)
 #: Lengths of the sources, and of the outputs, on which the systems are compared before anything is measured.
 GATE_SOURCES, GATE_LENGTH = (4, 7, 11), 8
-#: Bytes that are read to measure the memory bandwidth, and how often the parts of a step are timed.
-BANDWIDTH_BYTES, BOUND_REPEATS = 512 * MIB, 25
-#: What identifies a row.
-KEYS = ("batch", "system", "precision", "decoding")
 
 
-class Variant(NamedTuple):
-    """A system in one precision and one way of decoding."""
+class Setting(NamedTuple):
+    """A system in one precision with one beam or number of iterations."""
 
     system: str
     precision: str
@@ -116,7 +92,7 @@ class Variant(NamedTuple):
         return " ".join(self)
 
 
-def engines(
+def build_engines(
     workshop: Workshop, systems: Iterable[str], checkpoints: dict[str, Built], args: Namespace
 ) -> tuple[dict[tuple[str, str], Engine], list[Row]]:
     """An engine for each system in each precision that it has, and what is skipped."""
@@ -127,7 +103,7 @@ def engines(
         plans.append((name, engine_of(type(built.model)), built, args.force_length))
         if type(built.model) is TransformerModel:
             plans.append((f"{name}-ctranslate2", CTranslate, built, args.force_length))
-    found: dict[tuple[str, str], Engine] = {}
+    engines: dict[tuple[str, str], Engine] = {}
     skipped = []
     for name, engine, built, forced in plans:
         for precision in args.precisions:
@@ -136,28 +112,17 @@ def engines(
             if reason := engine.lacks(precision, args.device):
                 skipped.append({"system": name, "precision": precision, "reason": reason})
             else:
-                found[name, precision] = engine(built.model, built.task, precision, args, forced)
-    return found, skipped
+                engines[name, precision] = engine(built.model, built.task, precision, args, forced)
+    return engines, skipped
 
 
-def ways(found: dict[tuple[str, str], Engine], args: Namespace) -> dict[Variant, tuple[Engine, int]]:
+def settings_of(engines: dict[tuple[str, str], Engine], args: Namespace) -> dict[Setting, tuple[Engine, int]]:
     """Every engine with each of its beams or numbers of iterations."""
     return {
-        Variant(name, precision, f"{number} iterations" if engine.iterative else f"beam {number}"): (engine, number)
-        for (name, precision), engine in found.items()
+        Setting(name, precision, f"{number} iterations" if engine.iterative else f"beam {number}"): (engine, number)
+        for (name, precision), engine in engines.items()
         for number in engine.numbers(args)
     }
-
-
-def sentence_lengths(count: int) -> list[tuple[int, int]]:
-    """Words of sources and targets."""
-    distribution, generator = statistics.NormalDist(math.log(24), 0.55), random.Random(1)
-    sources = [max(3, round(math.exp(distribution.inv_cdf((i + 0.5) / count)))) for i in range(count)]
-    return [(source, max(3, round(source * math.exp(generator.gauss(0, 0.15))))) for source in sources]
-
-
-def random_words(count: int, words: Dictionary) -> list[int]:
-    return torch.randint(words.nspecial, len(words), (count,)).tolist()
 
 
 def in_batches(sources: list[list[int]], lengths: list[int], size: int) -> list[Batch]:
@@ -179,7 +144,7 @@ def written(engine: Engine, batch: Batch, result: Any) -> list[list[int]]:
     return outputs
 
 
-def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Namespace) -> list[str]:
+def failures(engines: dict[tuple[str, str], Engine], workshop: Workshop, args: Namespace) -> list[str]:
     """Messages on systems that decode wrongly."""
     sources = [random_words(count, workshop.source) for count in GATE_SOURCES]
     batch, problems = Batch(list(range(len(sources))), sources, GATE_LENGTH), []
@@ -188,7 +153,7 @@ def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Nam
         outputs = written(engine, batch, engine.call(batch, number)())
         return [tokens[:GATE_LENGTH] for tokens in outputs]  # CTranslate2 has no end symbol
 
-    for (name, precision), engine in found.items():
+    for (name, precision), engine in engines.items():
         system = SYSTEMS[name] if name in args.systems else None  # else a checkpoint
         for number in engine.numbers(Namespace(iterations=args.iterations, beams=(1, 4))):
             try:
@@ -201,12 +166,6 @@ def failures(found: dict[tuple[str, str], Engine], workshop: Workshop, args: Nam
                 if output != words(stock, number):
                     problems.append(f"{name}: other words than stock fairseq's with the same weights at beam {number}")
     return problems
-
-
-def timed(run: TimedCall, device: str) -> tuple[float, Any]:
-    start = now(device)
-    result = run()
-    return now(device) - start, result
 
 
 def watched(run: TimedCall, device: str, processes: list[int]) -> tuple[quiet.Timing, Any]:
@@ -226,7 +185,7 @@ def length_bin(length: int) -> str:
 
 
 def by_length(sources: list[list[int]]) -> dict[str, list[int]]:
-    """Which sentences each bin has."""
+    """The sentences of each bin."""
     bins: dict[str, list[int]] = {}
     for i in sorted(range(len(sources)), key=lambda i: len(sources[i])):
         bins.setdefault(length_bin(len(sources[i])), []).append(i)
@@ -234,28 +193,28 @@ def by_length(sources: list[list[int]]) -> dict[str, list[int]]:
 
 
 def measure(
-    variants: dict[Variant, tuple[Engine, int]],
+    settings: dict[Setting, tuple[Engine, int]],
     batches: list[Batch],
     args: Namespace,
     keep: Callable[[list[Row]], None],
 ) -> list[tuple[Row, dict[int, list[int]]]]:
-    """The numbers of each variant, and its outputs by sentence. ``keep`` is given the numbers after each batch."""
-    totals = {key: {"tokens": 0, "decoder_calls": 0} for key in variants}
-    timings: dict[Variant, list[list[quiet.Timing]]] = {key: [] for key in variants}
-    workers = [engine.worker.process.pid for engine, _ in variants.values() if isinstance(engine, CTranslate)]
+    """The numbers of each setting, and its outputs by sentence. ``keep`` is given the numbers after each batch."""
+    totals = {key: {"tokens": 0, "decoder_calls": 0} for key in settings}
+    timings: dict[Setting, list[list[quiet.Timing]]] = {key: [] for key in settings}
+    workers = [engine.worker.process.pid for engine, _ in settings.values() if isinstance(engine, CTranslate)]
     threads = {
         key: engine.worker.threads if isinstance(engine, CTranslate) else torch.get_num_threads()
-        for key, (engine, _) in variants.items()
+        for key, (engine, _) in settings.items()
     }
 
-    def row_of(key: Variant) -> Row:
+    def row_of(key: Setting) -> Row:
         row = key._asdict() | totals[key] | summary(timings[key], batches[: len(timings[key])])
         return row | {"threads": threads[key], "tokens_per_second": row["tokens"] / row["seconds"]}
 
-    outputs: dict[Variant, dict[int, list[int]]] = {key: {} for key in variants}
+    outputs: dict[Setting, dict[int, list[int]]] = {key: {} for key in settings}
     for i, batch in enumerate(batches):
         calls = {}
-        for key, (engine, number) in variants.items():
+        for key, (engine, number) in settings.items():
             run = engine.call(batch, number)
             result, decoder_calls = engine.watch(run)
             tokens = written(engine, batch, result)
@@ -265,12 +224,12 @@ def measure(
             calls[key] = partial(watched, run, args.device, workers)
         for key, runs in rounds(calls, args.repeats, seed=i).items():
             for _, result in runs:
-                written(variants[key][0], batch, result)
+                written(settings[key][0], batch, result)
             timings[key].append([timing for timing, _ in runs])
-        keep([row_of(key) for key in variants])
+        keep([row_of(key) for key in settings])
     largest = max(batches, key=lambda batch: len(batch.sources) * batch.length)
     results = []
-    for key, (engine, number) in variants.items():
+    for key, (engine, number) in settings.items():
         row = row_of(key)
         if order := getattr(engine.task, "order", None):
             row |= {"directions": order.num_directions, "words_per_direction": order.words_per_direction}
@@ -299,198 +258,6 @@ def summary(timings: list[list[quiet.Timing]], batches: list[Batch]) -> Row:
     }
 
 
-def step_bytes(decoder: Any, source_length: int, words: float, beam: int) -> dict[str, float]:
-    """The least bytes that a call of a float32 decoder must read, by part; ``words`` counts those of the call, too."""
-    layers = decoder.layers
-    weights = sum(
-        parameter.numel()
-        for name, parameter in layers.named_parameters()
-        if not re.search(r"encoder_attn\.[kv]_proj", name)
-    )
-    return {
-        "layers": 4 * weights,
-        "output projection": 4 * decoder.output_projection.weight.numel(),
-        "keys and values": 4 * 2 * (beam * words + source_length) * decoder.embed_dim * len(layers),
-    }
-
-
-def parts_ms(engine: Engine, batch: Batch, beam: int, args: Namespace) -> dict[str, float]:
-    """Time of a run, by part."""
-    found = []
-    with stopwatch() as spent:
-        run = type(engine)(engine.model, engine.task, engine.precision, args, forced=True).call(batch, beam)
-        run()
-        for _ in range(BOUND_REPEATS):
-            before = dict(spent)
-            total, _ = timed(run, args.device)
-            parts = {part: spent[part] - before[part] for part in spent}
-            found.append(parts | {"all else": 1000 * total - sum(parts.values())})
-    return {part: statistics.median(row[part] for row in found) for part in found[0]}
-
-
-def measure_bound(engine: Engine, batch: Batch, args: Namespace) -> dict[str, Any]:
-    """The time of a decoder call, and the time that reading its memory takes at least."""
-    memory, one_word = torch.ones(BANDWIDTH_BYTES // 4, device=args.device), replace(batch, length=1)
-    runs: dict[Any, TimedCall] = {
-        (beam, part.length): engine.call(part, beam) for beam in args.beams for part in (one_word, batch)
-    }
-    steps = {key: engine.watch(run)[1] for key, run in runs.items()}
-    calls = {key: partial(timed, run, args.device) for key, run in (runs | {"read": memory.sum}).items()}
-    found = rounds(calls, 1 + BOUND_REPEATS)
-    # The first are warm-ups.
-    ms = {key: np.array([1000 * duration for duration, _ in results[1:]]) for key, results in found.items()}
-    rows = []
-    for beam in args.beams:
-        first, last = steps[beam, 1], steps[beam, batch.length]
-        step = (ms[beam, batch.length] - ms[beam, 1]) / (last - first)
-        size = step_bytes(engine.model.decoder, len(batch.sources[0]) + 1, (first + 1 + last) / 2, beam)
-        bound = {part: ms["read"] * count / BANDWIDTH_BYTES for part, count in size.items()}
-        whole = np.sum(list(bound.values()), axis=0)
-        row: Row = {
-            "decoding": f"beam {beam}",
-            "bytes": size,
-            "bound_ms_by_part": {part: float(np.median(values)) for part, values in bound.items()},
-            "bound_ms": float(np.median(whole)),
-            "start_ms": float(np.median(ms[beam, 1] - first * step)),
-            "step_ms": float(np.median(step)),
-            "over_bound": float(np.median(step / whole)),
-        }
-        if args.device == "cpu":
-            long, short = (parts_ms(engine, part, beam, args) for part in (batch, one_word))
-            row["step_ms_by_part"] = {part: (long[part] - short[part]) / (last - first) for part in long}
-        rows.append(row)
-    return {"gb_per_second": BANDWIDTH_BYTES / float(np.median(ms["read"])) / 1e6, "steps": rows}
-
-
-def measure_training(workshop: Workshop, args: Namespace) -> list[Row]:
-    """Words per second of training, of a Transformer and an IBDecoder."""
-    lengths = sentence_lengths(args.training)
-    random.Random(1).shuffle(lengths)
-    totals = itertools.accumulate(target + 1 for _, target in lengths)
-    lengths = lengths[: max(1, sum(total <= args.training for total in totals))]
-
-    def sentences(counts: Iterable[int], words: Dictionary) -> tuple[list[torch.Tensor], list[int], Dictionary]:
-        tokens = [torch.tensor([*random_words(count, words), words.eos()]) for count in counts]
-        return tokens, [len(x) for x in tokens], words
-
-    source = sentences((count for count, _ in lengths), workshop.source)
-    target = sentences((count for _, count in lengths), workshop.target)
-    pairs = LanguagePairDataset(*source, *target)
-    calls = {}
-    for name in ("transformer", "ibdecoder"):
-        model, task, cfg = workshop.new(name)
-        model.to(args.device)
-        data = InterleavedPairDataset(pairs, task.order) if name == "ibdecoder" else pairs
-        batch = data.collater([data[i] for i in range(len(data))])
-        batch["net_input"] = {key: value.to(args.device) for key, value in batch["net_input"].items()}
-        batch |= {key: value.to(args.device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-        update = partial(train, model, task.build_criterion(cfg.criterion), optimizer, batch)
-        calls[name] = partial(timed, update, args.device)
-    rows: list[Row] = []
-    words = sum(target[1])
-    for name, found in rounds(calls, 1 + args.repeats).items():
-        seconds = statistics.median(duration for duration, _ in found[1:])
-        rows.append({"system": name, "words": words, "seconds": seconds, "words_per_second": words / seconds})
-    for row in rows:
-        row["over_transformer"] = row["words_per_second"] / rows[0]["words_per_second"]
-    return rows
-
-
-def train(model: Any, criterion: Any, optimizer: torch.optim.Optimizer, batch: dict[str, Any]) -> None:
-    """An update."""
-    loss, _, _ = criterion(model, batch)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def tables(result: dict[str, Any]) -> str:
-    """The numbers in Markdown."""
-    rows = result["decoding"]
-    columns = ["ms", "5 %", "95 %", "sentences/s", "tokens/s", "decoder calls", "speed-up", "disturbed"]
-    rest = {"peak_mib": "peak MiB"} | ({"bleu": "BLEU"} if any("bleu" in row for row in rows) else {})
-    lines = []
-    for row in rows:
-        low, middle, high = row["ms_percentiles"]
-        values = [middle, low, high, row["sentences_per_second"], row["tokens_per_second"], row["decoder_calls"]]
-        cells = [f"{value:.4g}" for value in values]
-        cells += [str(SpeedUp(row["speedup"], *row["speedup_quartiles"])), "; ".join(row["disturbed"]) or "no"]
-        cells += [f"{row[key]:.2f}" if key in row else "not measured" for key in rest]
-        lines.append([str(row[key]) for key in KEYS] + cells)
-    found = [markdown([*KEYS, *columns, *rest.values()], lines)]
-
-    bins = list(rows[0]["ms_by_source_length"])
-    lines = [
-        [str(row[key]) for key in KEYS] + [f"{duration:.4g}" for duration in row["ms_by_source_length"].values()]
-        for row in rows
-        if row["batch"] == rows[0]["batch"]
-    ]
-    found.append(markdown([*KEYS, *(f"ms, source {name}" for name in bins)], lines))
-
-    if bound := result["bound"]:
-        parts = list(bound["steps"][0]["bound_ms_by_part"])
-        lines = [
-            [row["decoding"], *(f"{row['bound_ms_by_part'][part]:.3f}" for part in parts)]
-            + [f"{row[key]:.3f}" for key in ("bound_ms", "step_ms", "over_bound", "start_ms")]
-            for row in bound["steps"]
-        ]
-        columns = ["ar float32", *(f"{part} ms" for part in parts), "bound ms", "step ms", "over bound", "start ms"]
-        found.append(f"Memory: {bound['gb_per_second']:.1f} GB/s\n\n{markdown(columns, lines)}")
-        if parts := bound["steps"][0].get("step_ms_by_part"):
-            lines = [
-                [row["decoding"], *(f"{row['step_ms_by_part'][part]:.3f}" for part in parts)] for row in bound["steps"]
-            ]
-            found.append(markdown(["ar float32", *(f"{part} ms" for part in parts)], lines))
-    if result["training"]:
-        keys = ["words", "seconds", "words_per_second", "over_transformer"]
-        lines = [[row["system"], *(f"{row[key]:.4g}" for key in keys)] for row in result["training"]]
-        found.append(markdown(["training", *keys], lines))
-    found += [f"skipped: {row['system']} {row['precision']}: {row['reason']}" for row in result["skipped"]]
-    return "\n\n".join(found)
-
-
-def plot(result: dict[str, Any], path: Path) -> None:
-    """BLEU over latency where there is BLEU, else speed-ups, both at the first batch size."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
-    from matplotlib.figure import Figure  # of the extra "bench"
-
-    size = result["options"]["batches"][0]
-    rows = [row for row in result["decoding"] if row["batch"] == size]
-    scored = [row for row in rows if "bleu" in row]
-    figure = Figure(figsize=(10, 6.5 if scored else 1.5 + 0.2 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    if scored:
-        points = [Point(row["ms_percentiles"][1], row["bleu"], way(row)) for row in scored]
-        best = frontier(points)
-        places, on_it = ([(point.cost, point.bleu) for point in group] for group in (points, best))
-        axes.plot(*zip(*on_it, strict=True), drawstyle="steps-post", color="0.6", zorder=1)
-        axes.plot(*zip(*places, strict=True), "o", color="C0", alpha=0.5)
-        axes.plot(*zip(*on_it, strict=True), "o", color="C0", markersize=8)
-        axes.margins(x=0.15, y=0.08)
-        axes.set(xscale="log", xlabel=f"ms, median, batch {size}", ylabel="BLEU")
-        title = f"{len(best)} of {len(points)} ways are on the frontier: nothing faster is better"
-    else:
-        fastest: dict[str, float] = {}
-        for row in rows:
-            fastest[row["system"]] = max(row["speedup"], fastest.get(row["system"], 0.0))
-        rows.sort(key=lambda row: (-fastest[row["system"]], row["system"], -row["speedup"]))
-        colours = [f"C{list(dict.fromkeys(row['precision'] for row in rows)).index(row['precision'])}" for row in rows]
-        bars = axes.barh([way(row) for row in rows], [row["speedup"] for row in rows], color=colours)
-        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=7)
-        axes.invert_yaxis()
-        axes.margins(y=0.01)
-        axes.set(xlabel=f"speed-up over {result['baseline']}, batch {size}")
-        axes.tick_params(axis="y", labelsize=7)
-        title = f"{way(rows[0])} is {rows[0]['speedup']:.1f} times as fast as {result['baseline']}"
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    figure.supxlabel(f"{result['device']}, {result['threads']} threads", x=0.01, ha="left", fontsize=8, color="0.35")
-    if scored:
-        label_points(axes, {point.name: (point.cost, point.bleu) for point in points}, {point.name for point in best})
-    figure.savefig(path)
-
-
 def parsed() -> tuple[Namespace, dict[str, Any]]:
     """The options, and a copy to store with the numbers."""
     parser = options_parser(__doc__, repeats=3, dtype=False)
@@ -509,11 +276,11 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     add("--length-beam", type=positive, default=1, help="candidates of different lengths, where lengths are not forced")
     add("--force-length", action="store_true", help="use the references' lengths for trained models, too")
     add("--cuda-graphs", action="store_true", help="for our systems, where supported")
-    args, given = parse(parser)
+    args, options = parse(parser)
     args.precisions = args.precisions or ["float32", "int8" if args.device == "cpu" else "float16"]
     if args.systems is None:
         args.systems = [] if args.data else list(SYSTEMS)
-    given |= {"precisions": args.precisions, "systems": args.systems}
+    options |= {"precisions": args.precisions, "systems": args.systems}
     if args.checkpoint and args.data is None:
         parser.error("--checkpoint needs --data")
     if any("=" not in checkpoint for checkpoint in args.checkpoint):
@@ -523,11 +290,11 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
         parser.error(f"--systems and --checkpoint: two systems have the name {twice[0]}")
     if args.words < 2 * max(args.beams):
         parser.error("--words must be at least twice the largest beam")
-    return args, given
+    return args, options
 
 
 def main() -> None:
-    args, given = parsed()
+    args, options = parsed()
     checkpoints = {}
     for checkpoint in args.checkpoint:
         name, _, path = checkpoint.partition("=")
@@ -541,21 +308,21 @@ def main() -> None:
         pairs = sentence_lengths(args.sentences or 24)
         sources, lengths = [random_words(count, source) for count, _ in pairs], [count for _, count in pairs]
     workshop = Workshop(args, source, target)
-    found, skipped = engines(workshop, args.systems, checkpoints, args)
-    variants = ways(found, args)
-    if not variants:
+    engines, skipped = build_engines(workshop, args.systems, checkpoints, args)
+    settings = settings_of(engines, args)
+    if not settings:
         sys.exit(f"there is nothing to measure; skipped: {skipped}")
-    baseline = args.baseline or str(next(iter(variants)))
-    if baseline not in map(str, variants):
-        sys.exit(f"--baseline {baseline!r} is not one of: {', '.join(map(str, variants))}")
-    if problems := failures(found, workshop, args):
+    baseline = args.baseline or str(next(iter(settings)))
+    if baseline not in map(str, settings):
+        sys.exit(f"--baseline {baseline!r} is not one of: {', '.join(map(str, settings))}")
+    if problems := failures(engines, workshop, args):
         sys.exit("Decoding is wrong, nothing is measured:\n" + "\n".join(problems))
 
     result: dict[str, Any] = {
         **environment(args.device),
         "fairseq": fairseq_version,
         "ctranslate2": version("ctranslate2") if find_spec("ctranslate2") else "not installed",
-        "options": given,
+        "options": options,
         "complete": False,
         "baseline": baseline,
         "lengths": [[len(words), length] for words, length in zip(sources, lengths, strict=True)],
@@ -570,20 +337,20 @@ def main() -> None:
     done: list[Row] = []
 
     def keep(size: int, rows: list[Row]) -> None:
-        """Write the rows of a batch size, behind those of the batch sizes that are done."""
+        """Write the rows of a batch size after those of the batch sizes that are done."""
         result["decoding"] = [*done, *({"batch": size, **row} for row in rows)]
         add_speedups(result["decoding"], baseline)
         write(args.out, result)
 
     for size in args.batches:
         batches, rows = in_batches(sources, lengths, size), []
-        measured = measure(variants, batches, args, partial(keep, size))
-        for (row, outputs), (engine, _) in zip(measured, variants.values(), strict=True):
+        measured = measure(settings, batches, args, partial(keep, size))
+        for (row, outputs), (engine, _) in zip(measured, settings.values(), strict=True):
             scores = {} if test is None or engine.forced else test.bleu(outputs, by_length(sources))
             rows.append(row | scores)
         keep(size, rows)
         done = result["decoding"]
-    ar = found.get(("ar", "float32")) if "ar" in args.systems else None
+    ar = engines.get(("ar", "float32")) if "ar" in args.systems else None
     middle = in_batches(sources, lengths, 1)[len(sources) // 2]
     if ar:
         result["bound"] = measure_bound(ar, middle, args)
@@ -591,7 +358,7 @@ def main() -> None:
         result["training"] = measure_training(workshop, args)
     result |= {"targets": targets(result), "complete": True}
     print(tables(result), "\n")
-    finish(result, args, plot)
+    finish(result, args, draw_decoding)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,10 @@ from fairseq.data import data_utils
 from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.compat.internals import indexed_dataset
 from amlp_fairseq.training.environment import environment
-from benchmarks.harness import check_folders, verdict, write
+from benchmarks.harness import MIB, add_files, check_files, finish, target
 from benchmarks.sampled_training import bytes_of_process
-from benchmarks.training_memory import MIB, child_environment
+from benchmarks.tables import Column, table
+from benchmarks.training_memory import child_environment
 
 MODELS = Path(__file__).parent.parent / "examples/models"
 TRANSLATE = ("ar", "ibdecoder", "cmlmc")
@@ -51,7 +52,7 @@ PAUSE = 0.5
 
 
 def varied(text: list[str], count: int) -> list[str]:
-    """Lines of which each second one is a sentence of a text, and the others are words of it in any order."""
+    """Lines, of which every other one is a sentence of a text, and the rest are words of it in any order."""
     rng = random.Random(1)
     words = sorted({word for line in text for word in line.strip(".?!").split()})
     lines = ([rng.choice(text), " ".join(rng.choices(words, k=rng.randint(1, 40)))] for _ in range(count // 2))
@@ -77,7 +78,7 @@ def cut_data(data: Path, out: Path, count: int) -> None:
 
 
 def processes(pid: int) -> Iterator[int]:
-    """A process and all that it has started."""
+    """A process and its descendants."""
     yield pid
     for path in Path(f"/proc/{pid}/task").glob("*/children"):  # those of each thread
         for child in path.read_text(encoding="ascii").split():
@@ -91,13 +92,13 @@ def cpu_seconds(pid: int) -> float:
 
 def sampled(child: subprocess.Popen[Any]) -> list[list[float]]:
     """CPU seconds, bytes and most bytes so far of the process that has worked most, until the first one ends."""
-    found: dict[int, list[list[float]]] = {}
+    by_process: dict[int, list[list[float]]] = {}
     while child.poll() is None:
         with contextlib.suppress(OSError, IndexError):  # one that has ended meanwhile
             for pid in processes(child.pid):
-                found.setdefault(pid, []).append([round(cpu_seconds(pid), 2), *bytes_of_process(pid)])
+                by_process.setdefault(pid, []).append([round(cpu_seconds(pid), 2), *bytes_of_process(pid)])
         time.sleep(PAUSE)
-    return max(found.values(), key=lambda samples: samples[-1][0])
+    return max(by_process.values(), key=lambda samples: samples[-1][0])
 
 
 def run(words: list[str], log: Path, talk: Callable[[subprocess.Popen[Any]], None] | None = None) -> list[list[float]]:
@@ -121,7 +122,7 @@ def run(words: list[str], log: Path, talk: Callable[[subprocess.Popen[Any]], Non
 
 
 def requests(lines: list[str]) -> Callable[[subprocess.Popen[Any]], None]:
-    """What sends lines to a server, a few a request, and ends it."""
+    """A function that sends lines to a server, a few a request, and ends it."""
 
     def send(server: subprocess.Popen[Any]) -> None:
         try:
@@ -184,32 +185,30 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES, metavar="TYPE")
     parser.add_argument("--lines", type=positive, default=4000, metavar="N", help="or sentences (default: 4000)")
     parser.add_argument("--work", type=Path, default=Path("decoding_memory"), help="default: decoding_memory")
-    parser.add_argument("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
+    add_files(parser)
     args = parser.parse_args()
-    check_folders(parser, args, "out")
+    check_files(parser, args)
     if not (args.data / "raw/train.en").is_file():
         parser.error(f"DATA {args.data} is not of examples/models/corpus.sh")
     args.work.mkdir(parents=True, exist_ok=True)
-    print(f"{'MiB':28}{'CPU seconds':>12}{'a quarter':>12}{'end':>8}{'times':>8}")
     runs, targets = {}, []
     for dtype in args.types:
         for name in args.runs:
             path = args.work / f"{name} {dtype} {args.lines}.json".replace(" ", "_")
             if not path.exists():
                 path.write_text(json.dumps(measure(name, dtype, args.data, args.work, args.lines)), encoding="utf-8")
-            found = summary(json.loads(path.read_text(encoding="utf-8")))
-            runs[f"{name} {dtype}"] = found
-            times = found["peak_bytes"] / found["quarter_peak_bytes"]
-            sizes = found["quarter_peak_bytes"] / MIB, found["peak_bytes"] / MIB
-            print(
-                f"{f'{name} {dtype}':28}{found['cpu_seconds']:12.0f}{sizes[0]:12.0f}{sizes[1]:8.0f}{times:8.2f}",
-                flush=True,
-            )
-            targets.append({"target": f"{name} {dtype}: level, {LEVEL}", "value": times, "passed": times <= LEVEL})
-    for target in targets:
-        print(verdict(target))
-    result = {"environment": environment("cpu"), "lines": args.lines, "runs": runs, "targets": targets}
-    write(args.out, result)
+            run = runs[f"{name} {dtype}"] = summary(json.loads(path.read_text(encoding="utf-8")))
+            growth = run["peak_bytes"] / run["quarter_peak_bytes"]
+            targets.append(target(f"{name} {dtype}: level, {LEVEL}", growth, growth <= LEVEL))
+            print(f"{name} {dtype}: {growth:.2f}", file=sys.stderr)
+    columns: list[Column] = [
+        ("run", "run"), ("CPU seconds", lambda row: f"{row['cpu_seconds']:.0f}"),
+        ("MiB after a quarter", lambda row: f"{row['quarter_peak_bytes'] / MIB:.0f}"),
+        ("at the end", lambda row: f"{row['peak_bytes'] / MIB:.0f}"),
+        ("times", lambda row: row["peak_bytes"] / row["quarter_peak_bytes"]),
+    ]  # fmt: skip
+    print(table([{"run": name, **run} for name, run in runs.items()], columns), "\n")
+    finish({"environment": environment("cpu"), "lines": args.lines, "runs": runs, "targets": targets}, args)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ autoregressive (--draft-path, greedily), or else chooses among its hypotheses (-
 (line_systems.py), all with the same weights and text:
 
 - amlp-fairseq: amlp-fairseq translate; any model. amlp-fairseq-pytorch: without what amlp-fairseq compile compiles
-- ctranslate2: CTranslate2, of amlp-fairseq export, behind a program that only cuts text up; Transformers
+- ctranslate2: CTranslate2, of amlp-fairseq export, in a program that only cuts text up besides; Transformers
 - fairseq: stock fairseq-interactive without the plugin; Transformers, float32
 
 - Latency, for each number of --latency-cores: a process, pinned to so many CPUs and with as many threads, is given a
@@ -34,15 +34,11 @@ import argparse
 import json
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,145 +47,27 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.common.parallel_text import read_references
+from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import markdown
 from benchmarks import quiet
-from benchmarks.efficiency_plot import draw
-from benchmarks.harness import check_folders, write
-from benchmarks.line_systems import SYSTEMS, USUAL, LineSystem, Setting
-from benchmarks.ops import MIB
+from benchmarks.drawings import draw_efficiency
+from benchmarks.efficiency_tables import tables, translation_key
+from benchmarks.harness import MIB, add_files, check_files, write
+from benchmarks.line_process import Failed, Job, run
+from benchmarks.line_systems import SYSTEMS, USUAL, Setting
 
 PRECISIONS = ("float32", "int8")
-LATENCY, THROUGHPUT = "latency", "throughput"
-Row = dict[str, Any]
-
-
-class Failed(Exception):
-    """A process that did not translate."""
-
-
-@dataclass
-class Job:
-    """A program with a model and a setting, and what its runs have found.
-
-    Attributes:
-        runs: reports of run_process.py, with ``others``, see ``quiet.Timing``.
-        one_line: seconds of processes with one line.
-        answers: for each run the ms of each line, where they come one by one.
-        outputs: the translations of the last run.
-    """
-
-    system: str
-    model: str
-    program: LineSystem
-    setting: Setting
-    runs: list[dict[str, float]] = field(default_factory=list)
-    one_line: list[float] = field(default_factory=list)
-    answers: list[list[float]] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-
-    @property
-    def facts(self) -> Row:
-        setting, number = self.setting, self.setting.number
-        return {
-            "mode": LATENCY if setting.batch is None else THROUGHPUT,
-            "system": self.system,
-            "model": self.model,
-            "precision": setting.precision,
-            "decoding": f"{number} iterations" if self.program.iterative else f"beam {number}",
-            "cores": setting.cores,
-            "batch_tokens": setting.batch,
-            "workers": setting.workers,
-        }
-
-    def __str__(self) -> str:
-        return " ".join(
-            f"{value}" if isinstance(value, str) else f"{name} {value}" for name, value in self.facts.items()
-        )
-
-
-@contextmanager
-def process(job: Job, cpus: list[int], report: Path, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """The job's process, and all that it starts, which end with the block."""
-    threads = str(len(cpus) // job.setting.workers)
-    changes = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
-    if job.setting.batch is None:
-        changes["PYTHONUNBUFFERED"] = "1"
-    pinned = [sys.executable, "-S", str(Path(__file__).with_name("run_process.py"))]
-    command = [*pinned, str(report), ",".join(map(str, cpus)), *job.program.command(job.setting)]
-    with subprocess.Popen(command, env={**os.environ, **changes}, start_new_session=True, **streams) as child:
-        try:
-            yield child
-            child.communicate()
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-
-
-def answers(job: Job, child: subprocess.Popen[bytes], lines: list[str]) -> Iterator[tuple[str, float]]:
-    """Give a process one line after the other: its translations, and how many ms each took; fewer than there are lines
-    if it ends."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    for line in lines:
-        start = time.perf_counter()
-        child.stdin.write(f"{line}\n".encode())
-        child.stdin.flush()
-        found = (job.program.translation(each) for each in map(decoded, child.stdout))
-        text = next((each for each in found if each is not None), None)
-        if text is None:
-            return
-        yield text, 1000 * (time.perf_counter() - start)
-
-
-def decoded(line: bytes) -> str:
-    return line.decode("utf-8").removesuffix("\n")
-
-
-def run(job: Job, lines: list[str], folder: Path) -> tuple[dict[str, float], list[str], list[float]]:
-    """A whole process: its report, its translations, and the ms of each where it gets one line at a time.
-
-    Raises:
-        Failed: if it ends with another status than 0, or does not write a translation for each line.
-    """
-    source, output, errors, report = (folder / name for name in ("in", "out", "errors", "report"))
-    source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    report.unlink(missing_ok=True)
-    cpus = sorted(os.sched_getaffinity(0))[: job.setting.cores]
-    start, busy, ms = time.perf_counter(), quiet.busy_seconds(cpus), []
-    with errors.open("w") as stderr, output.open("w") as stdout, source.open() as stdin:
-        if job.setting.batch is None:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
-            outputs = []
-            with process(job, cpus, report, **pipes) as child, suppress(BrokenPipeError):
-                for text, duration in answers(job, child, lines):
-                    outputs.append(text)
-                    ms.append(duration)
-        else:
-            with process(job, cpus, report, stdin=stdin, stdout=stdout, stderr=stderr):
-                pass
-            with output.open("rb") as written:
-                outputs = [text for text in map(job.program.translation, map(decoded, written)) if text is not None]
-    window, busy = time.perf_counter() - start, quiet.busy_seconds(cpus) - busy
-    last = (errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it printed no error"])[-1]
-    found: dict[str, float] = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {"status": -1}
-    if found["status"] != 0:
-        raise Failed(f"status {found['status']}: {last}")
-    if len(outputs) != len(lines):
-        raise Failed(f"{len(outputs)} translations of {len(lines)} lines: {last}")
-    found["others"] = (busy - found["cpu_seconds"]) * found["seconds"] / window
-    return found, outputs, ms
 
 
 def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]:
     """All configurations, and what is skipped."""
-    found, skipped = [], []
+    chosen, skipped = [], []
     for name, folder, helper in args.model:
         for system in args.systems:
-            place = scratch / f"{system} {name}"
-            place.mkdir(parents=True)
-            program = SYSTEMS[system](folder, place, helper)
-            precisions = [each for each in args.precisions if each in program.PRECISIONS]
+            work = scratch / f"{system} {name}"
+            work.mkdir(parents=True)
+            program = SYSTEMS[system](folder, work, helper)
+            precisions = [precision for precision in args.precisions if precision in program.PRECISIONS]
             reason = program.lacks()
             try:
                 for precision in precisions if reason is None else ():
@@ -208,8 +86,8 @@ def jobs(args: argparse.Namespace, scratch: Path) -> tuple[list[Job], list[Row]]
                         for batch in args.batch_tokens
                         for workers in program.workers(cores)
                     ]
-                    found += [Job(system, name, program, setting) for setting in (*slow, *fast)]
-    return found, skipped
+                    chosen += [Job(system, name, program, setting) for setting in (*slow, *fast)]
+    return chosen, skipped
 
 
 def round_of(chosen: list[Job], lines: list[str], copies: int, folder: Path, seed: int) -> list[Row]:
@@ -238,26 +116,23 @@ def round_of(chosen: list[Job], lines: list[str], copies: int, folder: Path, see
 
 def bleu_of_seeds(args: argparse.Namespace, scratch: Path) -> tuple[dict[tuple[str, ...], list[float]], list[Row]]:
     """By system, model, precision and decoding, BLEU of the models of --seed; and what failed."""
-    found: dict[tuple[str, ...], list[float]] = {}
+    scores: dict[tuple[str, ...], list[float]] = {}
     failed: list[Row] = []
     for number, model in enumerate(args.seed):
         batch, folder = args.batch_tokens[:1] or [1000], scratch / str(number)
         only = {"model": [model], "systems": args.systems[:1], "latency_cores": [], "batch_tokens": batch}
         chosen, skipped = jobs(argparse.Namespace(**{**vars(args), **only}), folder)
         failed += [{"job": f"seed {row['model']}", "reason": row["reason"]} for row in skipped]
-        for job in {way(job.facts): job for job in chosen}.values():  # however many workers there may be
+        for job in {translation_key(job.facts): job for job in chosen}.values():  # however many workers there may be
             try:
                 outputs = run(job, args.texts, folder)[1]
             except Failed as error:
                 failed.append({"job": f"seed {job}", "reason": str(error)})
                 continue
-            found.setdefault(way(job.facts), []).append(BLEU().corpus_score(outputs, [args.references]).score)
-    return found, failed
-
-
-def way(row: Row) -> tuple[str, ...]:
-    """What translations depend on."""
-    return tuple(row[name] for name in ("system", "model", "precision", "decoding"))
+            scores.setdefault(translation_key(job.facts), []).append(
+                BLEU().corpus_score(outputs, [args.references]).score
+            )
+    return scores, failed
 
 
 def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], list[float]]) -> Row:
@@ -290,76 +165,13 @@ def row_of(job: Job, references: list[str] | None, seeds: dict[tuple[str, ...], 
         bleu, chrf, outputs = BLEU(), CHRF(), job.outputs[: len(references)]  # of the first copy
         row["bleu"] = bleu.corpus_score(outputs, [references]).score
         row["chrf"] = chrf.corpus_score(outputs, [references]).score
-        row["bleu_of_seeds"] = [row["bleu"], *seeds.get(way(row), ())]
+        row["bleu_of_seeds"] = [row["bleu"], *seeds.get(translation_key(row), ())]
         row |= {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
     return row
 
 
-def fastest(rows: list[Row]) -> list[Row]:
-    """Of each configuration the row with the batch and the number of workers that is fastest."""
-    found: dict[tuple[str, ...], Row] = {}
-    for row in rows:
-        if row["mode"] == THROUGHPUT:
-            key = way(row)
-            found[key] = max(row, found.get(key, row), key=lambda each: each["lines_per_second"])
-    return list(found.values())
-
-
-def tables(result: dict[str, Any]) -> str:
-    """The numbers in Markdown."""
-
-    def cells(row: Row, *names: str) -> list[str]:
-        return [f"{row[name]:.4g}" if name in row else "" for name in names]
-
-    def line(row: Row, *values: str) -> list[str]:
-        facts = [row["system"], row["model"], row["precision"], row["decoding"], str(row["cores"]), *values]
-        quality = [f"{row[name]:.2f}" if name in row else "" for name in ("bleu", "chrf")]
-        if len(seeds := row.get("bleu_of_seeds", ())) > 1:
-            quality[0] += f" ({min(seeds):.2f}-{max(seeds):.2f}, {len(seeds)} seeds)"
-        rest = [*cells(row, "peak_mib", "size_mib"), *quality]
-        return [*facts, *rest, "; ".join(row["disturbed"]) or "no"]
-
-    def spread(row: Row) -> str:
-        _, low, middle, high, _ = row["ms_percentiles"]
-        return f"{middle:.4g} ({low:.4g}-{high:.4g})"
-
-    first, last = (
-        ["system", "model", "precision", "decoding", "CPUs"],
-        ["peak MiB", "MiB on disk", "BLEU", "chrF", "disturbed"],
-    )
-    whole = ["{}, whole process", "{}, less a one-line run"]
-    slow = [
-        line(row, spread(row), *cells(row, "ms_95", "ms_per_line", "ms_per_line_less_one_line"))
-        for row in result["rows"]
-        if row["mode"] == LATENCY
-    ]
-    fast = [
-        line(
-            row,
-            f"{row['batch_tokens']} x {row['workers']}",
-            *cells(row, "lines_per_second", "lines_per_second_less_one_line"),
-        )
-        for row in fastest(result["rows"])
-    ]
-    columns = ["ms a line (quartiles)", "95 %", *(each.format("ms a line") for each in whole)]
-    found = [f"Latency, {result['lines']} lines, one at a time:", markdown([*first, *columns, *last], slow)]
-    columns = ["pieces x batches", *(each.format("lines/s") for each in whole)]
-    if fast:
-        lines = result["lines"] * result["options"]["copies"]
-        found += [f"Throughput, {lines} lines at once:", markdown([*first, *columns, *last], fast)]
-    found += [f"skipped: {row['system']} {row['model']}: {row['reason']}" for row in result["skipped"]]
-    found += [f"failed: {row['job']}: {row['reason']}" for row in result["failed"]]
-    return "\n\n".join(found)
-
-
-def plot(result: dict[str, Any], path: Path) -> None:
-    """BLEU over latency on the fewest cores, and over the time for 1000 lines at once."""
-    slow = [row for row in result["rows"] if row["mode"] == LATENCY]
-    cores = min((row["cores"] for row in slow), default=0)
-    draw(result, [row for row in slow if row["cores"] == cores], fastest(result["rows"]), path)
-
-
-def named(word: str) -> tuple[str, Path, Path | None]:
+def parse_model(word: str) -> tuple[str, Path, Path | None]:
+    """Name, folder and helper's folder of NAME=DIR:HELPER_DIR."""
     name, _, folders = word.partition("=")
     folder, _, helper = folders.partition(":")
     if not name or not folder:
@@ -372,8 +184,8 @@ def parsed() -> argparse.Namespace:
     add = parser.add_argument
     add("--source", type=Path, required=True, metavar="FILE", help="raw text, a sentence a line")
     add("--reference", type=Path, metavar="FILE", help="its translations, for BLEU and chrF")
-    add("--model", type=named, nargs="+", required=True, metavar="NAME=DIR[:HELPER_DIR]", help="model folders")
-    add("--seed", type=named, nargs="+", default=[], metavar="NAME=DIR", help="a --model NAME of another seed")
+    add("--model", type=parse_model, nargs="+", required=True, metavar="NAME=DIR[:HELPER_DIR]", help="model folders")
+    add("--seed", type=parse_model, nargs="+", default=[], metavar="NAME=DIR", help="a --model NAME of another seed")
     add("--systems", nargs="+", choices=SYSTEMS, default=USUAL, metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     add("--beams", type=positive, nargs="+", default=[4, 1], metavar="N")
@@ -390,9 +202,7 @@ def parsed() -> argparse.Namespace:
     add("--lines", type=positive, metavar="N", help="only the first N")
     add("--copies", type=positive, default=1, metavar="N", help="how often throughput has all lines (default: once)")
     add("--repeats", type=positive, default=3, metavar="N")
-    add("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
-    add("--markdown", type=Path, metavar="FILE.md", help="write the tables to this file")
-    add("--plot", type=Path, metavar="FILE.svg", help="write BLEU over latency and throughput to this file")
+    add_files(parser, markdown="the tables", plot="BLEU over latency and throughput")
     args = parser.parse_args()
     if len({name for name, *_ in args.model}) < len(args.model):
         parser.error("--model: each NAME only once")
@@ -407,11 +217,11 @@ def parsed() -> argparse.Namespace:
         for name, folder in [(name, folder) for name, *folders in models for folder in folders if folder]:
             if not (folder / "config.json").is_file():
                 parser.error(f"{option} {name}: {folder} is not the folder of a model (amlp-fairseq package makes one)")
-    if args.plot is not None and (args.reference is None or args.plot.suffix != ".svg"):
-        parser.error(f"--plot {args.plot}: it is an .svg, and needs --reference FILE")
-    if (most := len(os.sched_getaffinity(0))) < max(args.latency_cores, default=0):
-        parser.error(f"--latency-cores {max(args.latency_cores)}: this process may use {most} CPUs")
-    check_folders(parser, args, "out", "markdown", "plot")
+    if args.plot is not None and args.reference is None:
+        parser.error("--plot needs --reference FILE")
+    if (available := len(os.sched_getaffinity(0))) < max(args.latency_cores, default=0):
+        parser.error(f"--latency-cores {max(args.latency_cores)}: this process may use {available} CPUs")
+    check_files(parser, args)
     args.texts = read_references(args.source)[: args.lines]
     args.references = None if args.reference is None else read_references(args.reference)[: args.lines]
     if args.references is not None and len(args.references) != len(args.texts):
@@ -451,7 +261,7 @@ def main() -> None:
     if args.markdown is not None:
         args.markdown.write_text(text + "\n", encoding="utf-8")
     if args.plot is not None:
-        plot(result, args.plot)
+        draw_efficiency(result, args.plot)
     if result["failed"]:
         sys.exit(1)
 

@@ -1,4 +1,5 @@
-"""What ``--finished all``, Algorithm 1 as it is written, changes in outputs: a line of JSON for each model and scoring.
+"""Compare outputs of ``--finished best`` with those of ``all``, Algorithm 1 as it is written: a line of JSON for each
+model and scoring.
 
     bash examples/models/corpus.sh WORK
     python -m benchmarks.finished examples/models/ibdecoder examples/models/ibdecoder_sa \\
@@ -31,10 +32,10 @@ SCORINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def compared(found: dict[str, list[Translation]], references: list[str], language: str) -> dict[str, Any]:
-    """How the translations with ``best`` and with ``all`` differ."""
-    best, everything = found["best"], found["all"]
-    gains = [there.score - here.score for here, there in zip(best, everything, strict=True)]
+def compared(translations: dict[str, list[Translation]], references: list[str], language: str) -> dict[str, Any]:
+    """The differences between the translations with ``best`` and with ``all``."""
+    pairs = list(zip(translations["best"], translations["all"], strict=True))
+    gains = [literal.score - best.score for best, literal in pairs]
     bleu = bleu_of(language)
 
     def mean(numbers: list[float]) -> float:
@@ -42,15 +43,15 @@ def compared(found: dict[str, list[Translation]], references: list[str], languag
 
     return {
         "sentences": len(references),
-        "different": sum(here.text != there.text for here, there in zip(best, everything, strict=True)),
+        "different": sum(best.text != literal.text for best, literal in pairs),
         "higher": sum(gain > 1e-5 for gain in gains),  # nearer ones are rounded differently
         "lower": sum(gain < -1e-5 for gain in gains),
-        "score": {name: mean([each.score for each in texts]) for name, texts in found.items()},
+        "score": {name: mean([line.score for line in lines]) for name, lines in translations.items()},
         "bleu": {
-            name: round(bleu.corpus_score([each.text for each in texts], [references]).score, 2)
-            for name, texts in found.items()
+            name: round(bleu.corpus_score([line.text for line in lines], [references]).score, 2)
+            for name, lines in translations.items()
         },
-        "calls": {name: mean([float(each.calls) for each in texts]) for name, texts in found.items()},
+        "calls": {name: mean([float(line.calls) for line in lines]) for name, lines in translations.items()},
         "bleu_signature": str(bleu.get_signature()),
     }
 
@@ -65,14 +66,13 @@ def main() -> None:
     sources, references = read_references(args.source), read_references(args.reference)
     for model in args.models:
         for scoring, options in SCORINGS.items():
-            found: dict[str, list[Translation]] = {}
+            translations: dict[str, list[Translation]] = {}
             for finished in FINISHED:
                 translator = Translator(model, split_sentences=False, beam=args.beam, finished=finished, **options)
-                found[finished] = translator.translations(sources)
-            line = {"model": model.name, "beam": args.beam, "scoring": scoring}
-            print(
-                json.dumps(line | compared(found, references, translator.languages[1]) | environment("cpu")), flush=True
-            )
+                translations[finished] = translator.translations(sources)
+            line: dict[str, Any] = {"model": model.name, "beam": args.beam, "scoring": scoring}
+            line |= compared(translations, references, translator.languages[1])
+            print(json.dumps(line | environment("cpu")), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,11 @@ decoding with causal attention over the whole sequence; otherwise nothing is mea
 import argparse
 import copy
 import itertools
-import logging
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,36 +42,49 @@ from amlp_fairseq.attention.registry import ATTENTIONS, AttentionSpec
 from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.decoding import cuda_graphs
+from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.models.plugin_transformer import PluginTransformerConfig
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import markdown
-from benchmarks.harness import finish, now, options_parser, parse, rounds, verdict
-from benchmarks.labels import label_ends
-from benchmarks.ops import AGREEMENT, GIB, MIB, disagreement, memory_limit, peak_extra_memory
+from benchmarks.drawings import draw_length
+from benchmarks.harness import (
+    AGREEMENT,
+    GIB,
+    MIB,
+    disagreement,
+    finish,
+    memory_limit,
+    now,
+    options_parser,
+    parse,
+    peak_extra_memory,
+    rounds,
+    seconds,
+    verdict,
+)
+from benchmarks.length_results import (
+    AR,
+    BACKWARD,
+    CORE,
+    FORWARD,
+    KINDS,
+    LINEAR,
+    SDPA,
+    SYSTEMS,
+    WRITTEN,
+    comparison,
+    crossover_table,
+    crossovers,
+    over_ar,
+    results_table,
+    targets,
+)
 
-AR, WRITTEN, SDPA = "AR", "written-out", "SDPA"
-AMLP = ("AMLP-Cov", "AMLP-PQuery")
-LINEAR = {
-    "AMLP-Cov": "amlp_cov", "AMLP-PQuery": "amlp_pquery", "ABC": "abc", "local": "local", "Performer": "performer",
-}  # fmt: skip
-SYSTEMS = (AR, WRITTEN, SDPA, *LINEAR)
 #: What the others are compared with, by the names in the numbers.
 BASES = {"ar": AR, "written_out": WRITTEN, "sdpa": SDPA}
-FORWARD, BACKWARD, CORE = KINDS = ("forward", "forward_backward", "core")
-#: What crossovers are computed for.
-MEASURES = {
-    "forward_ms": "forward time", "forward_backward_ms": "forward+backward time", "core_ms": "core time",
-    "forward_mib": "forward memory", "forward_backward_mib": "forward+backward memory",
-}  # fmt: skip
 #: The stretches of an incremental run, and the steps of each that are timed.
 STRETCHES, STEPS = 8, 4
 #: Where modules are compared before anything is measured.
 GATE_LENGTH, GATE_BATCH = 256, 2
-#: The targets: AMLP at LONG against the written-out softmax (590/116 in the paper), its crossover, its memory.
-LONG, SPEED, SAVED, CROSSOVER, SMALLER_FROM = 8192, 5.1, 0.89, 1500, 512
-#: Speed over AR at LONG in the paper, on an A100; printed beside ours.
-OVER_AR = {WRITTEN: 116, **dict.fromkeys(AMLP, 590)}
-Row = dict[str, Any]
 
 
 class WrittenOutSoftmax(SoftmaxAttention):
@@ -121,11 +132,11 @@ def failures(modules: dict[str, Any], args: argparse.Namespace, dtype: torch.dty
     modules = {name: copy.deepcopy(module).to(dtype) for name, module in modules.items()}
     x = random(args, GATE_LENGTH, min(args.batch, GATE_BATCH)).to(dtype)
     future = torch.full((len(x), len(x)), -math.inf).to(x).triu(1)
-    found = []
+    messages = []
 
     def compare(what: str, expected: Tensor, out: Tensor) -> None:
         if not (error := disagreement([expected], [out])) <= AGREEMENT[dtype]:
-            found.append(f"{what} in {dtype} by {error:.1e}")
+            messages.append(f"{what} in {dtype} by {error:.1e}")
 
     def output(name: str, module: nn.Module, x: Tensor) -> Tensor:
         return whole(module, x, attn_mask=future.to(x) if name == AR else None)
@@ -138,7 +149,7 @@ def failures(modules: dict[str, Any], args: argparse.Namespace, dtype: torch.dty
     state: dict[str, Any] = {}
     steps = [whole(modules[AR], x[i : i + 1], incremental_state=state) for i in range(len(x))]
     compare("incremental decoding differs from causal attention", out[AR], torch.cat(steps))
-    return found
+    return messages
 
 
 def sdpa_kernel(modules: dict[str, Any], args: argparse.Namespace) -> str:
@@ -182,14 +193,6 @@ def incremental_seconds(module: nn.Module, x: Tensor, k: Tensor, v: Tensor, devi
 def last_step(module: nn.Module, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The last step of a run, from the state before it: the two that take the most memory."""
     return whole(module, x[-1:], incremental_state=prefilled(module, k, v, len(x) - 1))
-
-
-def seconds(function: Callable[[], Any], device: str) -> float:
-    start = now(device)
-    result = function()
-    elapsed = now(device) - start
-    del result  # not timed
-    return elapsed
 
 
 @torch.no_grad()
@@ -278,172 +281,6 @@ def measure(modules: dict[str, Any], length: int, args: argparse.Namespace) -> l
     return list(rows.values())
 
 
-def crossover(ours: Mapping[int, float], other: Mapping[int, float]) -> float | str | None:
-    """The length from which on ours is at most the other, given values by length.
-
-    Returns:
-        "always" if it is at every common length, "never" if not at the longest, None if there is no common length.
-    """
-    lengths = sorted(ours.keys() & other.keys())
-    if not lengths:
-        return None
-    gaps = [math.log(ours[n] / other[n]) for n in lengths]
-    above = [i for i, gap in enumerate(gaps) if gap > 0]
-    if not above:
-        return "always"
-    i = above[-1]
-    if i == len(lengths) - 1:
-        return "never"
-    share = gaps[i] / (gaps[i] - gaps[i + 1])
-    return math.exp((1 - share) * math.log(lengths[i]) + share * math.log(lengths[i + 1]))
-
-
-def crossover_text(point: float | str) -> str:
-    return point if isinstance(point, str) else f"{point:.0f}"
-
-
-def crossovers(rows: list[Row]) -> list[Row]:
-    """The crossovers of each linear attention with both softmax attentions, and the lengths at which it takes less."""
-    found = []
-    for against in (WRITTEN, SDPA):
-        for name in LINEAR:
-            for key, measure in MEASURES.items():
-                ours, other = ({r["n"]: r[key] for r in rows if r["system"] == s and key in r} for s in (name, against))
-                both = sorted(ours.keys() & other.keys())
-                if both:
-                    less = [n for n in both if ours[n] < other[n]]
-                    row: Row = {"system": name, "against": against, "measure": measure, "lengths": both}
-                    found.append(row | {"crossover": crossover(ours, other), "less_at": less})
-    return found
-
-
-def targets(rows: list[Row], crossings: list[Row], kind: str) -> list[Row]:
-    """Whether AMLP is as good as in the paper; ``passed`` is None if this run cannot tell."""
-    name_of = {FORWARD: "forward", BACKWARD: "forward+backward"}[kind]
-    speed, memory = f"{kind}_speed_over_written_out", f"{kind}_memory_over_written_out"
-    found = []
-
-    def target(text: str, value: float | None, passed: bool | None) -> None:
-        found.append({"target": f"{name}, {name_of}: {text}", "value": value, "passed": passed})
-
-    for name in AMLP:
-        by_length = {row["n"]: row for row in rows if row["system"] == name and memory in row}
-        saved = 1 - by_length[LONG][memory] if LONG in by_length else None
-        text = f"at {LONG} {100 * SAVED:.0f} % less memory than the written-out softmax"
-        target(text, saved, None if saved is None else saved >= SAVED)
-        gain = by_length[LONG][speed] if LONG in by_length else None
-        target(f"at {LONG} {SPEED} times its speed", gain, None if gain is None else gain >= SPEED)
-
-        value: float | None = None
-        reached: bool | None = None
-        for crossing in crossings:
-            if (crossing["system"], crossing["against"], crossing["measure"]) == (name, WRITTEN, f"{name_of} time"):
-                point, lengths = crossing["crossover"], crossing["lengths"]
-                if point == "always":
-                    reached = True if lengths[0] <= CROSSOVER else None
-                elif point == "never":
-                    reached = False if lengths[-1] >= CROSSOVER else None
-                else:
-                    value, reached = point, point <= CROSSOVER
-        target(f"no slower than it from {CROSSOVER} positions on, or from fewer", value, reached)
-
-        shares = [row[memory] for n, row in by_length.items() if n >= SMALLER_FROM]
-        worst = max(shares, default=None)
-        target(
-            f"from {SMALLER_FROM} on less memory than it, as a share at most",
-            worst,
-            None if worst is None else worst < 1,
-        )
-    return found
-
-
-def table(rows: list[Row]) -> str:
-    """The rows in Markdown."""
-    columns = {
-        "forward ms": "forward_ms", "median": "forward_median_ms", "repeats": "forward_repeats",
-        "core ms": "core_ms", "forward+backward ms": "forward_backward_ms", "median ": "forward_backward_median_ms",
-        "repeats ": "forward_backward_repeats", "forward MiB": "forward_mib",
-        "forward+backward MiB": "forward_backward_mib", "speed over AR": "forward_speed_over_ar",
-        "over written-out": "forward_speed_over_written_out", "over SDPA": "forward_speed_over_sdpa",
-        "memory of written-out": "forward_memory_over_written_out",
-    }  # fmt: skip
-    left_out = {f"{kind}_ms": kind for kind in KINDS}
-    lines = []
-    for row in rows:
-        cells = [f"{row[key]:.4g}" if key in row else "" for key in columns.values()]
-        for i, key in enumerate(columns.values()):
-            if reason := row["left_out"].get(left_out.get(key)):
-                cells[i] = f"left out: {reason}"
-        lines.append([str(row["n"]), row["system"], *cells])
-    return markdown(["n", "system", *columns], lines)
-
-
-def crossover_table(crossings: list[Row]) -> str:
-    cells = {(c["against"], c["system"], c["measure"]): crossover_text(c["crossover"]) for c in crossings}
-    lines = [
-        [name, against, *(cells.get((against, name, measure), "") for measure in MEASURES.values())]
-        for against, name in dict.fromkeys((c["against"], c["system"]) for c in crossings)
-    ]
-    return markdown(["crossover of", "against", *MEASURES.values()], lines)
-
-
-def over_ar(rows: list[Row]) -> list[str]:
-    """The speeds over AR that the paper reports, and ours."""
-    key = "forward_speed_over_ar"
-    return [
-        f"{row['system']} at {LONG}: {row[key]:.3g} times as fast as AR (paper, A100: {OVER_AR[row['system']]})"
-        for row in rows
-        if row["n"] == LONG and row["system"] in OVER_AR and key in row
-    ]
-
-
-def comparison(crossings: list[Row]) -> list[str]:
-    """The lengths at which AMLP takes less than SDPA, and the others."""
-
-    def text(lengths: list[int]) -> str:
-        return ", ".join(map(str, lengths)) or "none"
-
-    return [
-        f"{c['system']} against SDPA, {c['measure']}: less at {text(c['less_at'])}; "
-        f"no less at {text([n for n in c['lengths'] if n not in c['less_at']])}"
-        for c in crossings
-        if c["against"] == SDPA and c["system"] in AMLP
-    ]
-
-
-def plot(result: dict[str, Any], path: Path) -> None:
-    """Time and memory of the forward over the length, as shares of AR's if all lengths have them."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
-    from matplotlib.figure import Figure  # of the extra "bench"
-
-    options = result["options"]
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    for axis, (key, what, unit) in zip(
-        figure.subplots(1, 2), (("forward_ms", "time", "ms"), ("forward_mib", "memory", "MiB")), strict=True
-    ):
-        rows = [row for row in result["results"] if key in row]
-        base = {row["n"]: row[key] for row in rows if row["system"] == AR}
-        relative = base.keys() >= {row["n"] for row in rows}
-        for name in dict.fromkeys(row["system"] for row in rows):
-            points = [(r["n"], r[key] / (base[r["n"]] if relative else 1)) for r in rows if r["system"] == name]
-            axis.plot(*zip(*points, strict=True), marker="o", label=name, linewidth=3 if name in AMLP else 1.5)
-        axis.set(xscale="log", yscale="log", xlabel="n", ylabel=f"{what} / AR's" if relative else f"{what} [{unit}]")
-        axis.set_xticks(options["lengths"], options["lengths"])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    sizes = "forward, B={batch}, d={embed_dim}, H={heads}, c={inner_dim}, {activation}, {dtype}, {threads} CPU threads"
-    longest = [row for row in result["results"] if row["n"] == max(options["lengths"]) and "forward_ms" in row]
-    if longest:
-        fast, slow = (choose(longest, key=lambda row: row["forward_ms"]) for choose in (min, max))
-        title = f"At {fast['n']:,} positions {fast['system']} takes {fast['forward_ms']:.3g} ms"
-        figure.suptitle(f"{title}, {slow['system']} {slow['forward_ms']:,.0f}", x=0.01, ha="left", fontweight="bold")
-    figure.supxlabel(f"{result['device']}: {sizes.format(**options)}", x=0.01, ha="left", fontsize=8, color="0.35")
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        label_ends(axis)
-    figure.savefig(path)
-
-
 def main() -> None:
     parser = options_parser(__doc__, repeats=100)
     parser.add_argument("--lengths", type=positive, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192], metavar="n")
@@ -463,8 +300,8 @@ def main() -> None:
 
     modules = build(args)
     dtypes = dict.fromkeys((torch.float32, args.dtype))
-    if found := [failure for dtype in dtypes for failure in failures(modules, args, dtype)]:
-        sys.exit("Attentions are wrong, nothing is measured:\n" + "\n".join(found))
+    if messages := [message for dtype in dtypes for message in failures(modules, args, dtype)]:
+        sys.exit("Attentions are wrong, nothing is measured:\n" + "\n".join(messages))
     for module in modules.values():
         module.to(args.dtype)
     args.sdpa = sdpa_kernel(modules, args)
@@ -479,7 +316,7 @@ def main() -> None:
         "targets": targets(rows, crossings, FORWARD),
         "information": targets(rows, crossings, BACKWARD),
     }
-    print(table(rows), "\n")
+    print(results_table(rows), "\n")
     if AR in args.systems:
         print(f"AR's times are estimated from {STEPS} steps in each of {STRETCHES} stretches.")
         print(*over_ar(rows), sep="\n")
@@ -487,8 +324,8 @@ def main() -> None:
     if crossings:
         print(crossover_table(crossings), "\n")
         print(*comparison(crossings), "", sep="\n")
-    print(*(f"for information, {verdict(target)}" for target in result["information"]), sep="\n")
-    finish(result, args, plot)
+    print(*(f"for information, {verdict(judged)}" for judged in result["information"]), sep="\n")
+    finish(result, args, draw_length)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The systems of benchmarks/efficiency.py: how each is made of a model folder, and the command that translates lines.
+"""The systems of benchmarks/efficiency.py: what it makes of a model folder, and the command that translates lines.
 
 A new system is a class, and a line in SYSTEMS.
 """
@@ -27,7 +27,7 @@ DECODING = {"beam", "lenpen"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to translate.
+    """Precision, search and batches of a translation.
 
     Attributes:
         precision: of weights and products.
@@ -61,21 +61,21 @@ class LineSystem(ABC):
 
     @property
     def iterative(self) -> bool:
-        """Whether the number of a setting is its decoder calls; otherwise it is the beam."""
+        """True if the number of a setting is its decoder calls; otherwise it is the beam."""
         return bool(self.config["task"]["_name"] == "translation_cmlmc")
 
     @property
     def autoregressive(self) -> bool:
-        """Whether the model writes one word a call, from left to right."""
+        """True if the model writes one word a call, from left to right."""
         order = self.config["task_state"].get("interleaving")
         return not self.iterative and (order is None or GenerationOrder(**order).left_to_right)
 
     def lacks(self) -> str | None:
-        """Why the program cannot translate with this model; None if it can."""
+        """The reason why the program cannot translate with this model; None if it can."""
         return None
 
     def numbers(self, beams: list[int], iterations: list[int]) -> list[int]:
-        """Those of the settings that are asked for; drafts are for greedy search, and a choice for larger beams."""
+        """The beams or decoder calls to run of those asked for: drafts need greedy search, reranking a larger beam."""
         if self.iterative:
             return iterations
         if self.helper is None:
@@ -83,7 +83,7 @@ class LineSystem(ABC):
         return [1] if self.autoregressive else [beam for beam in beams if beam > 1]
 
     def prepare(self, precision: str) -> Path:
-        """What the program loads, a file or folder; made if it is not there."""
+        """The file or folder that the program loads; made if it is not there."""
         return self.folder
 
     def size(self, precision: str) -> int:
@@ -153,7 +153,7 @@ class Transformer(LineSystem):
 
 
 class CTranslate2(Transformer):
-    """CTranslate2, of ``amlp-fairseq export``, behind a program that cuts text up: ctranslate2_lines.py."""
+    """CTranslate2, of ``amlp-fairseq export``, after a program that cuts text up: ctranslate2_lines.py."""
 
     def lacks(self) -> str | None:
         return super().lacks() or (None if find_spec("ctranslate2") else "ctranslate2 is not installed")

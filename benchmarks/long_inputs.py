@@ -17,25 +17,22 @@ generator finds; otherwise nothing is measured and the status is 1. Systems:
 - Crossover: as in length.py, the length from which on a system takes no more than cmlmc.
 """
 
-import logging
 import statistics
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.evaluation.parameters import dictionary
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import markdown
-from benchmarks.decoding import random_words
-from benchmarks.harness import add_sizes, finish, options_parser, parse, rounds
-from benchmarks.labels import label_ends
-from benchmarks.length import crossover, crossover_text, seconds
-from benchmarks.ops import MIB, peak_extra_memory
-from benchmarks.systems import Batch, Engine, Ours, Stock, System, Workshop
+from benchmarks.crossover import crossover, crossover_text
+from benchmarks.drawings import draw_long_inputs
+from benchmarks.engines import Batch, Engine, Ours, Stock
+from benchmarks.harness import MIB, add_sizes, finish, options_parser, parse, peak_extra_memory, rounds, seconds
+from benchmarks.systems import System, Workshop, random_words
+from benchmarks.tables import Column, fields, table
 
 BASE = "cmlmc"
 #: The attentions of linear cost.
@@ -47,15 +44,14 @@ SYSTEMS = (BASE, *(name + more for name in LINEAR for more in ("", ENCODER)), *W
 KINDS = {"once_ms": "one iteration", "ms": "all iterations"}
 #: Words of the sentence on which the generators are compared.
 GATE_LENGTH = 12
-Row = dict[str, Any]
 
 
 def system(name: str, longest: int) -> System:
     """A system for sentences of up to ``longest`` words."""
     arch, words = f"{name if name in WHOLE else 'cmlmc_transformer'}_wmt_en_de", []
     if name not in (BASE, *WHOLE):
-        places = ("decoder-self", "decoder-cross", *(["encoder-self"] if name.endswith(ENCODER) else []))
-        words = [f"--{place}-attention-type {LINEAR[name.removesuffix(ENCODER)]}" for place in places]
+        kinds = ("decoder-self", "decoder-cross", *(["encoder-self"] if name.endswith(ENCODER) else []))
+        words = [f"--{kind}-attention-type {LINEAR[name.removesuffix(ENCODER)]}" for kind in kinds]
     words += [f"--max-{side}-positions {max(1024, longest + 2)}" for side in ("source", "target")]
     return System(Ours, arch, " ".join(words))
 
@@ -73,14 +69,14 @@ def sentence(workshop: Workshop, length: int) -> Batch:
 
 def failures(workshop: Workshop, args: Namespace) -> list[str]:
     """Messages on systems that find other words than with fairseq's generator."""
-    batch, found = sentence(workshop, GATE_LENGTH), []
+    batch, messages = sentence(workshop, GATE_LENGTH), []
     for name in args.systems:
         model, task, _ = workshop.built(name)
         engines = [engine(model, task, "float32", args, forced=True) for engine in (Stock, Ours)]
         stock, ours = (engine.read(engine.call(batch, args.iterations)()) for engine in engines)
         if ours != stock or len(ours[0]) != GATE_LENGTH + 1:
-            found.append(f"{name} finds {ours}, with fairseq's generator {stock}")
-    return found
+            messages.append(f"{name} finds {ours}, with fairseq's generator {stock}")
+    return messages
 
 
 def measure(engines: dict[str, Engine], batch: Batch, args: Namespace) -> list[Row]:
@@ -109,35 +105,23 @@ def crossovers(rows: list[Row]) -> list[Row]:
     return [{"system": name} | {key: crossover(times(name, key), times(BASE, key)) for key in KINDS} for name in names]
 
 
-def table(rows: list[Row]) -> str:
+def results_table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    columns = {"one iteration, ms": "once_ms", "all, ms": "ms", "repeats": "repeats", "MiB": "mib"}
-    columns |= {f"{what}: speed over {BASE}": f"{key}_speed_over_{BASE}" for key, what in KINDS.items()}
-    lines = [[str(row["n"]), row["system"], *(f"{row[key]:.4g}" for key in columns.values())] for row in rows]
-    return markdown(["n", "system", *columns], lines)
+    columns: list[Column] = [
+        ("one iteration, ms", "once_ms"),
+        ("all, ms", "ms"),
+        ("repeats", "repeats"),
+        ("MiB", "mib"),
+    ]
+    columns += [(f"{what}: speed over {BASE}", f"{key}_speed_over_{BASE}") for key, what in KINDS.items()]
+    return table(rows, [*fields(("n", "system")), *columns])
 
 
-def plot(result: dict[str, Any], path: Path) -> None:
-    """Speed of all iterations over the length, relative to softmax attention."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
-    from matplotlib.figure import Figure  # of the extra "bench"
-
-    options = result["options"]
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axis = figure.subplots()
-    for name in dict.fromkeys(row["system"] for row in result["results"]):
-        points = [(row["n"], row[f"ms_speed_over_{BASE}"]) for row in result["results"] if row["system"] == name]
-        axis.plot(*zip(*points, strict=True), marker="o", label=name, linewidth=3 if name == BASE else 1.5)
-    ylabel = f"speed over {BASE}, {options['iterations']} iterations"
-    axis.set(xscale="log", ylim=(0, None), xlabel="words of source and output", ylabel=ylabel)
-    axis.set_xticks(options["lengths"], options["lengths"])
-    axis.minorticks_off()
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    sizes = "d={embed_dim}, {layers} layers, {words} words, {precision}, {threads} CPU threads"
-    figure.supxlabel(f"{result['device']}: {sizes.format(**options)}", x=0.01, ha="left", fontsize=8, color="0.35")
-    label_ends(axis)
-    figure.savefig(path)
+def crossover_table(crossings: list[Row]) -> str:
+    """A line for each system."""
+    columns: list[Column] = [(f"no slower than {BASE} from", "system")]
+    lines = [row | {key: crossover_text(row[key]) for key in KINDS} for row in crossings]
+    return table(lines, [*columns, *((what, key) for key, what in KINDS.items())])
 
 
 def main() -> None:
@@ -159,17 +143,16 @@ def main() -> None:
     args.cuda_graphs = False
 
     workshop, engines = build(args)
-    if found := failures(workshop, args):
-        sys.exit("Decoding is wrong, nothing is measured:\n" + "\n".join(found))
+    if messages := failures(workshop, args):
+        sys.exit("Decoding is wrong, nothing is measured:\n" + "\n".join(messages))
     rows = [row for length in args.lengths for row in measure(engines, sentence(workshop, length), args)]
     crossings = crossovers(rows)
-    print(table(rows), "\n")
-    lines = [[row["system"], *(crossover_text(row[key]) for key in KINDS)] for row in crossings]
-    print(markdown([f"no slower than {BASE} from", *KINDS.values()], lines), "\n")
+    print(results_table(rows), "\n")
+    print(crossover_table(crossings), "\n")
     result = {
         **environment(args.device), "options": options, "results": rows, "crossovers": crossings, "targets": [],
     }  # fmt: skip
-    finish(result, args, plot)
+    finish(result, args, draw_long_inputs)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,11 @@ with softmax and without dropout; DynamicConv includes the linear map that makes
 """
 
 import argparse
-import gc
 import itertools
-import logging
-import os
-import re
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -41,23 +35,34 @@ from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from torch import Tensor
 
 from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.ops.dynamic_conv import cases, dynamic_conv, light_conv
 from amlp_fairseq.ops.dynamic_conv.naive import dynamic_conv_naive, light_conv_naive
 from amlp_fairseq.training.environment import environment
-from amlp_fairseq.training.results import markdown
-from benchmarks.harness import finish, options_parser, parse, rounds
-from benchmarks.labels import label_ends
+from benchmarks.drawings import draw_ops
+from benchmarks.harness import (
+    AGREEMENT,
+    GIB,
+    MIB,
+    Key,
+    disagreement,
+    finish,
+    memory_limit,
+    options_parser,
+    parse,
+    peak_extra_memory,
+    rounds,
+    seconds,
+    target,
+)
+from benchmarks.tables import fields, table
 
-GIB, MIB = 2**30, 2**20
-#: How much systems may differ on a timed shape, relative to the largest value: float16 and bfloat16 round weights.
-AGREEMENT = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 #: Columns of the table.
-COLUMNS = {
-    "forward ms": "forward_ms", "ratio": "forward_ratio", "forward+backward ms": "forward_backward_ms",
-    "ratio ": "forward_backward_ratio", "extra MiB": "memory_mib", "ratio  ": "memory_ratio",
-    "of copy bandwidth": "bandwidth_share",
-}  # fmt: skip
-Row = dict[str, Any]
+COLUMNS = (
+    ("forward ms", "forward_ms"), ("ratio", "forward_ratio"), ("forward+backward ms", "forward_backward_ms"),
+    ("ratio", "forward_backward_ratio"), ("extra MiB", "memory_mib"), ("ratio", "memory_ratio"),
+    ("of copy bandwidth", "bandwidth_share"),
+)  # fmt: skip
 System = Callable[[], Tensor]
 
 
@@ -67,7 +72,7 @@ class Problem(NamedTuple):
     operator: str
     inputs: tuple[Tensor, Tensor]  # x, parameter
     systems: dict[str, System]  # ours first
-    alone: System  # ours, with given weights
+    alone: System  # ours, with weights that are made before
     moved: int  # bytes that it must read and write
 
 
@@ -94,7 +99,7 @@ def dynamic_problem(args: argparse.Namespace, x: Tensor) -> Problem:
     def weight() -> Tensor:
         return F.linear(x, parameter).view(*x.shape[:2], args.heads, args.kernel)
 
-    given = weight().detach()
+    fixed = weight().detach()
     systems: dict[str, System] = {
         "ours": lambda: dynamic_conv(x, weight(), padding_l, backend=args.backend),
         "naive": lambda: dynamic_conv_naive(x, weight(), padding_l),
@@ -102,8 +107,8 @@ def dynamic_problem(args: argparse.Namespace, x: Tensor) -> Problem:
         "fairseq expanded": partial(module, x, unfold=False),
         "fairseq unfolded": partial(module, x, unfold=True),
     }
-    alone = partial(dynamic_conv, x, given, padding_l, backend=args.backend)
-    return Problem("DynamicConv", (x, parameter), systems, alone, 2 * x.nbytes + given.nbytes)
+    alone = partial(dynamic_conv, x, fixed, padding_l, backend=args.backend)
+    return Problem("DynamicConv", (x, parameter), systems, alone, 2 * x.nbytes + fixed.nbytes)
 
 
 def light_problem(args: argparse.Namespace, x: Tensor) -> Problem:
@@ -127,7 +132,7 @@ def light_problem(args: argparse.Namespace, x: Tensor) -> Problem:
 
 
 def obstacle(problem: Problem, system: str, args: argparse.Namespace, limit: int) -> str:
-    """Why a system cannot run; "" if it can."""
+    """The reason why a system cannot run; "" if it can."""
     x, dynamic = problem.inputs[0], problem.operator == "DynamicConv"
     if system == "fairseq unfolded" and dynamic and len(x) < args.kernel:
         # It cuts windows longer than the inputs before the softmax, not after it.
@@ -138,15 +143,6 @@ def obstacle(problem: Problem, system: str, args: argparse.Namespace, limit: int
     large = {"naive": 2 * windows, "fairseq expanded": 2 * band, "fairseq unfolded": 3 * windows}
     needs = 8 * x.nbytes + large.get(system, 0)  # of forward+backward, roughly
     return f"needs {needs / GIB:.1f} GiB" if needs > limit else ""
-
-
-def memory_limit(device: str) -> int:
-    """Bytes that a system may take: three quarters of what is free."""
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()[0] * 3 // 4
-    found = re.search(r"^MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(), flags=re.MULTILINE)
-    return int(found.group(1)) * 1024 * 3 // 4 if found else 4 * GIB
 
 
 def forward(system: System) -> Tensor:
@@ -160,38 +156,10 @@ def forward_backward(system: System, inputs: tuple[Tensor, Tensor], grad: Tensor
     return [out.detach(), *torch.autograd.grad(out, inputs, grad)]
 
 
-def disagreement(ours: list[Tensor], other: list[Tensor]) -> float:
-    """Largest difference of output or gradients, relative to the largest value."""
-    return torch.stack([(a - b).abs().max() / a.abs().max() for a, b in zip(ours, other, strict=True)]).max().item()
-
-
-def peak_extra_memory(function: Callable[[], Any], device: str) -> int:
-    """The most bytes that are allocated at once during a call, beyond what was before it."""
-    gc.collect()  # garbage that is freed meanwhile would count
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        function()
-        return torch.cuda.max_memory_allocated() - before
-    # The allocator reports every block to the profiler, even inside custom operators, which a TorchDispatchMode misses.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages
-    gc.disable()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    gc.enable()
-    assert profiler.profiler is not None
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return max(itertools.accumulate((event.nbytes() for event in events), initial=0))
-
-
-def seconds(function: Callable[[], Any], device: str) -> float:
+def device_seconds(function: Callable[[], object], device: str) -> float:
+    """Seconds of a call: on CUDA the device's own, without launching, and with an empty L2 cache."""
     if device == "cpu":
-        start = time.perf_counter()
-        result = function()
-        elapsed = time.perf_counter() - start
-        del result  # not timed
-        return elapsed
+        return seconds(function, device)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(8):  # out of the caches with what was read before, and time for the CPU to launch what follows
         scratch().zero_()
@@ -207,16 +175,16 @@ def scratch() -> Tensor:
     return torch.zeros(GIB, dtype=torch.uint8, device="cuda")
 
 
-def median_seconds(functions: dict[Any, Callable[[], Any]], args: argparse.Namespace) -> dict[Any, float]:
-    """All take turns; the first round warms up."""
-    calls = {key: partial(seconds, function, args.device) for key, function in functions.items()}
-    return {key: statistics.median(found[1:]) for key, found in rounds(calls, args.repeats + 1).items()}
+def median_seconds(functions: Mapping[Key, Callable[[], object]], device: str, repeats: int) -> dict[Key, float]:
+    """Medians of the device's times; all take turns, and the first round warms up."""
+    calls = {key: partial(device_seconds, function, device) for key, function in functions.items()}
+    return {key: statistics.median(times[1:]) for key, times in rounds(calls, repeats + 1).items()}
 
 
 def copy_bandwidth(args: argparse.Namespace) -> float:
     """Bytes read and written per second."""
-    target, source = scratch().chunk(2)
-    return 2 * source.nbytes / median_seconds({"copy": lambda: target.copy_(source)}, args)["copy"]
+    copy, source = scratch().chunk(2)
+    return 2 * source.nbytes / median_seconds({"copy": lambda: copy.copy_(source)}, args.device, args.repeats)["copy"]
 
 
 def measure(problem: Problem, args: argparse.Namespace, bandwidth: float | None) -> list[Row]:
@@ -240,24 +208,24 @@ def measure(problem: Problem, args: argparse.Namespace, bandwidth: float | None)
         rows[name]["memory_mib"] = peak_extra_memory(backward, args.device) / MIB
         functions |= {(name, "forward"): partial(forward, system), (name, "forward_backward"): backward}
     del reference
-    for (name, what), duration in median_seconds(functions, args).items():
+    for (name, what), duration in median_seconds(functions, args.device, args.repeats).items():
         rows[name][f"{what}_ms"] = duration * 1000
     for row in rows.values():
         for key in {"forward_ms", "forward_backward_ms", "memory_mib"} & row.keys() & rows["fairseq"].keys():
             row[key.rpartition("_")[0] + "_ratio"] = rows["fairseq"][key] / row[key]
     if bandwidth is not None and "skipped" not in rows["ours"]:
-        duration = median_seconds({"alone": partial(forward, problem.alone)}, args)["alone"]
+        duration = median_seconds({"alone": partial(forward, problem.alone)}, args.device, args.repeats)["alone"]
         rows["ours"]["bandwidth_share"] = problem.moved / duration / bandwidth
     return list(rows.values())
 
 
 def targets(rows: list[Row], args: argparse.Namespace) -> list[Row]:
-    """Whether the operators are as fast and small as they should be; ``passed`` is None if this run cannot tell."""
+    """The targets for speed and memory; ``passed`` is None if this run cannot tell."""
 
-    def target(text: str, bound: float, keys: list[str], applies: Callable[[Row], bool]) -> Row:
+    def at_least(bound: float, text: str, keys: list[str], applies: Callable[[Row], bool]) -> Row:
         chosen = [row for row in rows if row["system"] == "ours" and applies(row)]
         worst = min((row[key] for row in chosen for key in keys if key in row), default=None)
-        return {"target": text, "value": worst, "passed": None if worst is None else worst >= bound}
+        return target(text, worst, None if worst is None else worst >= bound)
 
     def usual(row: Row) -> bool:
         sizes = (row["operator"], row["T"], args.channels, args.heads, args.kernel)
@@ -266,61 +234,24 @@ def targets(rows: list[Row], args: argparse.Namespace) -> list[Row]:
     if args.device == "cuda":
         share, times = ["bandwidth_share"], ["forward_ratio", "forward_backward_ratio"]
         return [
-            target("T >= 256: forward at 80 % of copy bandwidth", 0.8, share, lambda row: row["T"] >= 256),
-            target("T >= 16: no slower than fairseq's module", 1, times, lambda row: row["T"] >= 16),
+            at_least(0.8, "T >= 256: forward at 80 % of copy bandwidth", share, lambda row: row["T"] >= 256),
+            at_least(1, "T >= 16: no slower than fairseq's module", times, lambda row: row["T"] >= 16),
         ]
     where = "DynamicConv forward+backward, T=512, C=1024, H=16, k=31"
     return [
-        target(f"{where}: twice as fast as fairseq's", 2, ["forward_backward_ratio"], usual),
-        target(f"{where}: half of the memory of fairseq's", 2, ["memory_ratio"], usual),
+        at_least(2, f"{where}: twice as fast as fairseq's", ["forward_backward_ratio"], usual),
+        at_least(2, f"{where}: half of the memory of fairseq's", ["memory_ratio"], usual),
     ]
 
 
-def table(rows: list[Row]) -> str:
+def results_table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    columns = {title: key for title, key in COLUMNS.items() if any(key in row for row in rows)}
-    lines = []
-    for row in rows:
-        values = [f"{row[key]:.4g}" if key in row else "" for key in columns.values()]
-        if "skipped" in row:
-            values[0] = f"skipped: {row['skipped']}"
-        lines.append([row["operator"], str(row["T"]), row["system"], *values])
-    return markdown(["operator", "T", "system", *columns], lines)
+    columns = [(title, key) for title, key in COLUMNS if any(key in row for row in rows)]
 
+    def first(row: Row) -> object:
+        return f"skipped: {row['skipped']}" if "skipped" in row else row.get("forward_ms")
 
-def plot(result: dict[str, Any], path: Path) -> None:
-    """Forward+backward over length, a panel for each operator."""
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq logs at DEBUG
-    from matplotlib.figure import Figure  # of the extra "bench"
-
-    options = result["options"]
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, operator in zip(axes, ("DynamicConv", "LightConv"), strict=True):
-        rows = [row for row in result["results"] if row["operator"] == operator and "skipped" not in row]
-        for system in dict.fromkeys(row["system"] for row in rows):
-            points = [(row["T"], row["forward_backward_ms"]) for row in rows if row["system"] == system]
-            axis.plot(*zip(*points, strict=True), marker="o", label=system, linewidth=3 if system == "ours" else 1.5)
-        axis.set(xscale="log", yscale="log", xlabel="T", title=operator)
-        axis.set_xticks(options["lengths"], options["lengths"])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("forward+backward [ms]")
-    sizes = "B={batch}, C={channels}, H={heads}, k={kernel}, {dtype}, {threads} CPU threads".format(**options)
-    times = {(row["operator"], row["T"], row["system"]): row.get("forward_backward_ms") for row in result["results"]}
-    gains = []
-    for operator in ("DynamicConv", "LightConv"):
-        both = sorted({n for _, n, _ in times if all(times.get((operator, n, who)) for who in ("ours", "fairseq"))})
-        if both:
-            first, last = (times[operator, n, "fairseq"] / times[operator, n, "ours"] for n in (both[0], both[-1]))
-            gains.append(f"{operator} {first:.3g} times at T = {both[0]}, {last:.3g} at {both[-1]}")
-    if gains:
-        figure.suptitle(f"Speed over fairseq's: {'; '.join(gains)}", x=0.01, ha="left", fontweight="bold", fontsize=10)
-    figure.supxlabel(f"{result['device']}: {sizes}", x=0.01, ha="left", fontsize=8, color="0.35")
-    for axis in axes:
-        label_ends(axis)
-    figure.savefig(path)
+    return table(rows, [*fields(("operator", "T", "system")), (columns[0][0], first), *columns[1:]])
 
 
 def main() -> None:
@@ -351,8 +282,8 @@ def main() -> None:
         "results": rows,
         "targets": targets(rows, args),
     }
-    print(table(rows), "\n")
-    finish(result, args, plot)
+    print(results_table(rows), "\n")
+    finish(result, args, draw_ops)
 
 
 if __name__ == "__main__":

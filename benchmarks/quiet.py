@@ -1,4 +1,4 @@
-"""Whether anything else used the CPU while something was timed. Linux only."""
+"""Timings with signs that something else used the CPU meanwhile. Linux only."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ APART, UNSTEADY, RUNNING, OTHERS = 2.0, 0.01, 0.7, 0.05
 
 
 class Timing(NamedTuple):
-    """Seconds: by the wall clock, of CPU time of the timed processes, and of what others, and the hypervisor, used of
-    the CPUs meanwhile (counted in steps of 10 ms: only sums over a second and more say something)."""
+    """Seconds of a call.
+
+    Attributes:
+        wall: by the wall clock.
+        cpu: CPU time of the timed processes.
+        other_cpu: CPU time of other processes and the hypervisor on the same CPUs, counted in steps of 10 ms: only sums
+            over a second and more say something.
+    """
 
     wall: float
-    own: float
-    others: float
+    cpu: float
+    other_cpu: float
 
 
 def busy_seconds(cpus: Iterable[int]) -> float:
-    """For how long these CPUs have done something since the system started, summed."""
+    """Seconds of work of these CPUs since the system started, summed."""
     names, total = {f"cpu{number}" for number in cpus}, 0
     with open("/proc/stat", encoding="ascii") as file:
         for line in file:
@@ -54,15 +60,15 @@ def timed(run: Callable[[], Any], now: Callable[[], float], processes: Sequence[
         processes: those that work for it, beside this one.
     """
     cpus = os.sched_getaffinity(0)
-    busy, own, start = busy_seconds(cpus), cpu_seconds(processes), now()
+    busy, cpu, start = busy_seconds(cpus), cpu_seconds(processes), now()
     result = run()
     wall = now() - start
-    own = cpu_seconds(processes) - own
-    return Timing(wall, own, busy_seconds(cpus) - busy - own), result
+    cpu = cpu_seconds(processes) - cpu
+    return Timing(wall, cpu, busy_seconds(cpus) - busy - cpu), result
 
 
 def unsteady(sentences: Sequence[Sequence[float]]) -> list[str]:
-    """Whether the repeats of sentences, in any unit, are far apart."""
+    """A message if the repeats of sentences, in any unit, are far apart."""
     slow = [repeats for repeats in sentences if max(repeats) > APART * min(repeats)]
     if len(slow) <= UNSTEADY * len(sentences):
         return []
@@ -70,18 +76,18 @@ def unsteady(sentences: Sequence[Sequence[float]]) -> list[str]:
 
 
 def disturbances(sentences: Sequence[Sequence[Timing]], cpus: int) -> list[str]:
-    """What speaks against the times of a run; nothing if they can be trusted.
+    """Messages on what disturbed a run; none if its times can be trusted.
 
     Args:
         sentences: the repeats of each sentence, or batch.
         cpus: how many the run could use.
     """
-    found = unsteady([[call.wall for call in repeats] for repeats in sentences])
+    messages = unsteady([[call.wall for call in repeats] for repeats in sentences])
     calls = [call for repeats in sentences for call in repeats]
-    waited = [call for call in calls if call.own < RUNNING * call.wall]
+    waited = [call for call in calls if call.cpu < RUNNING * call.wall]
     if waited:
-        found.append(f"waited for a CPU: {len(waited)} of {len(calls)}")
-    others = sum(call.others for call in calls) / sum(call.wall for call in calls)
-    if others > OTHERS * cpus:
-        found.append(f"others used {others:.2f} of {cpus} CPUs")
-    return found
+        messages.append(f"waited for a CPU: {len(waited)} of {len(calls)}")
+    used = sum(call.other_cpu for call in calls) / sum(call.wall for call in calls)
+    if used > OTHERS * cpus:
+        messages.append(f"others used {used:.2f} of {cpus} CPUs")
+    return messages

@@ -23,9 +23,9 @@ def main() -> None:
     status = subprocess.run(command).returncode
     seconds = time.perf_counter() - start
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {"status": status, "seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime}
+    facts = {"status": status, "seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime}
     with open(report, "w", encoding="utf-8") as file:
-        json.dump(found | {"peak_bytes": 1024 * used.ru_maxrss}, file)
+        json.dump(facts | {"peak_bytes": 1024 * used.ru_maxrss}, file)
 
 
 if __name__ == "__main__":

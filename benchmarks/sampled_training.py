@@ -20,7 +20,7 @@ from typing import Any
 
 
 def bytes_of_process(pid: int | str = "self") -> list[int]:
-    """Now, and at most so far."""
+    """Bytes of a process now, and at most so far."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return [int(re.findall(rf"{name}:\s*(\d+) kB", status)[0]) << 10 for name in ("VmRSS", "VmHWM")]
 
@@ -34,9 +34,9 @@ def sample(trainer_class: Any, path: Path, every: int) -> None:
         update = self.get_num_updates()
         if update == 1 or update % every == 0:
             now, peak = bytes_of_process()
-            found = {"update": update, "epoch": self._sampled_epoch, "cpu_seconds": time.process_time()}
+            facts = {"update": update, "epoch": self._sampled_epoch, "cpu_seconds": time.process_time()}
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found | {"bytes": now, "peak_bytes": peak}) + "\n")
+                file.write(json.dumps(facts | {"bytes": now, "peak_bytes": peak}) + "\n")
         return result
 
     begin_epoch = trainer_class.begin_epoch

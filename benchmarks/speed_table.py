@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from amlp_fairseq.evaluation.decoding_times import SpeedUp, add_speedups, ended_early, speed_up
+from amlp_fairseq.evaluation.decoding_times import Row, SpeedUp, add_speedups, ended_early, speed_up
 from amlp_fairseq.training.results import markdown
-from benchmarks.harness import decoding_result, verdict
+from benchmarks.harness import read_result, verdict
 from benchmarks.targets import targets
 
-#: What every other way is held against: few calls of the decoder are of no use if a decoder of one layer is faster.
+#: The system that others are compared with: few calls of the decoder are of no use if one of one layer is faster.
 SHALLOW, PRECISION = "ar-deep", "int8"
 
 
@@ -53,24 +53,24 @@ def speed_table(result: dict[str, Any]) -> str:
 
 
 def against_shallow(result: dict[str, Any]) -> str:
-    """How many times as fast as a Transformer with one layer in the decoder each system is in int8, the fastest first;
-    beams are compared with the same beam, iterations with the beams in their order. Nothing if it was not measured."""
-    ways: dict[str, list[dict[str, Any]]] = {}
+    """Speed of each system over a Transformer with one layer in the decoder, both in int8, the fastest first; beams are
+    compared with the same beam, iterations with the beams in their order. Empty if it was not measured."""
+    settings: dict[str, list[Row]] = {}
     for row in result["decoding"]:
         if row["batch"] == 1 and row["precision"] == PRECISION:
-            ways.setdefault(row["system"], []).append(row)
-    base = ways.pop(SHALLOW, [])
+            settings.setdefault(row["system"], []).append(row)
+    base = settings.pop(SHALLOW, [])
     if not base:
         return ""
 
-    def cells(found: list[dict[str, Any]]) -> list[str]:
-        names = [row["decoding"] for row in (base if "iterations" in found[0]["decoding"] else found)]
-        matched = dict(zip(names, found, strict=False))
+    def cells(system: list[Row]) -> list[str]:
+        names = [row["decoding"] for row in (base if "iterations" in system[0]["decoding"] else system)]
+        matched = dict(zip(names, system, strict=False))
         pairs = [(matched.get(row["decoding"]), row) for row in base]
-        return ["" if way is None else f"{way['decoding']}: {speed_up(way, row)}" for way, row in pairs]
+        return ["" if row is None else f"{row['decoding']}: {speed_up(row, shallow)}" for row, shallow in pairs]
 
-    fastest = sorted(ways.items(), key=lambda item: item[1][-1]["ms_percentiles"][1])
-    rows = [[name, *cells(found)] for name, found in fastest]
+    fastest = sorted(settings.items(), key=lambda item: item[1][-1]["ms_percentiles"][1])
+    rows = [[name, *cells(system)] for name, system in fastest]
     columns = [f"over {SHALLOW} {PRECISION}, {row['decoding']}" for row in base]
     return markdown(["system, " + PRECISION, *columns], rows)
 
@@ -83,24 +83,26 @@ def ceilings(result: dict[str, Any]) -> list[str]:
         for row in result["decoding"]
         if row["batch"] == 1 and row["precision"] == "float32"
     }
-    found = []
+    limits = []
     for name in ("ibdecoder", "ibdecoder-sa"):
         for step in result["bound"]["steps"] if result["bound"] else ():
-            way = step["decoding"]
-            ar, other = rows.get(("ar", way)), rows.get((name, way))
+            decoding = step["decoding"]
+            ar, other = rows.get(("ar", decoding)), rows.get((name, decoding))
             if ar is None or other is None:
                 continue
             starts = ar["sentences"] * step["start_ms"] / 1000
             call = (ar["seconds"] - starts) / ar["decoder_calls"]
             limit = ar["seconds"] / (starts + other["decoder_calls"] * call)
-            found.append(f"{limit:.2f} ({name}, {way})")
-    return found
+            limits.append(f"{limit:.2f} ({name}, {decoding})")
+    return limits
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=decoding_result, metavar="FILE.json")
+    parser.add_argument("result", type=read_result, metavar="FILE.json")
     result = parser.parse_args().result
+    if "decoding" not in result:
+        parser.error("the file is not of benchmarks/decoding.py")
     if all(row["batch"] != 1 for row in result["decoding"]):
         parser.error("the file has no batch size 1")
     print(speed_table(result), against_shallow(result), sep="\n\n")

@@ -1,4 +1,4 @@
-"""How the time of a decoding step is spent: a stopwatch around the parts of the plugin's own search on a CPU."""
+"""A stopwatch around the parts of a decoding step of the plugin's own search on a CPU."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ TIMED_FUNCTIONS: dict[str, tuple[Any, str]] = {
 
 @contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """Milliseconds by part, added up while models are made ready and decode in this context."""
+    """Milliseconds by part, added up while models are prepared and decode in this context."""
     spent = dict.fromkeys((LINEAR_MAPS, *TIMED_FUNCTIONS), 0.0)
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Which speed-ups of benchmarks/decoding.py are to be reached."""
+"""Targets of benchmarks/decoding.py: speed-ups that are to be reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 
 
 class Comparison(NamedTuple):
-    """Which speed-ups count: those with these pairs of precisions, of a system and of its baseline."""
+    """The speed-ups that count: those with these pairs of precisions, of a system and of its baseline."""
 
     name: str
     pick: Callable[..., Any]
@@ -65,14 +65,14 @@ OVER_BOUND, TRAINING = 1.5, 0.97
 
 
 def targets(result: dict[str, Any]) -> list[Row]:
-    """Whether TARGETS and the other targets are reached: ``value`` with ``quartiles``, and ``passed``, which is None if
-    the run cannot tell; ``disturbed`` if one of the rows was."""
+    """TARGETS and the other targets with ``value``, ``quartiles`` and ``passed``, which is None if the run cannot tell;
+    ``disturbed`` if one of the rows was."""
     options = Namespace(**result["options"])
     comparable = options.data is None and all(getattr(options, name) == size for name, size in BASE.items())
     comparable = comparable and (options.device == "cuda" or options.threads == 2)
     rows = {(row["system"], row["precision"], row["decoding"]): row for row in result["decoding"] if row["batch"] == 1}
 
-    def verdict(text: str, device: str, value: float | None, limit: float, at_most: bool = False) -> Row:
+    def judged(text: str, device: str, value: float | None, limit: float, at_most: bool = False) -> Row:
         if not comparable or device != options.device or value is None:
             return {"target": text, "value": None, "passed": None}
         return {"target": text, "value": value, "passed": bool(value <= limit if at_most else value >= limit)}
@@ -82,9 +82,9 @@ def targets(result: dict[str, Any]) -> list[Row]:
         system, decoding, base, base_decoding, limit, (kind, pick, pairs), device = target
         both = [(rows.get((system, p, decoding)), rows.get((base, q, base_decoding))) for p, q in pairs]
         speed_ups = [(speed_up(row, other), (row, other)) for row, other in both if row and other]
-        best, pair = pick(speed_ups, key=lambda found: found[0].median, default=(None, ()))
+        best, pair = pick(speed_ups, key=lambda candidate: candidate[0].median, default=(None, ()))
         text = f"{device}: {system}, {decoding}, is {limit} times as fast as {base}, {base_decoding}; {kind}"
-        result_row = verdict(text, device, best and best.median, limit)
+        result_row = judged(text, device, best and best.median, limit)
         if result_row["passed"] is not None:
             result_row["quartiles"] = [best.low, best.high]
             result_row["disturbed"] = any(row.get("disturbed") for row in pair)
@@ -92,7 +92,7 @@ def targets(result: dict[str, Any]) -> list[Row]:
     bound, training = result["bound"], result["training"]
     over_bound = max(row["over_bound"] for row in bound["steps"]) if bound else None
     text = f"cpu: a step of ar float32 takes at most {OVER_BOUND} times as long as reading its memory"
-    results.append(verdict(text, "cpu", over_bound, OVER_BOUND, at_most=True))
+    results.append(judged(text, "cpu", over_bound, OVER_BOUND, at_most=True))
     speed = training[1]["over_transformer"] if training else None
     text = f"ibdecoder trains {TRAINING} times as many words a second as transformer"
-    return [*results, verdict(text, options.device, speed, TRAINING)]
+    return [*results, judged(text, options.device, speed, TRAINING)]

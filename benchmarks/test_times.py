@@ -51,10 +51,9 @@ class Durations:
         for item in items:
             self.cases[function(item)].append(item.nodeid)
         if self.every > 1:
-            kept = {
-                each for ids in self.cases.values() for each in ids[:: self.every if len(ids) > 2 * self.every else 1]
-            }
-            items[:] = [item for item in items if item.nodeid in kept]
+            steps = {name: self.every if len(ids) > 2 * self.every else 1 for name, ids in self.cases.items()}
+            chosen = {case for name, ids in self.cases.items() for case in ids[:: steps[name]]}
+            items[:] = [item for item in items if item.nodeid in chosen]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -25,7 +25,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,10 @@ from typing import Any
 import torch
 
 from amlp_fairseq.common.arguments import positive
+from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.training.environment import environment
-from benchmarks.harness import check_folders, verdict, write
+from benchmarks.harness import MIB, add_files, check_files, finish, target
+from benchmarks.tables import Column, table
 
 SETTINGS = ("float32", "bfloat16", "unbounded float32", "unbounded bfloat16", "stock float32", "stock bfloat16")
 #: Updates of the largest batch.
@@ -42,22 +44,21 @@ LARGEST = 8
 #: The targets: memory at the end against the first epoch's, the most against the largest batch's need, and speed
 #: against keeping everything.
 LEVEL, NEED, SPEED = 1.1, 1.2, 0.97
-MIB = 1 << 20
 
 
 def arguments(data: Path, row: str, scale: str) -> list[str]:
-    """Those of fairseq-train, without the plugin's folder."""
+    """The arguments of fairseq-train, without the plugin's folder."""
     command = [sys.executable, "-m", "amlp_fairseq.cli.main", "train", str(data), "--row", row, "--scale", scale]
     done = subprocess.run([*command, "--cpu", "--print"], stdout=subprocess.PIPE, text=True, check=True)
     words = shlex.split(done.stdout.strip().splitlines()[-1])[1:]
-    place = words.index("--user-dir")
-    return words[:place] + words[place + 2 :]
+    index = words.index("--user-dir")
+    return words[:index] + words[index + 2 :]
 
 
 def samples(path: Path, updates: int) -> list[dict[str, Any]]:
-    """What a training has written up to an update."""
+    """The samples of a training up to an update."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [found for line in lines if (found := json.loads(line))["update"] <= updates]
+    return [sample for line in lines if (sample := json.loads(line))["update"] <= updates]
 
 
 def train(path: Path, setting: str, words: list[str], updates: int, every: int, largest: bool = False) -> None:
@@ -81,49 +82,55 @@ def child_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(names)} | {"OMP_NUM_THREADS": "1"}
 
 
-def summary(found: list[dict[str, Any]], need: int) -> dict[str, Any]:
+def summary(samples: list[dict[str, Any]], need: int) -> dict[str, Any]:
     """The numbers of a training."""
-    first, last = found[0], found[-1]
-    first_epoch = [each for each in found if each["epoch"] == first["epoch"]]
+    first, last = samples[0], samples[-1]
+    first_epoch = [sample for sample in samples if sample["epoch"] == first["epoch"]]
     return {
         "updates": last["update"],
         "epochs": last["epoch"],
-        "first_epoch_bytes": max(each["bytes"] for each in first_epoch),
+        "first_epoch_bytes": max(sample["bytes"] for sample in first_epoch),
         "end_bytes": last["bytes"],
         "peak_bytes": last["peak_bytes"],
         "first_epoch_peak_bytes": first_epoch[-1]["peak_bytes"],
         "largest_batch_bytes": need,
         "updates_per_cpu_second": (last["update"] - first["update"]) / (last["cpu_seconds"] - first["cpu_seconds"]),
-        "samples": found,
+        "samples": samples,
     }
 
 
 def targets(runs: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that the settings which ran can tell."""
-    found = []
+    """The targets that the settings which ran can tell."""
+    judged = []
     for dtype in ("float32", "bfloat16"):
         if dtype not in runs:
             continue
         run, unbounded = runs[dtype], runs.get(f"unbounded {dtype}")
         level = run["peak_bytes"] / run["first_epoch_peak_bytes"]
         need = run["peak_bytes"] / run["largest_batch_bytes"]
-        found += [
-            {"target": f"{dtype}: level after the first epoch, {LEVEL}", "value": level, "passed": level <= LEVEL},
-            {"target": f"{dtype}: at most {NEED} times the largest batch's", "value": need, "passed": need <= NEED},
+        judged += [
+            target(f"{dtype}: level after the first epoch, {LEVEL}", level, level <= LEVEL),
+            target(f"{dtype}: at most {NEED} times the largest batch's", need, need <= NEED),
         ]
         if unbounded and unbounded["updates"] == run["updates"]:
             speed = run["updates_per_cpu_second"] / unbounded["updates_per_cpu_second"]
-            found.append({"target": f"{dtype}: {SPEED} times as fast", "value": speed, "passed": speed >= SPEED})
-    return found
+            judged.append(target(f"{dtype}: {SPEED} times as fast", speed, speed >= SPEED))
+    return judged
 
 
-def line(setting: str, run: Mapping[str, Any]) -> str:
-    sizes = [run[name] / MIB for name in ("first_epoch_bytes", "end_bytes", "peak_bytes", "largest_batch_bytes")]
-    first, end, peak, need = sizes
-    speed = run["updates_per_cpu_second"]
-    return (
-        f"{setting:20}{run['updates']:8}{first:12.0f}{end:10.0f}{peak:10.0f}{need:15.0f}{peak / need:8.2f}{speed:14.3f}"
-    )
+def results_table(runs: Mapping[str, dict[str, Any]]) -> str:
+    """A line for each setting."""
+
+    def mib(name: str) -> Callable[[Row], object]:
+        return lambda row: f"{row[name] / MIB:.0f}"
+
+    columns: list[Column] = [
+        ("setting", "setting"), ("updates", "updates"), ("MiB, first epoch", mib("first_epoch_bytes")),
+        ("at the end", mib("end_bytes")), ("peak", mib("peak_bytes")), ("largest batch", mib("largest_batch_bytes")),
+        ("peak over it", lambda row: row["peak_bytes"] / row["largest_batch_bytes"]),
+        ("updates per CPU second", "updates_per_cpu_second"),
+    ]  # fmt: skip
+    return table([{"setting": setting, **run} for setting, run in runs.items()], columns)
 
 
 def main() -> None:
@@ -136,9 +143,9 @@ def main() -> None:
     parser.add_argument("--every", type=positive, default=10, help="updates between samples (default: 10)")
     parser.add_argument("--together", action="store_true", help="all settings at once, a core each")
     parser.add_argument("--work", type=Path, default=Path("training_memory"), help="default: training_memory")
-    parser.add_argument("--out", type=Path, metavar="FILE.json", help="write all numbers to this file")
+    add_files(parser)
     args = parser.parse_args()
-    check_folders(parser, args, "out")
+    check_files(parser, args)
     if not args.data.is_dir():
         parser.error(f"DATA {args.data}: there is no such folder")
     torch.set_num_threads(1)
@@ -157,12 +164,7 @@ def main() -> None:
     with ThreadPoolExecutor(len(args.settings) if args.together else 1) as pool:
         runs = dict(zip(args.settings, pool.map(run, args.settings), strict=True))
     load.append(os.getloadavg()[2])
-    print(
-        f"{'MiB':20}{'updates':>8}{'1st epoch':>12}{'end':>10}{'peak':>10}{'largest batch':>15}{'times':>8}"
-        f"{'updates/CPU s':>14}"
-    )
-    for setting, found in runs.items():
-        print(line(setting, found))
+    print(results_table(runs), "\n")
     result: dict[str, Any] = {
         "environment": environment("cpu"),
         "options": {name: getattr(args, name) for name in ("row", "scale", "updates", "every", "together")},
@@ -170,9 +172,7 @@ def main() -> None:
         "runs": runs,
         "targets": targets(runs),
     }
-    for target in result["targets"]:
-        print(verdict(target))
-    write(args.out, result)
+    finish(result, args)
 
 
 if __name__ == "__main__":

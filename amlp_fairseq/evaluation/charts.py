@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 #: Sizes in units of the SVG, which are pixels on the page.
@@ -88,6 +88,20 @@ def scatter(points: Sequence[Point], cost: str, width: int, height: int, score: 
     return svg
 
 
+def series_of(rows: Sequence[Mapping[str, Any]], name: str, x: str, y: str) -> dict[str, dict[float, float]]:
+    """Fields of rows as name → x → y, without what was not measured or has no logarithm."""
+    series: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if is_number(row.get(y)) and row[y] > 0:
+            series.setdefault(row[name], {})[row[x]] = row[y]
+    return series
+
+
+def is_number(value: object) -> bool:
+    """True for a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def lines(
     series: Mapping[str, Mapping[float, float]],
     colours: Mapping[str, int],
@@ -95,17 +109,22 @@ def lines(
     ylabel: str,
     width: int,
     height: int,
+    ticks: Sequence[str] = (),
+    linear: bool = False,
 ) -> Element:
-    """Lines over two logarithmic axes, each with its name at its end.
+    """Lines over two axes, each with its name at its end.
 
     Args:
         series: name → x → y.
-        colours: which names stand out, in the page's colours 0 to 3; the others are grey.
+        colours: which names stand out, in the page's colours from 0 on; the others are grey.
+        ticks: names of x = 0, 1, …, at equal distances; without them x is logarithmic.
+        linear: whether y is linear; it is logarithmic otherwise.
     """
     xs = sorted({x for values in series.values() for x in values})
+    ys = [value for values in series.values() for value in values.values()]
     right = width - 12 - max(_width(name, bold=True) for name in series)
-    x = Log(xs, LEFT + 8, right, padded=False, ticks=xs)
-    y = Log([value for values in series.values() for value in values.values()], height - BOTTOM, TOP, decades=True)
+    x = Named(ticks, LEFT + 8, right) if ticks else Log(xs, LEFT + 8, right, padded=False, ticks=xs)
+    y = Linear(ys, height - BOTTOM, TOP) if linear else Log(ys, height - BOTTOM, TOP, decades=True)
     svg = canvas(width, height, f"{ylabel} over {xlabel}: {', '.join(series)}")
     draw_axes(svg, x, y, xlabel, ylabel, width, height)
     ends = {name: (max(values), values[max(values)]) for name, values in series.items()}
@@ -115,7 +134,7 @@ def lines(
         points = [(x(key), y(value)) for key, value in sorted(series[name].items())]
         node(group, "polyline", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points))
         for (key, value), (a, b) in zip(sorted(series[name].items()), points, strict=True):
-            node(node(group, "circle", cx=a, cy=b, r=3), "title", f"{name}, {key:g}: {number(value)} {ylabel}")
+            node(node(group, "circle", cx=a, cy=b, r=3), "title", f"{name}, {x.label(key)}: {number(value)} {ylabel}")
         place = heights[list(series).index(name)]
         if abs(place - points[-1][1]) > 4 or points[-1][0] < right - 1:
             node(group, "path", d=f"M{points[-1][0] + 4:.1f} {points[-1][1]:.1f} L{right + 7} {place:.1f}", class_="to")
@@ -136,6 +155,10 @@ class Linear:
 
     def __call__(self, value: float) -> float:
         return self.begin + (value - self.low) / (self.high - self.low) * (self.end - self.begin)
+
+    def label(self, value: float) -> str:
+        """The name of a value below the axis."""
+        return f"{value:,g}" if value < 10_000 else f"{value:,.0f}"
 
 
 class Log(Linear):
@@ -168,6 +191,17 @@ class Log(Linear):
         return super().__call__(math.log(value))
 
 
+class Named(Linear):
+    """Maps 0, 1, … to places at equal distances, which have names."""
+
+    def __init__(self, names: Sequence[str], begin: float, end: float) -> None:
+        self.low, self.high, self.begin, self.end = 0.0, float(max(len(names) - 1, 1)), begin, end
+        self.names, self.ticks = names, [float(n) for n in range(len(names))]
+
+    def label(self, value: float) -> str:
+        return self.names[int(value)]
+
+
 def _text(value: object) -> str:
     return f"{value:.1f}" if isinstance(value, float) else str(value)
 
@@ -190,7 +224,7 @@ def draw_axes(svg: Element, x: Linear, y: Linear, xlabel: str, ylabel: str, widt
         node(svg, "text", f"{tick:,g}", x=LEFT - 7, y=y(tick) + 4, class_="tick", text_anchor="end")
     last = -math.inf
     for tick in x.ticks:
-        name = f"{tick:,g}" if tick < 10_000 else f"{tick:,.0f}"
+        name = x.label(tick)
         half = _width(name) / 2
         if x(tick) - half > last + 5:
             node(svg, "text", name, x=x(tick), y=bottom + 17, class_="tick", text_anchor="middle")

@@ -14,8 +14,8 @@ import numpy as np
 Row = dict[str, Any]
 
 
-def way(row: Row) -> str:
-    """The name of a system in one precision and one way of decoding, as baselines are given."""
+def setting_name(row: Row) -> str:
+    """A system, its precision and its decoding, as baselines are named."""
     return " ".join(row[name] for name in ("system", "precision", "decoding"))
 
 
@@ -39,7 +39,7 @@ def speed_up(row: Row, base: Row) -> SpeedUp:
 
 def add_speedups(rows: Sequence[Row], baseline: str) -> None:
     """Give each row its speed-up over the baseline at the same batch size."""
-    base = {row["batch"]: row for row in rows if way(row) == baseline}
+    base = {row["batch"]: row for row in rows if setting_name(row) == baseline}
     for row in rows:
         row["speedup"], *row["speedup_quartiles"] = speed_up(row, base[row["batch"]])
 

@@ -23,8 +23,8 @@ from xml.etree.ElementTree import Element, tostring
 
 from amlp_fairseq.common.arguments import command_parser
 from amlp_fairseq.common.metrics import METRICS, metric_of
-from amlp_fairseq.evaluation.charts import Point, frontier, lines, node, number, scatter
-from amlp_fairseq.evaluation.decoding_times import add_speedups, ended_early, way
+from amlp_fairseq.evaluation.charts import Point, frontier, is_number, lines, node, number, scatter, series_of
+from amlp_fairseq.evaluation.decoding_times import add_speedups, ended_early, setting_name
 from amlp_fairseq.evaluation.tables import Key, Results
 from amlp_fairseq.training.config import names
 from amlp_fairseq.training.engine import OURS, engine_of
@@ -63,10 +63,10 @@ def read_lines(path: Path) -> list[Json]:
     """
     found = []
     for count, line in enumerate(read_results(path), 1):
-        if not isinstance(line.get("system"), str) or not _is_number(line.get(METRICS[metric_of(line)].main)):
+        if not isinstance(line.get("system"), str) or not is_number(line.get(METRICS[metric_of(line)].main)):
             raise ValueError(f"{path}, result {count} has no system or no bleu: amlp-fairseq evaluate writes both")
         known = {name: value for name, value in line.items() if value is not None}
-        numbers = {name: known[name] if _is_number(known.get(name)) else math.nan for name in NUMBERS}
+        numbers = {name: known[name] if is_number(known.get(name)) else math.nan for name in NUMBERS}
         decoding = known.get("decoding", known.get("search", "not stated"))
         distilled = bool(known.get("distilled", False))
         found.append({**TEXTS, **known, **numbers, "decoding": decoding, "distilled": distilled})
@@ -155,7 +155,7 @@ def _results(card: Element, results: Results) -> None:
     if results.data in names("data"):  # not one's own
         _orderings(card, results)
         _papers(card, results)
-    timed = any(_is_number(line.get(LATENCY_FIELD)) for line in results.lines)
+    timed = any(is_number(line.get(LATENCY_FIELD)) for line in results.lines)
     columns = ["configuration", "targets", "decoding", "split", *results.metric.columns]
     columns += ["calls", "ms", *["engine"] * timed, "parameters", "updates"]
     rows = []
@@ -269,7 +269,7 @@ def _decoding(card: Element, result: Json) -> None:
     ]
     _frontier(card, points, latency, f"Median latency at batch size {smallest}.")
     baseline = result.get("baseline", "")
-    compared = baseline in map(way, chosen)
+    compared = baseline in map(setting_name, chosen)
     if compared:
         add_speedups(chosen, baseline)  # those in older files are of totals
     systems: dict[str, list[Json]] = {}
@@ -281,7 +281,7 @@ def _decoding(card: Element, result: Json) -> None:
     programs = {row["system"]: _program(row["system"]) for row in chosen}
     if compared and ranked:
         title += f", {number(fastest['speedup'])} times as fast as {baseline}"
-        base = next(row["system"] for row in chosen if way(row) == baseline)
+        base = next(row["system"] for row in chosen if setting_name(row) == baseline)
         if programs[base] != programs[fastest["system"]]:
             title += f" by {programs[base] or 'the plugin'}"
     figure = _figure(card, title)
@@ -320,7 +320,7 @@ def _decoding(card: Element, result: Json) -> None:
 
 def _length(card: Element, result: Json) -> None:
     """Time and memory of attentions over the number of positions."""
-    times, memory = (_series(result["results"], "system", "n", field) for field in ("forward_ms", "forward_mib"))
+    times, memory = (series_of(result["results"], "system", "n", field) for field in ("forward_ms", "forward_mib"))
     longest = max(n for values in times.values() for n in values)
     ends = {name: values[longest] for name, values in times.items() if longest in values}
     fast = min(ends, key=lambda name: ends[name])
@@ -333,7 +333,7 @@ def _length(card: Element, result: Json) -> None:
     met = [
         f"{cross['system']} from {cross['crossover']:,.0f} positions on"
         for cross in result.get("crossovers", [])
-        if cross["against"] == "SDPA" and cross["measure"] == "forward time" and _is_number(cross["crossover"])
+        if cross["against"] == "SDPA" and cross["measure"] == "forward time" and is_number(cross["crossover"])
     ]
     faster = f"Faster than SDPA: {', '.join(met)}. " if met else ""
     node(figure, "figcaption", f"{faster}{_made(result)}")
@@ -353,7 +353,7 @@ def _kernels(card: Element, result: Json) -> None:
     """Time and memory of operators over the length, beside fairseq's."""
     for operator in dict.fromkeys(row["operator"] for row in result["results"]):
         rows = [row for row in result["results"] if row["operator"] == operator]
-        times, memory = (_series(rows, "system", "T", field) for field in ("forward_backward_ms", "memory_mib"))
+        times, memory = (series_of(rows, "system", "T", field) for field in ("forward_backward_ms", "memory_mib"))
         both = sorted(times.get("ours", {}).keys() & times.get("fairseq", {}).keys())
         title = f"{operator}, forward and backward"
         if both:
@@ -375,15 +375,6 @@ def _by_length(parent: Element, series: dict[str, dict[float, float]], what: str
         _table(_folded(parent, what), ["", *(f"{n:,}" for n in lengths)], rows)
 
 
-def _series(rows: Sequence[Json], name: str, x: str, y: str) -> dict[str, dict[float, float]]:
-    """name → x → y, without what was not measured or has no logarithm."""
-    found: dict[str, dict[float, float]] = {}
-    for row in rows:
-        if _is_number(row.get(y)) and row[y] > 0:
-            found.setdefault(row[name], {})[row[x]] = row[y]
-    return found
-
-
 def _figure(card: Element, title: str) -> Element:
     figure = node(card, "figure")
     node(figure, "h3", title)
@@ -401,13 +392,13 @@ def _table(parent: Element, columns: Sequence[str], rows: Sequence[Sequence[str]
     table = node(node(parent, "div", class_="scroll", tabindex="0", role="group", aria_label="Table"), "table")
     digits = [all(row[n][:1] in "+-—.0123456789" for row in rows) for n in range(len(columns))]
     line = node(node(table, "thead"), "tr")
-    for column, is_number in zip(columns, digits, strict=True):
-        node(line, "th", column, class_="number" if is_number else "text", scope="col")
+    for column, numeric in zip(columns, digits, strict=True):
+        node(line, "th", column, class_="number" if numeric else "text", scope="col")
     body = node(table, "tbody")
     for row in rows:
         line = node(body, "tr")
-        for cell, is_number in zip(row, digits, strict=True):
-            node(line, "td", "—" if cell == "nan" else cell, class_="number" if is_number else "text")
+        for cell, numeric in zip(row, digits, strict=True):
+            node(line, "td", "—" if cell == "nan" else cell, class_="number" if numeric else "text")
 
 
 def _cells(text: str) -> tuple[list[str], list[list[str]]]:
@@ -434,7 +425,7 @@ def _options(key: Key) -> list[str]:
 
 def _compared_engine(lines: Sequence[Json]) -> tuple[str, list[str]]:
     """The engine whose latencies are compared, the plugin's if it has any, and the others that have some."""
-    timed = sorted({engine_of(line) for line in lines if _is_number(line.get(LATENCY_FIELD))})
+    timed = sorted({engine_of(line) for line in lines if is_number(line.get(LATENCY_FIELD))})
     engine = OURS if OURS in timed or not timed else timed[0]
     return engine, [other for other in timed if other != engine]
 
@@ -462,16 +453,12 @@ def _made(result: Json) -> str:
 
 def _mean(group: Sequence[Json], name: str) -> float:
     """The mean over the results that have a field, NaN where none has."""
-    values = [line[name] for line in group if _is_number(line.get(name))]
+    values = [line[name] for line in group if is_number(line.get(name))]
     return sum(values) / len(values) if values else math.nan
 
 
 def _two_digits(value: float) -> str:
     return "—" if math.isnan(value) else f"{value:.2f}"
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def main() -> None:

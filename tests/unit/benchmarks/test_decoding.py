@@ -25,12 +25,13 @@ from amlp_fairseq.evaluation.decoding_times import add_speedups
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.reranking import Reranker
+from benchmarks import ctranslate2_engine, engines, quiet
 from benchmarks import decoding as SCRIPT
+from benchmarks import decoding_costs as COSTS
 from benchmarks import figures as FIGURES
-from benchmarks import quiet
 from benchmarks import step_parts as PARTS
-from benchmarks import systems as SYSTEMS
 from benchmarks import targets as TARGETS
+from benchmarks import trained as trained_models
 
 SIZES = {"embed_dim": 16, "ffn_embed_dim": 32, "layers": 2, "heads": 2, "words": 40}
 MEASURED = {"beams": [4, 1], "iterations": [3], "precisions": ["float32"], "repeats": 1, "threads": 1}
@@ -39,8 +40,8 @@ CTRANSLATE2 = ["ctranslate2"] if find_spec("ctranslate2") else []
 
 @pytest.fixture(autouse=True)
 def _little_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SCRIPT, "BANDWIDTH_BYTES", 2**20)
-    monkeypatch.setattr(SCRIPT, "BOUND_REPEATS", 1)
+    monkeypatch.setattr(COSTS, "BANDWIDTH_BYTES", 2**20)
+    monkeypatch.setattr(COSTS, "BOUND_REPEATS", 1)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object, **changes: Any) -> None:
@@ -81,7 +82,8 @@ def test_numbers_tables_and_plot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, plot = tmp_path / "numbers.json", tmp_path / "plot.svg"
-    monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(25, 6), (4, 5), (12, 7)])
+    for module in (SCRIPT, COSTS):
+        monkeypatch.setattr(module, "sentence_lengths", lambda count: [(25, 6), (4, 5), (12, 7)])
     systems = ["transformer", *CTRANSLATE2, "ar", "ibdecoder-sa", "cmlm", "cmlmc-amlp", "dynamicconv", "aan"]
     written = ["--sentences", 3, "--batches", 1, 2, "--training", 20, "--out", out, "--plot", plot]
     run(monkeypatch, *written, "--baseline", "ar float32 beam 1", systems=systems)
@@ -138,13 +140,13 @@ def test_numbers_tables_and_plot(
 
 def test_an_autoregressive_model_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a beam, in a call for each batch that is timed with the others and not counted."""
-    scored, rescore = [], Reranker.rescore
+    scored, rerank = [], Reranker.rerank
 
     def counted(self: Reranker, *arguments: Any) -> None:
         scored.append(len(arguments[2]))
-        rescore(self, *arguments)
+        rerank(self, *arguments)
 
-    monkeypatch.setattr(Reranker, "rescore", counted)
+    monkeypatch.setattr(Reranker, "rerank", counted)
     monkeypatch.setattr(SCRIPT, "sentence_lengths", lambda count: [(25, 6), (4, 5)])
     out, systems = tmp_path / "numbers.json", ["ibdecoder-sa", "ibdecoder-sa-rescored"]
     run(monkeypatch, "--sentences", 2, "--out", out, systems=systems)
@@ -197,7 +199,7 @@ def test_no_numbers_when_the_words_are_wrong(
 def test_no_numbers_when_a_sentence_is_too_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = SYSTEMS.our_generator
+    right = engines.our_generator
 
     def short(*arguments: Any) -> Any:
         generator = right(*arguments)
@@ -211,7 +213,7 @@ def test_no_numbers_when_a_sentence_is_too_short(
         generator.generate = cut
         return generator
 
-    monkeypatch.setattr(SYSTEMS, "our_generator", short)
+    monkeypatch.setattr(engines, "our_generator", short)
     problems = stops(tmp_path, monkeypatch, capsys, "transformer", "ibdecoder", "cmlmc").splitlines()[1:]
     assert problems == [
         *["ibdecoder float32: writes [8, 7, 8] words instead of 8"] * 2,
@@ -222,7 +224,7 @@ def test_no_numbers_when_a_sentence_is_too_short(
 def test_what_is_missing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(SYSTEMS, "find_spec", lambda name: None)
+    monkeypatch.setattr(ctranslate2_engine, "find_spec", lambda name: None)
     out = tmp_path / "numbers.json"
     run(monkeypatch, "--sentences", 1, "--out", out, systems=["transformer", "ctranslate2"], beams=[1])
     reason = "ctranslate2 is not installed"
@@ -251,7 +253,7 @@ def test_bytes_of_a_step(beam: int) -> None:
     d, ffn, layers, source, words = 16, 32, 2, 9, 3
     projections = 6 * (d * d + d)  # 4 of the self-attention, queries and output of the other
     layer = projections + (d * ffn + ffn) + (ffn * d + d) + 3 * 2 * d
-    assert SCRIPT.step_bytes(decoder, source, words, beam) == {
+    assert COSTS.step_bytes(decoder, source, words, beam) == {
         "layers": 4 * layers * layer,
         "output projection": 4 * 44 * d,
         "keys and values": 4 * layers * 2 * d * (beam * words + source),
@@ -364,10 +366,10 @@ def test_time_of_this_process_of_its_workers_and_of_others() -> None:
         child.kill()
         child.wait()
     assert result == "result"
-    assert asleep.own < 0.1 < asleep.wall
-    assert alone.own > 0.39
-    assert together.own > alone.own + 0.05
-    assert alone.others > 0.05
+    assert asleep.cpu < 0.1 < asleep.wall
+    assert alone.cpu > 0.39
+    assert together.cpu > alone.cpu + 0.05
+    assert alone.other_cpu > 0.05
 
 
 def test_what_was_measured_is_kept_when_the_program_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +511,7 @@ def test_one_name_for_two_systems(
 def test_text_is_detokenised(trained: dict[str, Path]) -> None:
     words = Dictionary()
     tokens = [words.add_symbol(word) for word in ("Hal@@", "lo", ",", "Welt", "!")]
-    test = SYSTEMS.TestSet(str(trained["data"]), [], sentences=2)
+    test = trained_models.TestSet(str(trained["data"]), [], sentences=2)
     assert (test.lengths, test.references) == ([2, 3], ["w7 w6", "w8 w8 w8"])
     assert test.text([4, 5, 2]) == "w4 w5"
     test.target, test.settings = words, {"post_process": "subword_nmt", "tokenizer": "moses"}
@@ -517,7 +519,7 @@ def test_text_is_detokenised(trained: dict[str, Path]) -> None:
 
 
 def test_bleu_by_length(trained: dict[str, Path]) -> None:
-    test = SYSTEMS.TestSet(str(trained["data"]), [], sentences=None)
+    test = trained_models.TestSet(str(trained["data"]), [], sentences=None)
     test.references = ["w4 w5 w6 w7", "w4", "w8 w9 w10 w11 w12"]
     bins = SCRIPT.by_length([[5] * n for n in (25, 3, 12)])
     assert bins == {"<10": [1], "10-19": [2], "20-29": [0]}
@@ -531,6 +533,6 @@ def test_bleu_by_length(trained: dict[str, Path]) -> None:
 def test_checkpoints_of_two_directions(trained: dict[str, Path]) -> None:
     tasks = [Namespace(cfg=Namespace(source_lang=a, target_lang=b)) for a, b in (("en", "de"), ("de", "en"))]
     with pytest.raises(ValueError, match="different directions"):
-        SYSTEMS.TestSet(str(trained["data"]), tasks, None)
-    test = SYSTEMS.TestSet(str(trained["data"]), tasks[1:], None)
+        trained_models.TestSet(str(trained["data"]), tasks, None)
+    test = trained_models.TestSet(str(trained["data"]), tasks[1:], None)
     assert test.references == ["w5 w6 w7", "w8", "w9 w10"]

@@ -17,7 +17,8 @@ from sacrebleu.metrics import BLEU
 
 from amlp_fairseq import Translator
 from benchmarks import efficiency as SCRIPT
-from benchmarks import line_systems
+from benchmarks import line_process, line_systems
+from benchmarks.efficiency_tables import fastest, tables
 from benchmarks.line_systems import LineSystem, Setting
 
 MODELS = commands.ROOT / "examples/models"
@@ -96,7 +97,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of a result's rows that are in its picture."""
     latency = [row for row in rows if row["mode"] == "latency"]
-    return latency + [row for row in SCRIPT.fastest(rows) if "ms_per_line_less_one_line" in row]
+    return latency + [row for row in fastest(rows) if "ms_per_line_less_one_line" in row]
 
 
 def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,15 +126,15 @@ def test_numbers_tables_and_plot(program: Any, tmp_path: Path, capsys: pytest.Ca
         files = [path.stat().st_size for path in (MODELS / row["model"]).iterdir()]
         assert row["size_mib"] == pytest.approx(sum(files) / 2**20)
 
-    tables = table.read_text(encoding="utf-8")
-    assert tables.strip() in capsys.readouterr().out
-    assert "skipped: large ibdecoder: it knows no ibdecoder" in tables
-    assert tables.count("| upper | ibdecoder | float32 | beam 4 |") == 2
+    written = table.read_text(encoding="utf-8")
+    assert written.strip() in capsys.readouterr().out
+    assert "skipped: large ibdecoder: it knows no ibdecoder" in written
+    assert written.count("| upper | ibdecoder | float32 | beam 4 |") == 2
     texts = [element.text for element in ElementTree.parse(plot).iter() if element.text]
-    ways = [text.split(":")[0] for text in texts if "BLEU," in text]
-    assert sorted(ways) == sorted(f"{row['system']} {row['model']} float32 beam 4" for row in drawn(result["rows"]))
+    settings = [text.split(":")[0] for text in texts if "BLEU," in text]
+    assert sorted(settings) == sorted(f"{row['system']} {row['model']} float32 beam 4" for row in drawn(result["rows"]))
     assert {"upper", "large", "ar"} <= set(texts)
-    assert "empty: float32; a line: one model in all its ways" in texts  # nothing that was not run
+    assert any("empty: float32; a line: one model in all its settings" in text for text in texts)
 
     seen = [json.loads(line) for line in (tmp_path / "Upper.jsonl").read_text(encoding="utf-8").splitlines()]
     cpus = sorted(os.sched_getaffinity(0))
@@ -183,12 +184,12 @@ def test_models_of_other_seeds(
     right = {"shorter": [100, expected, 100], "upper": [100]}
     assert [row["bleu_of_seeds"] for row in rows] == [pytest.approx(right[row["system"]]) for row in rows]
     assert capsys.readouterr().out.count(f"100.00 ({expected:.2f}-100.00, 3 seeds)") == 2
-    bars = [element for element in ElementTree.parse(tmp_path / "plot.svg").iter() if element.get("class") == "seeds"]
+    bars = [element for element in ElementTree.parse(tmp_path / "plot.svg").iter() if element.get("class") == "spread"]
     assert len(bars) == len(drawn([row for row in rows if row["system"] == "shorter"]))
     assert all(float(bar.attrib["y1"]) > float(bar.attrib["y2"]) for bar in bars)
 
     failed = program("--systems", "broken", "upper", "--repeats", 1, *seeds)["failed"]
-    assert [each["job"].startswith("seed ") for each in failed] == [True, True, False, False]
+    assert [failure["job"].startswith("seed ") for failure in failed] == [True, True, False, False]
 
     (row,) = program("--systems", "shorter", "--repeats", 1, *seeds, "--batch-tokens")["rows"]  # without throughput
     assert row["bleu_of_seeds"] == pytest.approx(right["shorter"])
@@ -218,7 +219,7 @@ def running(group: int) -> list[str]:
 def test_rounds_are_kept_and_no_process_stays_when_it_is_interrupted(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, children = SCRIPT.answers, []
+    right, children = line_process.answers, []
 
     def interrupted(job: Any, child: Any, lines: list[str]) -> Any:
         children.append(child)
@@ -227,7 +228,7 @@ def test_rounds_are_kept_and_no_process_stays_when_it_is_interrupted(
             if len(children) == 4:  # one line and all lines in each round
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(SCRIPT, "answers", interrupted)
+    monkeypatch.setattr(line_process, "answers", interrupted)
     with pytest.raises(KeyboardInterrupt):
         program("--systems", "upper", "--repeats", 3, "--batch-tokens", 100)
     result = json.loads((tmp_path / "numbers.json").read_text(encoding="utf-8"))
@@ -244,7 +245,16 @@ def test_the_fastest_batch_of_each_configuration() -> None:
         return {**facts, "batch_tokens": batch, "lines_per_second": speed}
 
     rows = [row(1, 5.0), row(2, 9.0), row(3, 7.0), row(1, 4.0, "float32"), row(0, 99.0, mode="latency")]
-    assert [each["batch_tokens"] for each in SCRIPT.fastest(rows)] == [2, 1]
+    assert [row["batch_tokens"] for row in fastest(rows)] == [2, 1]
+
+
+def test_the_committed_tables() -> None:
+    """They are what the program writes of the committed numbers."""
+    paths = list((commands.ROOT / "docs/results").glob("efficiency_*.json"))
+    assert len(paths) >= 5
+    for path in paths:
+        numbers = json.loads(path.read_text(encoding="utf-8"))
+        assert tables(numbers) + "\n" == path.with_suffix(".md").read_text(encoding="utf-8")
 
 
 def test_all_systems_translate_alike(tmp_path: Path) -> None:
@@ -271,7 +281,7 @@ def test_all_systems_translate_alike(tmp_path: Path) -> None:
                 module = {"amlp_fairseq": "amlp_fairseq.cli.main"}.get(module, module)
                 printed = commands.run(module, *words, text=text).splitlines()
                 translations = [program.translation(line) for line in printed]
-                found[name, setting.batch] = [each for each in translations if each in expected]
+                found[name, setting.batch] = [text for text in translations if text in expected]
     assert found == dict.fromkeys(((name, batch) for name in line_systems.SYSTEMS for batch in (None, 500)), expected)
 
 
@@ -310,7 +320,7 @@ def test_what_a_second_model_does(name: str, option: str, numbers: list[int], tm
         (["--model", "ar"], "'ar': give NAME=DIR"),
         (["--model", "ar=none"], "--model ar: none is not the folder of a model"),
         (["--reference", __file__], "lines, --source has 4"),
-        (["--plot", "plot.png"], "--plot plot.png: it is an .svg"),
+        (["--plot", "plot.svg"], "--plot needs --reference FILE"),
         (["--latency-cores", "9999"], "--latency-cores 9999: this process may use"),
         (["--seed", "other=ar"], "--seed other: there is no --model of this name"),
         (["--seed", "ar=none"], "--seed needs --reference FILE"),

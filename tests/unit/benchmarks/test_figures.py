@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
+from amlp_fairseq.evaluation.charts import FONT, lines
 from benchmarks import figures as make_figures
-from benchmarks.labels import label_ends, label_points
 
 NO_BLEU = make_figures.NO_BLEU
 
@@ -22,7 +21,7 @@ def row(system: str, seconds: float, decoding: str = "beam 4", batch: int = 1, *
     """Of latencies that are a third of the seconds in the bin below ten words, and two thirds in the other."""
     ms = {"<10": 1000 * seconds / 3, "10-19": 2000 * seconds / 3}
     facts = {"system": system, "precision": "float32", "decoding": decoding, "batch": batch, "ms": list(ms.values())}
-    return {**facts, "ms_by_source_length": ms, **other}
+    return {**facts, "ms_by_source_length": ms, "ms_percentiles": sorted([*ms.values(), 500 * seconds]), **other}
 
 
 def bleu(whole: float, short: float, long: float, *pattern: int) -> dict[str, Any]:
@@ -120,11 +119,17 @@ def test_bleu_against_speed_up() -> None:
 
 
 def drawn(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], *words: str, **facts: Any
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[dict[str, Any]],
+    *words: str,
+    result_folder: Path | None = None,
+    **facts: Any,
 ) -> list[str]:
     """The names of the files that the program writes."""
-    result = folder / "result.json"
-    content = {"decoding": rows, "device": "C", "threads": 1, **facts}
+    result = (result_folder or folder) / "result.json"
+    first = " ".join(rows[0][name] for name in ("system", "precision", "decoding"))
+    content = {"decoding": rows, "device": "C", "threads": 1, "options": {"batches": [1]}, "baseline": first, **facts}
     result.write_text(json.dumps(content), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["make_figures.py", str(result), str(folder / "fig"), *words])
     make_figures.main()
@@ -135,20 +140,22 @@ def test_figures_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     systems = {"ar": bleu(30, 40, 20), "ib": bleu(29, 39, 18, 2, 1)}
-    rows = [{**each, **systems[each["system"]]} for each in GRID]
-    names = ["fig.batch-beam.svg", "fig.length.svg", "fig.words-per-direction.svg"]
+    rows = [{**base, **systems[base["system"]]} for base in GRID]
+    names = ["fig.batch-beam.svg", "fig.length.svg", "fig.svg", "fig.words-per-direction.svg"]
     assert drawn(tmp_path, monkeypatch, rows) == names
-    assert "(2, 1)" in (tmp_path / names[2]).read_text(encoding="utf-8")
+    assert "(2, 1)" in (tmp_path / names[3]).read_text(encoding="utf-8")
     assert capsys.readouterr().out.splitlines() == [
-        "speed-ups over ar", *(f"{tmp_path / each}: written" for each in names)
-    ]  # fmt: skip
+        f"{tmp_path / 'fig.svg'}: written",
+        "speed-ups over ar",
+        *(f"{tmp_path / name}: written" for name in names if name != "fig.svg"),
+    ]
 
 
 def test_a_run_that_ended_early_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row(system, 4.0, sentences=2) for system in ("ar", "ib")]
-    (name,) = drawn(tmp_path, monkeypatch, rows, complete=False, lengths=[[3, 3]] * 5)
+    name, _ = drawn(tmp_path, monkeypatch, rows, complete=False, lengths=[[3, 3]] * 5)
     early = "The run ended early: only the shortest 2 of 5 sentences at batch size 1"
     assert f"  {early}" in capsys.readouterr().out.splitlines()
     assert f"C, 1 threads. {early}" in (tmp_path / name).read_text(encoding="utf-8")
@@ -158,19 +165,18 @@ def test_what_is_missing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [*(row(system, 4.0) for system in ("ib", "ar", "aan")), row("cmlm", 4.0, "4 iterations")]
-    found = drawn(tmp_path, monkeypatch, rows, "--baseline", "ar", "--format", "png")
-    assert found == ["fig.length.png"]
-    assert (tmp_path / found[0]).read_bytes().startswith(b"\x89PNG")
+    assert drawn(tmp_path, monkeypatch, rows, "--baseline", "ar") == ["fig.length.svg", "fig.svg"]
     bleu = f"  left out: BLEU of all systems: {NO_BLEU}"
     assert capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines() == [
+        "fig.svg: written",
         "speed-ups over ar",
         "  left out: cmlm float32: no ar float32 4 iterations at batch size 1",
-        "fig.batch-beam.png: not written",
+        "fig.batch-beam.svg: not written",
         "  left out: speed-up by batch: there is only 1",
         "  left out: speed-up by decoding: there is only beam 4",
-        "fig.length.png: written",
+        "fig.length.svg: written",
         bleu,
-        "fig.words-per-direction.png: not written",
+        "fig.words-per-direction.svg: not written",
         bleu,
     ]
 
@@ -181,6 +187,15 @@ def test_nothing_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         drawn(tmp_path, monkeypatch, rows)
     with pytest.raises(SystemExit, match="--baseline 'transformer' is not one of: ar, cmlm"):
         drawn(tmp_path, monkeypatch, rows, "--baseline", "transformer")
+
+
+def test_a_folder_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        drawn(tmp_path / "none", monkeypatch, GRID, result_folder=tmp_path)
+    assert stopped.value.code == 2
+    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
 
 
 def test_the_title_says_the_largest_speed_up() -> None:
@@ -198,23 +213,40 @@ def test_the_title_says_the_largest_speed_up() -> None:
     assert make_figures.finding(panels, "ar") == expected
 
 
-def overlaps(texts: list[Any]) -> list[tuple[str, str]]:
-    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts]  # without the line to the point
-    return [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)]
+#: The pictures of docs/results, by file of results, and the baseline that was given.
+PICTURES = {
+    "benchmark_batches": ("ar", "batch-beam", "length"),
+    "benchmark_decoding": (None, ""),
+    "benchmark_embedded": ("autoregressive", "", "batch-beam", "length", "words-per-direction"),
+    "benchmark_length": (None, ""),
+    "benchmark_long_inputs": (None, ""),
+    "benchmark_ops": (None, ""),
+    "efficiency_attentions": (None, ""),
+    "efficiency_multi30k": (None, ""),
+}
 
 
-def test_no_name_stands_on_another() -> None:
-    """Lines that end in one point, and points that are one."""
-    figure = Figure(layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for index in range(8):
-        left.plot([1, 2], [index, 3.0 + index / 100], label=f"line {index}")
-    right.plot([0, 1, 1, 2], [0, 1, 1, 2], "o")
-    label_ends(left)
-    label_points(right, {"a": (1, 1), "b": (1, 1), "c": (0, 0), "d": (2, 2)}, {"b"})
-    figure.draw_without_rendering()
-    assert sorted(text.get_text() for text in left.texts) == [f"line {index}" for index in range(8)]
-    assert sorted(text.get_text() for text in right.texts) == ["a", "b", "c", "d"]
-    assert overlaps(left.texts) == overlaps(right.texts) == []
-    heights = [Text.get_window_extent(text).y0 for text in left.texts]
-    assert heights == sorted(heights)
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_committed_pictures(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what the program draws of the committed numbers."""
+    folder, (baseline, *kinds) = commands.ROOT / "docs/results", PICTURES[name]
+    options = ["--baseline", baseline] if baseline else []
+    commands.call(make_figures, monkeypatch, folder / f"{name}.json", tmp_path / name, *options)
+    for kind in kinds:
+        path = tmp_path / f"{name}{'.' * bool(kind)}{kind}.svg"
+        assert path.read_bytes() == (folder / path.name).read_bytes()
+
+
+def test_every_picture_of_the_results_is_drawn() -> None:
+    pictures = {path.name.partition(".")[0] for path in (commands.ROOT / "docs/results").glob("*.svg")}
+    assert pictures == PICTURES.keys()
+
+
+def test_names_at_the_ends_of_lines_stand_apart() -> None:
+    """Of lines that end in almost one point, in the order of their ends."""
+    series = {f"line {index}": {1.0: 1.0 + index, 2.0: 3 + index / 100} for index in range(8)}
+    svg = lines(series, {}, "x", "y", 600, 400)
+    heights = [float(text.attrib["y"]) for text in svg.iter("text") if (text.text or "").startswith("line ")]
+    ordered = sorted(heights, reverse=True)
+    assert heights == ordered
+    assert all(lower - upper >= FONT for lower, upper in itertools.pairwise(ordered))

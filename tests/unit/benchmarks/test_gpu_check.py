@@ -16,7 +16,8 @@ import pytest
 
 from amlp_fairseq.ops.dynamic_conv import kernels
 from benchmarks import gpu_check as SCRIPT
-from benchmarks.gpu_check import Part, Report, Size
+from benchmarks.gpu_parts import Part, Report
+from benchmarks.gpu_sizes import Size
 
 
 def check(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> tuple[int, dict[str, Any]]:
@@ -126,7 +127,7 @@ def test_what_cannot_be_is_refused(
 
 def test_it_needs_only_what_a_bare_machine_has(tmp_path: Path) -> None:
     """A machine without a network has torch, numpy, sacrebleu, PyYAML and the like, and the wheels of fairseq."""
-    lacking = ["sentencex", "rouge_score", "ctranslate2", "starlette", "uvicorn", "httpx", "tensorboardX", "matplotlib"]
+    lacking = ["sentencex", "rouge_score", "ctranslate2", "starlette", "uvicorn", "httpx", "tensorboardX"]
     program = f"""import sys
 sys.modules.update(dict.fromkeys({lacking}))
 sys.argv[1:] = ["--size", "tiny", "--parts", "decoding", "--out", {str(tmp_path / "out.json")!r}]

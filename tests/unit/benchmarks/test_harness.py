@@ -16,6 +16,13 @@ NUMBERS += [(length, "--lengths"), (length, "--batch"), (long_inputs, "--lengths
 NUMBERS += [(decoding, "--batches"), (decoding, "--iterations"), (decoding, "--layers")]
 
 
+#: What is wrong with the file of another benchmark.
+NOT_THEIRS = {
+    figures: "it is of no benchmark that has a picture",
+    speed_table: "the file is not of benchmarks/decoding.py",
+}
+
+
 def refused(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
 ) -> str:
@@ -53,7 +60,7 @@ def test_folders_that_do_not_exist(
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [(None, "No such file or directory"), ("{", "it is no JSON"), ("{}", "it is not of benchmarks/decoding.py")],
+    [(None, "No such file or directory"), ("{", "it is no JSON"), ("[]", "it is of no benchmark"), ("{}", "")],
 )
 @pytest.mark.parametrize("script", [figures, speed_table])
 def test_files_without_numbers(
@@ -68,4 +75,11 @@ def test_files_without_numbers(
     if text is not None:
         path.write_text(text, encoding="utf-8")
     message = refused(script, monkeypatch, capsys, path, *["prefix"] * (script is figures))
-    assert message.endswith(f"{path}: {reason}")
+    assert message.endswith(f"{path}: {reason}" if reason else NOT_THEIRS[script])
+
+
+@pytest.mark.parametrize("script", ALL)
+def test_pictures_are_svg(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--plot plot.png" in refused(script, monkeypatch, capsys, "--plot", "plot.png")

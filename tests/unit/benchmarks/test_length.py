@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from benchmarks import length as SCRIPT
+from benchmarks.crossover import crossover
+from benchmarks.length_results import MEASURES
 
 AR, WRITTEN, SDPA, COV, PQUERY = "AR", "written-out", "SDPA", "AMLP-Cov", "AMLP-PQuery"
 SIZES = {"batch": 2, "embed_dim": 16, "heads": 2, "inner_dim": 4, "window": 5, "activation": "relu"}
@@ -73,7 +75,7 @@ def test_numbers_tables_and_plot(
             assert (f"forward_backward_speed_over_{base}" in row) == (AR not in (name, system))
     assert [rows[n, AR]["steps_timed"] for n in (8, 40)] == [8, 32]
 
-    linear, measures = systems[3:], list(SCRIPT.MEASURES.values())
+    linear, measures = systems[3:], list(MEASURES.values())
     assert [(found["against"], found["system"], found["measure"]) for found in result["crossovers"]] == [
         (against, system, measure) for against in (WRITTEN, SDPA) for system in linear for measure in measures
     ]
@@ -98,7 +100,7 @@ def test_numbers_tables_and_plot(
 
 
 def test_some_systems_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    out, plot = tmp_path / "numbers.json", tmp_path / "plot.png"
+    out, plot = tmp_path / "numbers.json", tmp_path / "plot.svg"
     run(monkeypatch, "--systems", COV, "local", "--lengths", 8, "--out", out, "--plot", plot)
     result = json.loads(out.read_text(encoding="utf-8"))
     assert [row["system"] for row in result["results"]] == [COV, "local"]
@@ -139,7 +141,7 @@ def test_half_precision(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, "--out", tmp_path / "numbers.json", "--plot", tmp_path / "plot.png")
+        run(monkeypatch, "--out", tmp_path / "numbers.json", "--plot", tmp_path / "plot.svg")
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == []
     first, *found = str(stopped.value.code).splitlines()  # a text: Python prints it and ends with status 1
@@ -200,7 +202,7 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"forward_backward_ms", "forward_backward_mib"} & by_name[WRITTEN].keys()
     assert "forward_backward_speed_over_written_out" not in by_name[COV]
     assert by_name[COV]["forward_backward_ms"] > 0
-    assert SCRIPT.table(rows).count(f"| left out: needs {needed:.1f} GiB |") == 1
+    assert SCRIPT.results_table(rows).count(f"| left out: needs {needed:.1f} GiB |") == 1
 
     crossings = SCRIPT.crossovers(rows)
     measures = {found["measure"] for found in crossings if found["against"] == WRITTEN}
@@ -210,7 +212,7 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SCRIPT, "memory_limit", lambda device: 0)
     rows = SCRIPT.measure(built(args), 512, args)
     assert [sorted(row["left_out"]) for row in rows] == [["forward"]] + 7 * [["core", "forward", "forward_backward"]]
-    assert SCRIPT.table(rows).count("left out: needs") == 1 + 7 * 3
+    assert SCRIPT.results_table(rows).count("left out: needs") == 1 + 7 * 3
     assert SCRIPT.crossover_table(SCRIPT.crossovers(rows)).count("\n") == 1
 
 
@@ -287,19 +289,19 @@ def test_crossover() -> None:
     def ours(*values: float) -> dict[int, float]:
         return dict(zip(other, values, strict=False))
 
-    assert SCRIPT.crossover(ours(0.5, 0.5, 0.5, 0.5), other) == "always"
-    assert SCRIPT.crossover(ours(1, 2, 4, 8), other) == "always"  # touching all along
-    assert SCRIPT.crossover(ours(9, 9, 9, 9), other) == "never"
-    assert SCRIPT.crossover(ours(0.5, 1, 2, 9), other) == "never"  # not at the longest
+    assert crossover(ours(0.5, 0.5, 0.5, 0.5), other) == "always"
+    assert crossover(ours(1, 2, 4, 8), other) == "always"  # touching all along
+    assert crossover(ours(9, 9, 9, 9), other) == "never"
+    assert crossover(ours(0.5, 1, 2, 9), other) == "never"  # not at the longest
     # other(n) = n/100 is met by a constant exactly where that says, on logarithmic scales
-    assert SCRIPT.crossover(ours(3, 3, 3, 3), other) == pytest.approx(300)
-    assert SCRIPT.crossover(ours(4, 4, 4, 4), other) == pytest.approx(400)  # touching at a measured length
-    assert SCRIPT.crossover(ours(9, 9, 9, 8), other) == pytest.approx(800)
-    assert SCRIPT.crossover(ours(0.5, 4, 2, 2), other) == pytest.approx(200 * 2**0.5)  # the last one of three
+    assert crossover(ours(3, 3, 3, 3), other) == pytest.approx(300)
+    assert crossover(ours(4, 4, 4, 4), other) == pytest.approx(400)  # touching at a measured length
+    assert crossover(ours(9, 9, 9, 8), other) == pytest.approx(800)
+    assert crossover(ours(0.5, 4, 2, 2), other) == pytest.approx(200 * 2**0.5)  # the last one of three
     # only lengths of both
-    assert SCRIPT.crossover({100: 0.5, 1600: 99.0}, other) == "always"
-    assert SCRIPT.crossover({50: 0.5, 100: 2.0}, other) == "never"
-    assert SCRIPT.crossover({50: 0.5}, other) is None
+    assert crossover({100: 0.5, 1600: 99.0}, other) == "always"
+    assert crossover({50: 0.5, 100: 2.0}, other) == "never"
+    assert crossover({50: 0.5}, other) is None
 
 
 def rows_of(system: str, times: dict[int, float], memory: dict[int, float], other: float = 1.0) -> list[dict[str, Any]]:

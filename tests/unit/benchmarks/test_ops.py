@@ -104,7 +104,7 @@ def test_no_numbers_when_an_operator_is_wrong(
     monkeypatch.setattr(cases, "dynamic_conv", lambda x, *more, **named: right(x * 1.001, *more, **named))
     out = tmp_path / "numbers.json"
     with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, "--lengths", 3, "--out", out, "--plot", tmp_path / "plot.png")
+        run(monkeypatch, "--lengths", 3, "--out", out, "--plot", tmp_path / "plot.svg")
     message = str(stopped.value.code)  # a text: Python prints it and ends with status 1
     assert "dynamic_conv, causal, torch.float32, dropout 0.3: output is off by 1.0e-03" in message
     assert "light_conv" not in message
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name, row in rows.items() if "skipped" in row] == ["naive", "fairseq", "fairseq unfolded"]
     assert rows["naive"]["skipped"] == "needs 0.0 GiB"
     assert rows["ours"].keys() == {"operator", "T", "system", "memory_mib", "forward_ms", "forward_backward_ms"}
-    assert "| skipped: needs 0.0 GiB |" in SCRIPT.table(list(rows.values()))
+    assert "| skipped: needs 0.0 GiB |" in SCRIPT.results_table(list(rows.values()))
 
 
 @pytest.mark.parametrize("make", [SCRIPT.dynamic_problem, SCRIPT.light_problem])
