@@ -39,9 +39,10 @@ def with_present_flags(words: Sequence[str]) -> list[str]:
     result = []
     for word in words:
         flag, *value = word.split("=", 1)
-        if flag in _SPELLINGS:
+        if flag.startswith("--") and flag in _SPELLINGS:
             _warn(flag)
-        result.append("=".join([present_name(flag), *value]))
+            word = "=".join([present_name(flag), *value])
+        result.append(word)
     return result
 
 

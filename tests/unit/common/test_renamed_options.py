@@ -13,7 +13,7 @@ from fairseq import checkpoint_utils, options
 
 from amlp_fairseq.common import renamed_options
 from amlp_fairseq.common.arguments import command_parser
-from amlp_fairseq.common.renamed_options import with_present_names
+from amlp_fairseq.common.renamed_options import with_present_flags, with_present_names
 from amlp_fairseq.compat import commands as fairseqs_commands
 from amlp_fairseq.model_folder.format import read_config, write
 from amlp_fairseq.training import config
@@ -33,6 +33,11 @@ def test_present_names_win_whatever_the_order() -> None:
     former, present = {"words-behind-end": 1}, {"words-after-end": 2}
     assert with_present_names({**former, "x": [0]}) == {"words-after-end": 1, "x": [0]}
     assert with_present_names(former | present) == with_present_names(present | former) == present
+
+
+def test_other_words_of_a_command_line_stay() -> None:
+    words = ["words_behind_end", "--in=words-behind-end", "--words-behind-ends"]
+    assert with_present_flags(words) == words
 
 
 @pytest.mark.parametrize("words", [["--words-behind-end", "count"], ["--words-behind-end=count"]])
