@@ -70,10 +70,10 @@ def compare_steps(task: Any, model: InferenceModel, counts: list[int], tolerance
     words = torch.full((6, counts[0]), EOS)
     for count in [*counts[1:], 2]:
         model.decoder.fused_layers = fused
-        found, _ = sessions[0].step(words)
+        actual, _ = sessions[0].step(words)
         model.decoder.fused_layers = None
         expected, _ = sessions[1].step(words)
-        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+        torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
         rows = torch.arange(0, 6, 2).repeat_interleave(2) + torch.randint(2, (6,), generator=generator)
         for session in sessions:
             session.reorder(rows)
@@ -140,10 +140,10 @@ def test_rows_that_stand_at_different_words() -> None:
     words = torch.full((3, 4), EOS)
     for step in range(5):
         model.decoder.fused_layers = fused
-        found, _ = sessions[0].verify(words)
+        actual, _ = sessions[0].verify(words)
         model.decoder.fused_layers = None
         expected, _ = sessions[1].verify(words)
-        torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+        torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
         for session in sessions:
             session.truncate([length - back for length, back in zip(session.lengths, (step % 3, 0, 2), strict=True)])
         words = torch.randint(4, 16, (3, 4), generator=generator)
@@ -186,13 +186,13 @@ def test_encoder(longest: int, decode_dtype: str | None, norm_first: bool) -> No
     assert (len(inference_copy.layers), len(encoder.layers)) == (1 if is_fused(decode_dtype) else 3, 3)
     for sources in (toy.random_sources(3, 12), torch.randint(4, 16, (2, longest)).tolist()):
         net_input = toy.batch(sources, task.src_dict)["net_input"]
-        found = inference_copy.forward_torchscript(net_input)
+        actual = inference_copy.forward_torchscript(net_input)
         for other in (packed, encoder) if decode_dtype is None else (packed,):
             expected = other.forward_torchscript(net_input)
-            assert torch.equal(found["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
-            words = ~found["encoder_padding_mask"][0].t()
+            assert torch.equal(actual["encoder_padding_mask"][0], expected["encoder_padding_mask"][0])
+            words = ~actual["encoder_padding_mask"][0].t()
             torch.testing.assert_close(
-                found["encoder_out"][0][words], expected["encoder_out"][0][words], atol=tolerance, rtol=0
+                actual["encoder_out"][0][words], expected["encoder_out"][0][words], atol=tolerance, rtol=0
             )
 
 
@@ -221,10 +221,10 @@ def test_encoders_with_other_self_attentions(
         torch.randint(4, 16, (2, 20)).tolist(),
     ):
         net_input = toy.batch(sources, task.src_dict)["net_input"]
-        found, expected = inference_copy.forward_torchscript(net_input), packed.forward_torchscript(net_input)
-        words = ~found["encoder_padding_mask"][0].t()
+        actual, expected = inference_copy.forward_torchscript(net_input), packed.forward_torchscript(net_input)
+        words = ~actual["encoder_padding_mask"][0].t()
         torch.testing.assert_close(
-            found["encoder_out"][0][words], expected["encoder_out"][0][words], atol=tolerance, rtol=0
+            actual["encoder_out"][0][words], expected["encoder_out"][0][words], atol=tolerance, rtol=0
         )
 
 
@@ -253,15 +253,15 @@ def passes(encoder: Any) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
 
 
 def logits(model: Any, tokens: torch.Tensor, encoder_out: dict[str, Any]) -> torch.Tensor:
-    found = model.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
-    return found[tokens.ne(toy.dictionary(12).pad())]
+    actual = model.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out)
+    return actual[tokens.ne(toy.dictionary(12).pad())]
 
 
 def compare_passes(inference_copy: Any, others: list[Any], tolerance: float) -> None:
     for tokens, encoder_out in passes(others[-1].encoder):
-        found = logits(inference_copy, tokens, encoder_out)
+        actual = logits(inference_copy, tokens, encoder_out)
         for other in others:
-            torch.testing.assert_close(found, logits(other, tokens, encoder_out), atol=tolerance, rtol=0)
+            torch.testing.assert_close(actual, logits(other, tokens, encoder_out), atol=tolerance, rtol=0)
 
 
 def rounding(model: Any) -> float:

@@ -41,11 +41,11 @@ def test_it_is_the_linear_map(decode_dtype: str | None, relu: bool, with_bias: b
     expected = F.linear(x.double(), weight.double(), bias.double() if with_bias else None)
     expected = expected.relu() if relu else expected
     before = weight.clone()
-    found = pack(weight, added, decode_dtype, relu)(x)
-    assert found.dtype == x.dtype
-    assert found.shape == expected.shape
+    actual = pack(weight, added, decode_dtype, relu)(x)
+    assert actual.dtype == x.dtype
+    assert actual.shape == expected.shape
     bound = tolerance.of_product(x, weight, added, decode_dtype, toy.VNNI)
-    assert ((found - expected).abs() <= bound).all()
+    assert ((actual - expected).abs() <= bound).all()
     assert torch.equal(weight, before)
 
 
@@ -73,8 +73,8 @@ def test_no_rows() -> None:
 def test_inputs_may_be_views() -> None:
     weight, x = torch.randn(20, 16), torch.randn(3, 5, 16)
     for decode_dtype in ("float32", "bfloat16", "int8"):
-        found = pack(weight, None, decode_dtype)(x.transpose(0, 1))
-        torch.testing.assert_close(found, pack(weight, None, decode_dtype)(x.transpose(0, 1).contiguous()))
+        actual = pack(weight, None, decode_dtype)(x.transpose(0, 1))
+        torch.testing.assert_close(actual, pack(weight, None, decode_dtype)(x.transpose(0, 1).contiguous()))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_int8_rows_do_not_depend_on_the_batch(size: int, outputs: int, with_bias
     )
     expected = run(x)
     for rows in (1, 2, 3, 8, 31):
-        for place in (0, 17, 64 - rows):
-            assert torch.equal(run(x[place : place + rows]), expected[place : place + rows])
+        for position in (0, 17, 64 - rows):
+            assert torch.equal(run(x[position : position + rows]), expected[position : position + rows])
     order = torch.randperm(64)
     assert torch.equal(run(x[order].view(16, 4, size)), expected[order].view(16, 4, outputs))
 
@@ -119,10 +119,10 @@ def test_int8_rows_of_zeros_give_the_bias_and_those_without_a_number_stay_alone(
     run = pack(torch.randn(20, 33), bias, "int8", nonnegative=nonnegative)
     expected = run(x)
     x[1], x[3, 5], x[4, 6] = 0, torch.nan, torch.inf
-    found = run(x)
-    assert torch.equal(found[1], bias)
-    assert not found[3:5].isfinite().any()
-    assert torch.equal(found[[0, 2, 5]], expected[[0, 2, 5]])
+    actual = run(x)
+    assert torch.equal(actual[1], bias)
+    assert not actual[3:5].isfinite().any()
+    assert torch.equal(actual[[0, 2, 5]], expected[[0, 2, 5]])
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_int8_activations_that_are_not_negative_have_finer_steps() -> None:
     weight[:, 0] = 127  # so that the weights are exact
 
     def error(nonnegative: bool) -> float:
-        found = pack(weight, None, "int8", nonnegative=nonnegative)(x)
-        return float((found - x.double() @ weight.double().t()).abs().mean())
+        actual = pack(weight, None, "int8", nonnegative=nonnegative)(x)
+        return float((actual - x.double() @ weight.double().t()).abs().mean())
 
     assert error(True) == pytest.approx(0.5 * error(False), rel=0.1)
 

@@ -31,11 +31,11 @@ def test_a_nodes_ancestors_spell_its_prefix() -> None:
     tree = PrefixTree(rows, 6, START, PAD)
     for row, hypothesis in enumerate(rows.tolist()):
         prefix = [START]
-        for place, word in enumerate(hypothesis[: hypothesis.index(END) + 1]):
-            node, sentence = int(tree.nodes[row, place]), row // 6
+        for position, word in enumerate(hypothesis[: hypothesis.index(END) + 1]):
+            node, sentence = int(tree.nodes[row, position]), row // 6
             ancestors = (~tree.hidden[sentence, node]).nonzero().squeeze(1)
             assert tree.words[sentence, ancestors].tolist() == prefix
-            assert tree.lengths[sentence, node] == place
+            assert tree.lengths[sentence, node] == position
             prefix.append(word)
     prefixes = [
         {tuple(row[:n]) for row in rows[first : first + 6].tolist() for n in range(row.index(END) + 1)}

@@ -17,7 +17,7 @@ def test_rows_become_what_their_origins_were(origins: list[int], dim: int, part:
     table = whole[..., :3] if part else whole
     expected, rows = table.index_select(dim, torch.tensor(origins)), torch.tensor(origins)
     behind = table.narrow(dim, len(origins), 7 - len(origins)).clone()
-    found = RowPermutation(rows).apply(table, dim)
-    assert torch.equal(found, expected)
-    assert found.data_ptr() == table.data_ptr()
+    actual = RowPermutation(rows).apply(table, dim)
+    assert torch.equal(actual, expected)
+    assert actual.data_ptr() == table.data_ptr()
     assert torch.equal(table.narrow(dim, len(origins), 7 - len(origins)), behind)

@@ -45,10 +45,11 @@ def algorithm_1(model: Any, order: GenerationOrder, source: list[int], beam: int
             slots = [
                 sorted(slot.items(), key=lambda entry: -entry[1])[:beam] for slot in decode(model, z, source, words)
             ]  # 10
-            ways = [
-                (tuple(word for word, _ in way), sum(lprob for _, lprob in way)) for way in itertools.product(*slots)
+            continuations = [
+                (tuple(word for word, _ in continuation), sum(lprob for _, lprob in continuation))
+                for continuation in itertools.product(*slots)
             ]
-            for new, added in sorted(ways, key=lambda way: -way[1])[:beam]:  # 12-15
+            for new, added in sorted(continuations, key=lambda continuation: -continuation[1])[:beam]:  # 12-15
                 hypothesis = (words + new, score + added)
                 (finished if EOS in new else update).append(hypothesis)  # 17-20
         hypotheses = sorted(update, key=lambda each: -each[1])[:beam]  # 24

@@ -54,8 +54,8 @@ def repeats(runs: list[tuple[int, ...]], size: int) -> bool:
 
 def runs_of(order: GenerationOrder, text: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The words of each direction, in text order."""
-    h, places = order.num_directions, order.permutation(len(text)).tolist()
-    return [tuple(text[place] for place in sorted(places[d::h])) for d in range(h)]
+    h, positions = order.num_directions, order.permutation(len(text)).tolist()
+    return [tuple(text[position] for position in sorted(positions[d::h])) for d in range(h)]
 
 
 def allowed(order: GenerationOrder, text: tuple[int, ...], longest: int, ngram: int) -> bool:
@@ -87,10 +87,10 @@ RULES: dict[str, dict[str, Any]] = {
 
 #: Every rule with half of the orders, in C++ or PyTorch: with each order, that is, every second rule.
 CASES = [
-    (("C++", "PyTorch")[(place + number) // 2 % 2], *order, name)
-    for place, order in enumerate(ORDERS)
+    (("C++", "PyTorch")[(position + number) // 2 % 2], *order, name)
+    for position, order in enumerate(ORDERS)
     for number, name in enumerate(RULES)
-    if (place + number) % 2 == 0
+    if (position + number) % 2 == 0
 ]
 
 
@@ -104,8 +104,8 @@ def test_all_outputs_that_the_rules_allow_are_found(h: int, c: int, middle_to_si
     limits = [int(rules.get("max_len_a", 0) * (len(source) + 1) + rules["max_len_b"]) for source in SOURCES]
     options = SearchOptions(beam_size=len(all_outputs(words, max(limits))), **rules)
     search = MultiwordBeamSearch([model], task.tgt_dict, task.order, options)
-    found = search.generate([model], toy.batch(SOURCES, task.src_dict))
-    for source, longest, hypotheses in zip(SOURCES, limits, found, strict=True):
+    actual = search.generate([model], toy.batch(SOURCES, task.src_dict))
+    for source, longest, hypotheses in zip(SOURCES, limits, actual, strict=True):
         expected = {}
         for n in range(rules.get("min_len", 1), longest + 1):
             texts = list(itertools.product(words, repeat=n))

@@ -51,8 +51,8 @@ def test_every_step_is_the_most_probable(h: int, c: int) -> None:
         model = toy.model(task, seed=seed)
         options = SearchOptions(beam_size=1, max_len_b=LIMIT)
         search = MultiwordBeamSearch([model], task.tgt_dict, task.order, options)
-        found = search.generate([model], toy.batch(sources, task.src_dict))
-        for source, (hypothesis,) in zip(sources, found, strict=True):
+        actual = search.generate([model], toy.batch(sources, task.src_dict))
+        for source, (hypothesis,) in zip(sources, actual, strict=True):
             assert (hypothesis["tokens"].tolist(), hypothesis["steps"]) == by_hand(task, model, source)
             calls.add(hypothesis["steps"])
     assert len(calls) > 1  # sentences of a batch end in different steps

@@ -100,9 +100,9 @@ class Scripted:
 
     def translate(self, **options: Any) -> list[dict[str, Any]]:
         """The hypotheses; sentence i's source is word i."""
-        found = generator(**options).generate([self], batch([[4 + i] for i in range(len(self.scripts))]))
-        assert all(len(hypotheses) == 1 for hypotheses in found)
-        return [hypotheses[0] for hypotheses in found]
+        actual = generator(**options).generate([self], batch([[4 + i] for i in range(len(self.scripts))]))
+        assert all(len(hypotheses) == 1 for hypotheses in actual)
+        return [hypotheses[0] for hypotheses in actual]
 
     @property
     def alive(self) -> list[list[int]]:
@@ -137,12 +137,12 @@ CHANGES = [
 
 def test_a_sentence_is_finished_when_an_iteration_changes_nothing() -> None:
     model = Scripted(CHANGES)
-    found = model.translate(max_iter=4)
-    assert [text(h["tokens"]) for h in found] == ["ac$", "def$", "g$", "$", "jjji$"]
-    assert [h["steps"] for h in found] == [3, 2, 5, 1, 5]
+    actual = model.translate(max_iter=4)
+    assert [text(h["tokens"]) for h in actual] == ["ac$", "def$", "g$", "$", "jjji$"]
+    assert [h["steps"] for h in actual] == [3, 2, 5, 1, 5]
     assert model.alive == [[0, 1, 2, 3, 4], [0, 1, 2, 4], [0, 2, 4], [2, 4], [2, 4]]
     assert [call[:2] for call in model.calls] == [(step, 5) for step in range(5)]
-    assert [float(h["score"]) for h in found] == [-1.125, -1.0, -1.5, 0.0, -1.375]
+    assert [float(h["score"]) for h in actual] == [-1.125, -1.0, -1.5, 0.0, -1.375]
 
 
 def test_a_model_can_say_which_sentences_are_finished() -> None:
@@ -168,11 +168,11 @@ def test_no_more_calls_than_sentences_need() -> None:
 @pytest.mark.parametrize("max_iter", [0, 1, 4])
 def test_all_iterations_can_be_forced(max_iter: int) -> None:
     model = Scripted(CHANGES)
-    found = model.translate(max_iter=max_iter, adaptive=False)
+    actual = model.translate(max_iter=max_iter, adaptive=False)
     assert model.alive == [[0, 1, 2, 3, 4]] * (max_iter + 1)
     assert [call[:2] for call in model.calls] == [(step, max_iter + 1) for step in range(max_iter + 1)]
-    assert [h["steps"] for h in found] == [max_iter + 1] * 5
-    for hypothesis, script in zip(found, CHANGES, strict=True):
+    assert [h["steps"] for h in actual] == [max_iter + 1] * 5
+    for hypothesis, script in zip(actual, CHANGES, strict=True):
         ((words, _),) = [iterations[max_iter] for iterations in script.values()]
         assert hypothesis["tokens"].tolist() == [*words, EOS]
 
@@ -187,9 +187,9 @@ def test_candidates_are_compared_by_the_mean_score_of_their_words(adaptive: bool
             {1: says("a", "a", score=-1.5), 3: [([4, 5, 6], [-0.1, -3.0, -0.1])] * 2, 2: says("bb", "bb", score=-1.4)},
         ]
     )
-    found = model.translate(max_iter=1, beam_size=3, adaptive=adaptive)
-    assert [text(h["tokens"]) for h in found] == ["bc$", "h$", "abc$"]
-    assert [float(h["score"]) for h in found] == pytest.approx([-1.0, -0.625, -3.2 / 3])
+    actual = model.translate(max_iter=1, beam_size=3, adaptive=adaptive)
+    assert [text(h["tokens"]) for h in actual] == ["bc$", "h$", "abc$"]
+    assert [float(h["score"]) for h in actual] == pytest.approx([-1.0, -0.625, -3.2 / 3])
 
 
 def test_candidates_leave_the_batch_one_by_one() -> None:
@@ -199,10 +199,10 @@ def test_candidates_leave_the_batch_one_by_one() -> None:
             {3: says("eee", "fee", "fee", score=-0.1), 4: says("gggg", "gggg", "aaaa", score=-1.0)},
         ]
     )
-    found = model.translate(max_iter=2, beam_size=2)
+    actual = model.translate(max_iter=2, beam_size=2)
     assert model.alive == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1]]
-    assert [text(h["tokens"]) for h in found] == ["c$", "fee$"]
-    assert [h["steps"] for h in found] == [3, 3]
+    assert [text(h["tokens"]) for h in actual] == ["c$", "fee$"]
+    assert [h["steps"] for h in actual] == [3, 3]
 
 
 def test_nothing_is_chosen_only_where_there_is_nothing_else() -> None:
@@ -213,9 +213,9 @@ def test_nothing_is_chosen_only_where_there_is_nothing_else() -> None:
         ]
     )
     assert [text(h["tokens"]) for h in model.translate(max_iter=0, beam_size=3)] == ["bb$", "c$"]
-    (found,) = Scripted([{0: says("")}]).translate(max_iter=0)
-    assert text(found["tokens"]) == "$"
-    assert float(found["score"]) == 0
+    (actual,) = Scripted([{0: says("")}]).translate(max_iter=0)
+    assert text(actual["tokens"]) == "$"
+    assert float(actual["score"]) == 0
 
 
 def test_a_candidate_that_only_wrote_end_symbols_is_nothing() -> None:
@@ -227,26 +227,26 @@ def test_a_candidate_that_only_wrote_end_symbols_is_nothing() -> None:
 def test_special_symbols_among_the_words_are_dropped() -> None:
     """Hypotheses have words and one end symbol, with a score for each."""
     written = ([4, EOS, 5, BOS, 6, PAD], [-0.1, -0.2, -0.3, -0.4, -0.5, -0.6])
-    (found,) = Scripted([{6: [written]}]).translate(max_iter=0)
-    assert text(found["tokens"]) == "abc$"
-    assert found["positional_scores"].tolist() == pytest.approx([-0.1, -0.3, -0.5, Scripted.EDGE])
-    assert float(found["score"]) == pytest.approx(-0.3)
+    (actual,) = Scripted([{6: [written]}]).translate(max_iter=0)
+    assert text(actual["tokens"]) == "abc$"
+    assert actual["positional_scores"].tolist() == pytest.approx([-0.1, -0.3, -0.5, Scripted.EDGE])
+    assert float(actual["score"]) == pytest.approx(-0.3)
 
 
 def test_scores_stand_beside_their_tokens() -> None:
     script = {4: [([4, 5, 6, 7], [-0.5, -1.0, -1.5, -2.0])], 2: [([8, 9], [-3.0, -4.0])]}
-    (found,) = Scripted([script]).translate(max_iter=0, beam_size=2)
-    assert text(found["tokens"]) == "abcd$"
-    assert found["positional_scores"].tolist() == [-0.5, -1.0, -1.5, -2.0, Scripted.EDGE]
-    assert float(found["score"]) == -1.25
-    assert found["alignment"] == []
-    assert "history" not in found
+    (actual,) = Scripted([script]).translate(max_iter=0, beam_size=2)
+    assert text(actual["tokens"]) == "abcd$"
+    assert actual["positional_scores"].tolist() == [-0.5, -1.0, -1.5, -2.0, Scripted.EDGE]
+    assert float(actual["score"]) == -1.25
+    assert actual["alignment"] == []
+    assert "history" not in actual
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["", "in place"])
 def test_history_holds_what_is_read_and_written(in_place: bool) -> None:
-    found = Scripted(CHANGES, in_place).translate(max_iter=4, retain_history=True)
-    assert [[text(entry["tokens"]) for entry in h["history"]] for h in found] == [
+    actual = Scripted(CHANGES, in_place).translate(max_iter=4, retain_history=True)
+    assert [[text(entry["tokens"]) for entry in h["history"]] for h in actual] == [
         ["??$", "ab$", "ac$", "ac$"],
         ["???$", "def$", "def$"],
         ["?$", "g$", "h$", "g$", "h$", "g$"],
@@ -374,10 +374,10 @@ def test_mask_predict(kind: str, beam: int, adaptive: bool) -> None:
     network = model(**options)
     changed = 0
     for iterations in (1, 4, 10):
-        found = generator(max_iter=iterations - 1, beam_size=beam, adaptive=adaptive, retain_history=True).generate(
+        actual = generator(max_iter=iterations - 1, beam_size=beam, adaptive=adaptive, retain_history=True).generate(
             [network], batch(SOURCES)
         )
-        for (hypothesis,), source in zip(found, SOURCES, strict=True):
+        for (hypothesis,), source in zip(actual, SOURCES, strict=True):
             n = predicted_length([network], source, "pred_length_offset" in options)
             lengths = [max(n + offset, min(n, 1)) for offset in ((-1, 0, 1) if beam == 3 else (0,))]
             candidates = []
@@ -427,13 +427,13 @@ def test_lengths_differ_and_candidates_of_each_length_win() -> None:
     network = model()
     lengths = [predicted_length([network], source) for source in SOURCES]
     assert len(set(lengths)) > 2
-    found = generator(max_iter=3, beam_size=3).generate([network], batch(SOURCES))
-    assert {len(h["tokens"]) - 1 - n for (h,), n in zip(found, lengths, strict=True)} == {-1, 0, 1}
+    actual = generator(max_iter=3, beam_size=3).generate([network], batch(SOURCES))
+    assert {len(h["tokens"]) - 1 - n for (h,), n in zip(actual, lengths, strict=True)} == {-1, 0, 1}
 
 
 def test_a_sentence_of_no_words_has_only_empty_candidates() -> None:
-    found = generator(max_iter=3, beam_size=3).generate([with_length(model(), 0)], batch(SOURCES))
-    assert [(h["tokens"].tolist(), float(h["score"]), h["steps"]) for (h,) in found] == [([EOS], 0.0, 1)] * 7
+    actual = generator(max_iter=3, beam_size=3).generate([with_length(model(), 0)], batch(SOURCES))
+    assert [(h["tokens"].tolist(), float(h["score"]), h["steps"]) for (h,) in actual] == [([EOS], 0.0, 1)] * 7
 
 
 @pytest.mark.parametrize("n", [10, 22])
@@ -441,8 +441,8 @@ def test_as_many_iterations_as_words_unmask_them_one_by_one(n: int) -> None:
     network = with_length(model(), n)
     with torch.no_grad():
         network.decoder.output_projection.weight[UNK] = 0  # <unk> would look like a mask
-    (found,) = generator(max_iter=n - 1, adaptive=False, retain_history=True).generate([network], batch([[4, 5, 6]]))
-    read = [entry["tokens"].eq(UNK).sum() for entry in found[0]["history"][::2]]
+    (actual,) = generator(max_iter=n - 1, adaptive=False, retain_history=True).generate([network], batch([[4, 5, 6]]))
+    read = [entry["tokens"].eq(UNK).sum() for entry in actual[0]["history"][::2]]
     assert [int(count) for count in read] == list(range(n, 0, -1))
 
 
@@ -456,11 +456,11 @@ def test_an_ensemble_averages_probabilities(beam: int) -> None:
         candidates = [mask_predict(networks, source, max(length, 1), 5)[-1][1:] for length in lengths]
         expected.append(max(candidates, key=lambda candidate: sum(candidate[1]) / len(candidate[1])))
     alone = generator(max_iter=4, beam_size=beam, adaptive=False).generate([model(seed=1)], batch(SOURCES))
-    found = generator(max_iter=4, beam_size=beam, adaptive=False).generate(networks, batch(SOURCES))
-    for (hypothesis,), (words, scores) in zip(found, expected, strict=True):
+    actual = generator(max_iter=4, beam_size=beam, adaptive=False).generate(networks, batch(SOURCES))
+    for (hypothesis,), (words, scores) in zip(actual, expected, strict=True):
         assert hypothesis["tokens"].tolist() == [*words, EOS]
         assert hypothesis["positional_scores"].tolist() == pytest.approx([*scores, 0], abs=1e-4)
-    assert [h["tokens"].tolist() for (h,) in found] != [h["tokens"].tolist() for (h,) in alone]
+    assert [h["tokens"].tolist() for (h,) in actual] != [h["tokens"].tolist() for (h,) in alone]
 
 
 def test_an_ensemble_lasts_for_one_call() -> None:
@@ -479,12 +479,12 @@ def test_a_sentence_is_translated_alone_as_in_any_batch(attention: str, beam: in
     types = {f"decoder_{kind}_attention_type": attention for kind in ("self", "cross")}
     network = model(seed=3, **types, attention_window=5)
     refine = generator(max_iter=5, beam_size=beam)
-    for (found,), source in zip(refine.generate([network], batch(SOURCES, left_pad)), SOURCES, strict=True):
+    for (actual,), source in zip(refine.generate([network], batch(SOURCES, left_pad)), SOURCES, strict=True):
         ((alone,),) = refine.generate([network], batch([source]))
-        assert found["tokens"].tolist() == alone["tokens"].tolist()
-        assert found["steps"] == alone["steps"]
-        assert float(found["score"]) == pytest.approx(float(alone["score"]), abs=1e-4)
-        torch.testing.assert_close(found["positional_scores"], alone["positional_scores"], atol=1e-4, rtol=0)
+        assert actual["tokens"].tolist() == alone["tokens"].tolist()
+        assert actual["steps"] == alone["steps"]
+        assert float(actual["score"]) == pytest.approx(float(alone["score"]), abs=1e-4)
+        torch.testing.assert_close(actual["positional_scores"], alone["positional_scores"], atol=1e-4, rtol=0)
 
 
 def test_models_prepared_by_fairseqs_commands() -> None:
@@ -565,14 +565,14 @@ def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool
         scored = toy.scored_by_fairseq(DICTIONARY, reranking_model, [source] * 3, [words for words, _ in candidates])
         expected.append(max(scored, key=lambda hypothesis: float(hypothesis["score"])))
         likeliest.append(max(candidates, key=lambda candidate: sum(candidate[1]) / len(candidate[1]))[0])
-    found = generator(max_iter=3, beam_size=3, adaptive=False, reranking_model=reranking_model).generate(
+    actual = generator(max_iter=3, beam_size=3, adaptive=False, reranking_model=reranking_model).generate(
         networks, batch(SOURCES, left_pad)
     )
-    for (hypothesis,), reference in zip(found, expected, strict=True):
+    for (hypothesis,), reference in zip(actual, expected, strict=True):
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()
         assert float(hypothesis["score"]) == pytest.approx(float(reference["score"]), abs=1e-4)
         torch.testing.assert_close(hypothesis["positional_scores"], reference["positional_scores"], atol=1e-4, rtol=0)
-    assert [h["tokens"].tolist()[:-1] for (h,) in found] != likeliest  # it did change the choice
+    assert [h["tokens"].tolist()[:-1] for (h,) in actual] != likeliest  # it did change the choice
 
 
 def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
@@ -586,11 +586,11 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         ]
     )
     sources = [[8, 9, 10, 11, 4], [5], [7, 6]]
-    found = generator(max_iter=0, beam_size=2, reranking_model=reranking_model).generate([model], batch(sources))
+    actual = generator(max_iter=0, beam_size=2, reranking_model=reranking_model).generate([model], batch(sources))
     scored = toy.scored_by_fairseq(
         DICTIONARY, reranking_model, [source for source in sources for _ in range(2)], hypotheses
     )
-    for i, (hypothesis,) in enumerate(found):
+    for i, (hypothesis,) in enumerate(actual):
         pair = scored[2 * i : 2 * i + 2] if i != 1 else scored[2:3]  # not the empty one
         reference = max(pair, key=lambda candidate: float(candidate["score"]))
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()

@@ -40,9 +40,9 @@ def calls(operators: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def recorded_search(self: Decoding, *arguments: Any) -> Any:
         before = self.length
-        found = search(self, *arguments)
+        actual = search(self, *arguments)
         made.append((self.length - before) // self.decoder.words_per_step)
-        return found
+        return actual
 
     def recorded_step(self: Decoding, *arguments: Any) -> Any:
         made.append(0)
@@ -76,11 +76,11 @@ def test_both_find_the_same(
     ]
     models = [toy.model(task, seed=seed, decoder_normalize_before=seed == 1) for seed in range(2)]
     cases = [(model, options | variant) for model in models for variant in variants]
-    found = [translate(task, model, sources, **options) for model, options in cases]
+    actual = [translate(task, model, sources, **options) for model, options in cases]
     assert max(calls) > 1  # some calls made several steps
     before = len(calls)
     one_by_one(monkeypatch)
-    assert found == [translate(task, model, sources, **options) for model, options in cases]
+    assert actual == [translate(task, model, sources, **options) for model, options in cases]
     assert not any(calls[before:])
 
 
@@ -101,14 +101,14 @@ def test_other_self_attentions(
     model = toy.model(task, decoder_self_attention_type=attention, decoder_kernel_size_list=[2, 5])
     sources = toy.random_sources(5, 9, seed=1)
     options: dict[str, Any] = {"beam_size": beam, "max_len_b": 30, "decode_dtype": decode_dtype}
-    found = translate(task, model, sources, **options)
+    actual = translate(task, model, sources, **options)
     assert max(calls) > 0
     one_by_one(monkeypatch)
-    assert found == translate(task, model, sources, **options)
+    assert actual == translate(task, model, sources, **options)
     if decode_dtype is None:
         monkeypatch.setattr(step_decoder, "decoder_layers", lambda layers: None)
         expected = translate(task, model, sources, **options)
-        assert [[each[0] for each in hypotheses] for hypotheses in found] == [
+        assert [[each[0] for each in hypotheses] for hypotheses in actual] == [
             [each[0] for each in hypotheses] for hypotheses in expected
         ]
 
@@ -133,11 +133,11 @@ def test_outputs_that_are_longer_than_the_buffers(beam: int, calls: list[int], m
     task = toy.task(9, num_directions=2)
     model, sources = toy.model(task, **LONG), toy.random_sources(3, 9, seed=1)
     options = {"beam_size": beam, "min_len": 150, "max_len_b": 170}
-    found = translate(task, model, sources, **options)
-    assert {len(hypotheses[0][0]) > 150 for hypotheses in found} == {True}
+    actual = translate(task, model, sources, **options)
+    assert {len(hypotheses[0][0]) > 150 for hypotheses in actual} == {True}
     assert len([made for made in calls if made > 1]) > 2
     one_by_one(monkeypatch)
-    assert found == translate(task, model, sources, **options)
+    assert actual == translate(task, model, sources, **options)
 
 
 @pytest.mark.parametrize(

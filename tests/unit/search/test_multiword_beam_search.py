@@ -122,7 +122,7 @@ def test_a_beam_that_covers_everything_finds_all_sequences(h: int, c: int, ngram
             if ngram == 0 or len(set(ngrams)) == len(ngrams):
                 score = float(teacher_forced(task, model, source, list(sequence)).sum()) / (n + 1) ** lenpen
                 expected[(*sequence, EOS)] = score
-    (found,) = search(
+    (actual,) = search(
         task,
         [model],
         toy.batch([source], task.src_dict),
@@ -131,9 +131,9 @@ def test_a_beam_that_covers_everything_finds_all_sequences(h: int, c: int, ngram
         len_penalty=lenpen,
         no_repeat_ngram_size=ngram,
     )
-    scores = [float(hypothesis["score"]) for hypothesis in found]
+    scores = [float(hypothesis["score"]) for hypothesis in actual]
     assert scores == sorted(scores, reverse=True)
-    tokens = [tuple(hypothesis["tokens"].tolist()) for hypothesis in found]
+    tokens = [tuple(hypothesis["tokens"].tolist()) for hypothesis in actual]
     assert dict(zip(tokens, scores, strict=True)) == pytest.approx(expected, abs=1e-4)
 
 
@@ -142,9 +142,9 @@ def test_a_beam_that_covers_everything_finds_all_sequences(h: int, c: int, ngram
 def test_printed_scores_are_the_models_probabilities(h: int, c: int, options: dict) -> None:
     task, model = build(h, c, **options)
     for source in toy.random_sources(4, 12):
-        (found,) = search(task, [model], toy.batch([source], task.src_dict), len_penalty=0.6)
-        assert len(found) == 4
-        for hypothesis in found:
+        (actual,) = search(task, [model], toy.batch([source], task.src_dict), len_penalty=0.6)
+        assert len(actual) == 4
+        for hypothesis in actual:
             words = hypothesis["tokens"][:-1].tolist()
             expected = teacher_forced(task, model, source, words)
             in_reading_order = torch.cat([task.order.recover(expected[:-1]), expected[-1:]])
@@ -156,8 +156,8 @@ def test_printed_scores_are_the_models_probabilities(h: int, c: int, options: di
 
 def test_gnmt_length_penalty() -> None:
     task, model = build(2, 1)
-    (found,) = search(task, [model], sources(task, 1), len_penalty=0.6, length_penalty_kind="gnmt")
-    for hypothesis in found:
+    (actual,) = search(task, [model], sources(task, 1), len_penalty=0.6, length_penalty_kind="gnmt")
+    for hypothesis in actual:
         total, length = float(hypothesis["positional_scores"].sum()), len(hypothesis["tokens"])
         assert float(hypothesis["score"]) == pytest.approx(total / ((5 + length) / 6) ** 0.6, abs=1e-4)
 
@@ -166,8 +166,8 @@ def test_words_behind_the_end_can_be_counted() -> None:
     task, model = build(2, 2)
     sample = sources(task, 5)
     differences = 0
-    for found in search(task, [model], sample, words_after_end="count"):
-        for hypothesis in found:
+    for actual in search(task, [model], sample, words_after_end="count"):
+        for hypothesis in actual:
             total = float(hypothesis["positional_scores"].sum())
             behind = float(hypothesis["score"]) * 4 * hypothesis["steps"] - total
             if len(hypothesis["tokens"]) % 4 == 0:
@@ -191,9 +191,9 @@ def test_a_sentence_is_translated_alone_as_in_any_batch(pattern: tuple[int, int]
     right = search(task, [model], toy.batch(rows, task.src_dict, left_pad=False), **options)
     for row, by_left, by_right in zip(rows, left, right, strict=True):
         (alone,) = search(task, [model], toy.batch([row], task.src_dict), **options)
-        for found in (by_left, by_right):
-            assert [h["tokens"].tolist() for h in found] == [h["tokens"].tolist() for h in alone]
-            for one, other in zip(found, alone, strict=True):
+        for actual in (by_left, by_right):
+            assert [h["tokens"].tolist() for h in actual] == [h["tokens"].tolist() for h in alone]
+            for one, other in zip(actual, alone, strict=True):
                 torch.testing.assert_close(one["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
 
 
@@ -201,9 +201,9 @@ def test_a_sentence_is_translated_alone_as_in_any_batch(pattern: tuple[int, int]
 def test_length_limits(h: int, c: int) -> None:
     task, model = build(h, c)
     for shortest, longest in [(1, 1), (3, 3), (5, 7)]:
-        for found in search(task, [model], sources(task), min_len=shortest, max_len_b=longest):
-            assert found
-            assert all(shortest <= len(hypothesis["tokens"]) - 1 <= longest for hypothesis in found)
+        for actual in search(task, [model], sources(task), min_len=shortest, max_len_b=longest):
+            assert actual
+            assert all(shortest <= len(hypothesis["tokens"]) - 1 <= longest for hypothesis in actual)
     with pytest.raises(ValueError, match="--min-len 9 exceeds the 8 words"):
         search(task, [model], sources(task), min_len=9, max_len_b=8)
 
@@ -213,9 +213,9 @@ def test_no_output_exceeds_the_positions_of_any_model(h: int, c: int) -> None:
     """Independently of ``--max-len-b``: 8 positions hold 7 words and the end symbol."""
     task, short = build(h, c, max_target_positions=8)
     models = [toy.model(task, seed=1), short]
-    for found in search(task, models, sources(task), min_len=7, max_len_b=50):
-        assert found
-        assert all(len(hypothesis["tokens"]) == 8 for hypothesis in found)
+    for actual in search(task, models, sources(task), min_len=7, max_len_b=50):
+        assert actual
+        assert all(len(hypothesis["tokens"]) == 8 for hypothesis in actual)
     with pytest.raises(ValueError, match="--min-len 8 exceeds the 7 words"):
         search(task, models, sources(task), min_len=8, max_len_b=50)
 
@@ -227,8 +227,8 @@ def test_no_ngram_is_repeated(h: int, c: int, size: int) -> None:
     longest = 12 if size == 2 else 9
     repeating = 0
     for ngram in (0, size):
-        for found in search(task, [model], sources(task), no_repeat_ngram_size=ngram, max_len_b=longest):
-            words = found[0]["tokens"][:-1].tolist()
+        for actual in search(task, [model], sources(task), no_repeat_ngram_size=ngram, max_len_b=longest):
+            words = actual[0]["tokens"][:-1].tolist()
             ngrams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
             repeats = len(set(ngrams)) < len(ngrams)
             if ngram == 0:
@@ -240,17 +240,17 @@ def test_no_ngram_is_repeated(h: int, c: int, size: int) -> None:
 
 def test_a_sentence_that_only_repeats_at_seams_is_still_translated() -> None:
     task, model = build(4, 2, seed=1)
-    found = search(task, [model], sources(task), no_repeat_ngram_size=2)
-    assert all(len(hypotheses) > 0 for hypotheses in found)
+    actual = search(task, [model], sources(task), no_repeat_ngram_size=2)
+    assert all(len(hypotheses) > 0 for hypotheses in actual)
 
 
 def test_deduplication_keeps_words_and_scores_together() -> None:
     task, model = build(2, 1, seed=1)
     plain = search(task, [model], sources(task))
     shorter = 0
-    for found, cleaned in zip(plain, search(task, [model], sources(task), deduplicate_ngram_size=2), strict=True):
-        assert [float(h["score"]) for h in found] == [float(h["score"]) for h in cleaned]
-        for before, after in zip(found, cleaned, strict=True):
+    for actual, cleaned in zip(plain, search(task, [model], sources(task), deduplicate_ngram_size=2), strict=True):
+        assert [float(h["score"]) for h in actual] == [float(h["score"]) for h in cleaned]
+        for before, after in zip(actual, cleaned, strict=True):
             words = after["tokens"].tolist()
             assert all(one != other for one, other in itertools.pairwise(words))
             pairs = list(zip(before["tokens"].tolist(), before["positional_scores"].tolist(), strict=True))
@@ -291,15 +291,15 @@ def test_an_ensemble_averages_probabilities() -> None:
 def test_alignment_follows_reading_order() -> None:
     task, model = build(2, 1)
     (source,) = toy.random_sources(1, 12, seed=4, longest=9)
-    (found,) = search(task, [model], toy.batch([source], task.src_dict), alignment="hard")
-    tokens = found[0]["tokens"]
+    (actual,) = search(task, [model], toy.batch([source], task.src_dict), alignment="hard")
+    tokens = actual[0]["tokens"]
     words = tokens[:-1]
     inputs = torch.cat([torch.full((2,), EOS), task.order.interleave(words)])
     inputs = inputs[: task.order.padded_length(len(tokens))].unsqueeze(0)
     _, extra = model(**toy.batch([source], task.src_dict)["net_input"], prev_output_tokens=inputs)
     attention = task.order.recover(extra["attn"][0][0, : len(words)])[:, : len(source)]
-    assert found[0]["alignment"] == [(int(row.argmax()), i) for i, row in enumerate(attention)]
-    assert found[0]["attention"].shape == (len(source) + 1, len(tokens))
+    assert actual[0]["alignment"] == [(int(row.argmax()), i) for i, row in enumerate(attention)]
+    assert actual[0]["attention"].shape == (len(source) + 1, len(tokens))
     soft = search(task, [model], toy.batch([source], task.src_dict), alignment="soft")[0][0]["alignment"]
     assert len(soft) == len(tokens)
     twice = search(task, [model, model], toy.batch([source], task.src_dict), alignment="soft")[0][0]["alignment"]
@@ -330,7 +330,7 @@ def test_half_precision_models_decode(dtype: torch.dtype) -> None:
     task, model = build(2, 2)
     exact = search(task, [model], sources(task), beam_size=1)
     rough = search(task, [toy.model(task).to(dtype)], sources(task), beam_size=1)
-    assert all(torch.isfinite(found[0]["positional_scores"]).all() for found in rough)
+    assert all(torch.isfinite(actual[0]["positional_scores"]).all() for actual in rough)
     same = sum(a[0]["tokens"].tolist() == b[0]["tokens"].tolist() for a, b in zip(exact, rough, strict=True))
     assert same >= 3
 

@@ -47,7 +47,7 @@ def test_blocked_combinations_equal_enumeration(h: int, size: int, written: int)
     lprobs[..., PAD] = -math.inf
 
     forbidden = partial(NoRepeatNgrams(size, GenerationOrder(h, 2)).forbidden, tokens)
-    found = combine_words(lprobs, 7**z, EOS, PAD, forbidden=forbidden, max_forbidden=written + z)
+    actual = combine_words(lprobs, 7**z, EOS, PAD, forbidden=forbidden, max_forbidden=written + z)
     for row, history in enumerate(tokens.tolist()):
         expected = {}
         for n in range(z + 1):
@@ -56,9 +56,9 @@ def test_blocked_combinations_equal_enumeration(h: int, size: int, written: int)
                     ended = (*step, EOS, *[PAD] * z)[:z]
                     scored = step if n == z else (*step, EOS)
                     expected[ended] = sum(float(lprobs[row, slot, word]) for slot, word in enumerate(scored))
-        finite = found.scores[row].isfinite()
-        steps = [tuple(step) for step in found.words[row, finite].tolist()]
-        assert dict(zip(steps, found.scores[row, finite].tolist(), strict=True)) == pytest.approx(expected, abs=1e-5)
+        finite = actual.scores[row].isfinite()
+        steps = [tuple(step) for step in actual.words[row, finite].tolist()]
+        assert dict(zip(steps, actual.scores[row, finite].tolist(), strict=True)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_seams_are_checked_in_reading_order() -> None:

@@ -49,9 +49,9 @@ def test_scores_are_those_of_fairseqs_scorer(
     monkeypatch.setattr(reranking, "MAX_WORDS", most_words)
     reranking_model, task = CHOOSERS[name](), toy.task(num_directions=2, words_per_direction=words_per_direction)
     sources = toy.random_sources(4, 12, seed=3)
-    own, found = searched(task, sources, None), searched(task, sources, reranking_model)
+    own, actual = searched(task, sources, None), searched(task, sources, reranking_model)
     differ = 0
-    for source, before, after in zip(sources, own, found, strict=True):
+    for source, before, after in zip(sources, own, actual, strict=True):
         words = [hypothesis["tokens"].tolist()[:-1] for hypothesis in before]
         scored = toy.scored_by_fairseq(task.tgt_dict, reranking_model, [source] * len(words), words)
         best = sorted(scored, key=lambda hypothesis: -float(hypothesis["score"]))
@@ -76,13 +76,13 @@ def test_hypotheses_of_any_length(name: str) -> None:
     begin = drawn(50)
     hypotheses = [[drawn(7)], [begin + drawn(50), begin + drawn(3), begin], [[], drawn(2), drawn(1), drawn(1) * 2]]
     hypotheses[2].append(hypotheses[2][1])
-    found = [[{"tokens": torch.tensor([*each, words.eos()])} for each in of_one] for of_one in hypotheses]
+    actual = [[{"tokens": torch.tensor([*each, words.eos()])} for each in of_one] for of_one in hypotheses]
     rows = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor([*source, words.eos()]) for source in sources], True, words.pad(), padding_side="left"
     )
     with torch.no_grad():
-        Reranker(words).rerank(reranking_model, rows, found, torch.div)
-    for source, of_one, scored in zip(sources, hypotheses, found, strict=True):
+        Reranker(words).rerank(reranking_model, rows, actual, torch.div)
+    for source, of_one, scored in zip(sources, hypotheses, actual, strict=True):
         expected = toy.scored_by_fairseq(words, reranking_model, [source] * len(of_one), of_one)
         for mine, other in zip(scored, expected, strict=True):
             assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
@@ -101,9 +101,9 @@ def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return decode(self, words, *arguments)
 
     monkeypatch.setattr(StepDecoder, "decode", counted)
-    found = searched(task, sources, reranking_model)
+    actual = searched(task, sources, reranking_model)
     prefixes = []
-    for of_sentence in found:
+    for of_sentence in actual:
         rows = [each["tokens"].tolist() for each in of_sentence]
         prefixes.append(len({tuple(row[:length]) for row in rows for length in range(len(row))}))
         assert prefixes[-1] < sum(map(len, rows))
@@ -113,12 +113,12 @@ def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_length_penalty_is_the_searchs() -> None:
     task, reranking_model = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
     sources = toy.random_sources(4, 12, seed=3)
-    for found in searched(task, sources, reranking_model, len_penalty=0.3):
-        for each in found:
+    for actual in searched(task, sources, reranking_model, len_penalty=0.3):
+        for each in actual:
             total = float(each["positional_scores"].sum())
             assert float(each["score"]) == pytest.approx(total / len(each["tokens"]) ** 0.3, abs=1e-4)
-    for found in searched(task, sources, reranking_model, normalize_scores=False):
-        for each in found:
+    for actual in searched(task, sources, reranking_model, normalize_scores=False):
+        for each in actual:
             assert float(each["score"]) == pytest.approx(float(each["positional_scores"].sum()), abs=1e-4)
 
 
@@ -134,8 +134,8 @@ def test_sources_without_words_stay_empty() -> None:
 def test_outputs_fit_the_model_that_chooses() -> None:
     task, reranking_model = toy.task(num_directions=2), toy.stock_transformer(ONE_WORD, seed=5)
     reranking_model.decoder.max_target_positions = 4
-    for found in searched(task, toy.random_sources(4, 12, seed=3), reranking_model, min_len=3):
-        assert {len(each["tokens"]) for each in found} == {4}  # with the end symbol
+    for actual in searched(task, toy.random_sources(4, 12, seed=3), reranking_model, min_len=3):
+        assert {len(each["tokens"]) for each in actual} == {4}  # with the end symbol
 
 
 def test_int8_scores_are_near() -> None:

@@ -40,9 +40,9 @@ def test_log_probabilities(vocab: int) -> None:
     logits[0, 0, : vocab // 2] = -math.inf
     expected = logits.double().log_softmax(-1)
     alone = log_probabilities(logits[1:2].clone())
-    found = log_probabilities(logits.clone())
-    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-6)
-    assert torch.equal(found[1:2], alone)
+    actual = log_probabilities(logits.clone())
+    torch.testing.assert_close(actual.double(), expected, atol=1e-5, rtol=1e-6)
+    assert torch.equal(actual[1:2], alone)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
@@ -51,9 +51,9 @@ def test_log_probabilities_of_what_is_no_number(wrong: float) -> None:
     logits = torch.randn(3, 1, 5000)
     expected = logits[[0, 2]].log_softmax(-1)
     logits[1, 0, 4500] = wrong
-    found = log_probabilities(logits)
-    torch.testing.assert_close(found[[0, 2]], expected)
-    assert not found[1].isfinite().any()
+    actual = log_probabilities(logits)
+    torch.testing.assert_close(actual[[0, 2]], expected)
+    assert not actual[1].isfinite().any()
 
 
 @pytest.mark.parametrize("kind", ["half", "view"])
@@ -66,12 +66,12 @@ def test_log_probabilities_of_other_logits(kind: str) -> None:
 def test_combinations_by_hand() -> None:
     # Words: 0, pad, end, 3, 4.
     lprobs = table([[0.5, 0.0, 0.2, 0.3, 0.0], [0.6, 0.0, 0.3, 0.1, 0.0]])
-    found = combine_words(lprobs, 4, EOS, PAD)
+    actual = combine_words(lprobs, 4, EOS, PAD)
     # 0·0 .30, end .20 (nothing after it counts), 3·0 .18, 0·end .15
-    assert found.words.tolist() == [[[0, 0], [EOS, PAD], [3, 0], [0, EOS]]]
-    torch.testing.assert_close(found.scores.exp(), torch.tensor([[0.30, 0.20, 0.18, 0.15]]))
-    assert found.ends.tolist() == [[2, 0, 2, 1]]
-    assert found.word_scores[0, 1].tolist() == pytest.approx([math.log(0.2), 0.0])
+    assert actual.words.tolist() == [[[0, 0], [EOS, PAD], [3, 0], [0, EOS]]]
+    torch.testing.assert_close(actual.scores.exp(), torch.tensor([[0.30, 0.20, 0.18, 0.15]]))
+    assert actual.ends.tolist() == [[2, 0, 2, 1]]
+    assert actual.word_scores[0, 1].tolist() == pytest.approx([math.log(0.2), 0.0])
 
     counted = combine_words(lprobs, 4, EOS, PAD, words_after_end="count")
     # 0·0 .30, 3·0 .18, 0·end .15, end·0 .12
@@ -82,22 +82,22 @@ def test_combinations_by_hand() -> None:
 
 @pytest.mark.parametrize("behind", ["ignore", "count"])
 @pytest.mark.parametrize("z", [1, 2, 3])
-def test_combinations_equal_enumeration(z: int, behind: str) -> None:
+def test_combinations_equal_enumeration(z: int, ending: str) -> None:
     n, vocab, k = 3, 5, 7
     lprobs = torch.randn(n, z, vocab, generator=torch.Generator().manual_seed(z)).log_softmax(-1)
     lprobs[..., PAD] = -math.inf
-    found = combine_words(lprobs, k, EOS, PAD, behind)
+    actual = combine_words(lprobs, k, EOS, PAD, ending)
     for row in range(n):
         scores: dict[tuple[int, ...], float] = {}
         for words in itertools.product(range(vocab), repeat=z):
             if PAD in words:
                 continue
-            end = words.index(EOS) + 1 if EOS in words and behind == "ignore" else z
+            end = words.index(EOS) + 1 if EOS in words and ending == "ignore" else z
             cut = words[:end] + (PAD,) * (z - end)
             scores[cut] = sum(float(lprobs[row, slot, word]) for slot, word in enumerate(words[:end]))
         best = sorted(scores.items(), key=lambda item: -item[1])[:k]
-        assert [tuple(words) for words in found.words[row].tolist()][: len(best)] == [words for words, _ in best]
-        torch.testing.assert_close(found.scores[row, : len(best)], torch.tensor([score for _, score in best]))
+        assert [tuple(words) for words in actual.words[row].tolist()][: len(best)] == [words for words, _ in best]
+        torch.testing.assert_close(actual.scores[row, : len(best)], torch.tensor([score for _, score in best]))
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,22 @@ def test_combinations_equal_enumeration(z: int, behind: str) -> None:
     + [("C++", 50, 4, "ignore"), ("PyTorch", 1, 2, "ignore"), ("PyTorch", 8, 4, "ignore"), ("PyTorch", 8, 2, "count")],
     indirect=["operators"],
 )
-def test_large_dictionaries(k: int, z: int, behind: str) -> None:
+def test_large_dictionaries(k: int, z: int, ending: str) -> None:
     """Against the definition over float64 tables. One row has NaN in a slot, one few finite entries, and one the worst
     score for the end symbol."""
     lprobs = torch.randn(5, z, 3001, generator=torch.Generator().manual_seed(k)).log_softmax(-1)
     lprobs[1, -1], lprobs[2, :, 20:], lprobs[3, :, EOS] = math.nan, -math.inf, -100.0
-    found, expected = (combine_words(table, k, EOS, PAD, behind) for table in (lprobs, lprobs.double()))
-    torch.testing.assert_close(found.scores, expected.scores.float())
+    actual, expected = (combine_words(table, k, EOS, PAD, ending) for table in (lprobs, lprobs.double()))
+    torch.testing.assert_close(actual.scores, expected.scores.float())
     possible = expected.scores > -math.inf
     for name in ("words", "ends"):
-        assert torch.equal(getattr(found, name)[possible], getattr(expected, name)[possible])
-    torch.testing.assert_close(found.word_scores[possible], expected.word_scores[possible].float())
+        assert torch.equal(getattr(actual, name)[possible], getattr(expected, name)[possible])
+    torch.testing.assert_close(actual.word_scores[possible], expected.word_scores[possible].float())
 
 
 @pytest.mark.parametrize("behind", ["ignore", "count"])
 @pytest.mark.parametrize("z", [1, 2, 4])
-def test_combining_does_not_wait_for_a_gpu(z: int, behind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combining_does_not_wait_for_a_gpu(z: int, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No copies between host and device, so that the CPU can launch a step's kernels ahead."""
     monkeypatch.setattr(search_steps, "compiled", lambda *arguments: False)
     lprobs, used = torch.randn(4, z, 5000).log_softmax(-1), []
@@ -132,7 +132,7 @@ def test_combining_does_not_wait_for_a_gpu(z: int, behind: str, monkeypatch: pyt
             return func(*args, **(kwargs or {}))
 
     with Operators():
-        combine_words(lprobs, 8, EOS, PAD, behind)
+        combine_words(lprobs, 8, EOS, PAD, ending)
     assert "topk" in used
     assert not {*used} & {*graph_emulator.REFUSED, "lift_fresh"}  # lift_fresh: a tensor is made of Python's numbers
 
@@ -143,8 +143,8 @@ def test_forbidden_candidates_make_room_for_the_next_best() -> None:
     def no_word_twice(chosen: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         return (chosen.unsqueeze(2) == candidates.view(1, 1, -1, 1)).any(dim=3)
 
-    found = combine_words(lprobs, 2, EOS, PAD, "count", no_word_twice, max_forbidden=1)
-    assert sorted(found.words[0].tolist()) == [[3, 4], [4, 3]]
+    actual = combine_words(lprobs, 2, EOS, PAD, "count", no_word_twice, max_forbidden=1)
+    assert sorted(actual.words[0].tolist()) == [[3, 4], [4, 3]]
 
 
 def test_hypotheses_that_go_on_and_end_by_hand() -> None:
@@ -195,27 +195,40 @@ def test_what_becomes_of_hypotheses_equals_enumeration(beam: int, k: int, z: int
     words = torch.randint(EOS, 6, (rows, k, z), generator=generator)
     ends = words.ne(EOS).cumprod(dim=2).sum(dim=2)
     step_scores, scores = random(rows, k).masked_fill(random(rows, k) < -0.8, -math.inf), random(sentences, beam)
-    found = torch.randint(0, beam, (sentences,), generator=generator).tolist()
+    finished_counts = torch.randint(0, beam, (sentences,), generator=generator).tolist()
     word_scores, new_scores = random(rows, written), random(rows, k, z)
-    update = advance(tokens, word_scores, scores, found, Continuations(step_scores, words, new_scores, ends), keep_all)
+    update = advance(
+        tokens, word_scores, scores, finished_counts, Continuations(step_scores, words, new_scores, ends), keep_all
+    )
     remaining, ended = [], []
     for sentence in range(sentences):
-        ways = [(row, way) for row in range(sentence * beam, (sentence + 1) * beam) for way in range(k)]
-        total = {(row, way): float(scores.flatten()[row] + step_scores[row, way]) for row, way in ways}
-        ways = sorted((each for each in ways if total[each] > -math.inf), key=lambda each: -total[each])
-        complete = [each for each in (ways if keep_all else ways[:beam]) if ends[each] < z]
-        complete = complete if keep_all else complete[: beam - found[sentence]]
+        continuations = [
+            (row, continuation) for row in range(sentence * beam, (sentence + 1) * beam) for continuation in range(k)
+        ]
+        total = {
+            (row, continuation): float(scores.flatten()[row] + step_scores[row, continuation])
+            for row, continuation in continuations
+        }
+        continuations = sorted(
+            (each for each in continuations if total[each] > -math.inf), key=lambda each: -total[each]
+        )
+        complete = [each for each in (continuations if keep_all else continuations[:beam]) if ends[each] < z]
+        complete = complete if keep_all else complete[: beam - finished_counts[sentence]]
         ended += complete
-        going = [each for each in ways if ends[each] == z][:beam]
-        if not going or found[sentence] + len(complete) >= beam:
+        going = [each for each in continuations if ends[each] == z][:beam]
+        if not going or finished_counts[sentence] + len(complete) >= beam:
             continue
         remaining.append(sentence)
-        place = slice(sentence * beam, sentence * beam + len(going))
+        position = slice(sentence * beam, sentence * beam + len(going))
         if len(going) == beam:
             origins = (
-                range(sentence * beam, (sentence + 1) * beam) if update.rows is None else update.rows[place].tolist()
+                range(sentence * beam, (sentence + 1) * beam) if update.rows is None else update.rows[position].tolist()
             )
-            kept = update.scores[sentence].tolist(), update.words[place].tolist(), update.word_scores[place].tolist()
+            kept = (
+                update.scores[sentence].tolist(),
+                update.words[position].tolist(),
+                update.word_scores[position].tolist(),
+            )
             assert sorted(zip(origins, *kept, strict=True), key=lambda each: -each[1]) == [
                 (each[0], total[each], words[each].tolist(), new_scores[each].tolist()) for each in going
             ]
@@ -260,6 +273,6 @@ def test_as_many_rows_as_can_stay_where_they_are(n: int) -> None:
     for origins in itertools.product(range(n + 2), repeat=n):
         order = row_permutation(list(origins))
         assert sorted(order) == list(range(n))
-        staying = sum(origins[row] == place for place, row in enumerate(order))
+        staying = sum(origins[row] == position for position, row in enumerate(order))
         orders = itertools.permutations(range(n))
-        assert staying == max(sum(origins[row] == place for place, row in enumerate(each)) for each in orders)
+        assert staying == max(sum(origins[row] == position for position, row in enumerate(each)) for each in orders)

@@ -40,20 +40,20 @@ class Liar:
         return [self for _ in sentences]
 
     def propose(self, words: list[int], count: int) -> list[int]:
-        return [(len(words) * 7 + place) % 16 for place in range(count)]
+        return [(len(words) * 7 + position) % 16 for position in range(count)]
 
 
 def greedy(model: Any, sample: dict, **options: Any) -> list[dict[str, Any]]:
     chosen = SearchOptions(**{"beam_size": 1, "max_len_b": 14, **options})
     return [
-        found[0] for found in MultiwordBeamSearch([model], TASK.tgt_dict, TASK.order, chosen).generate(None, sample)
+        actual[0] for actual in MultiwordBeamSearch([model], TASK.tgt_dict, TASK.order, chosen).generate(None, sample)
     ]
 
 
 def verified(model: Any, sample: dict, drafter: Any, words: int, **options: Any) -> list[dict[str, Any]]:
     chosen = SearchOptions(**{"beam_size": 1, "max_len_b": 14, **options})
     search = SpeculativeDecoding([model], TASK.tgt_dict, TASK.order, chosen, drafter, words)
-    return [found[0] for found in search.generate(None, sample)]
+    return [actual[0] for actual in search.generate(None, sample)]
 
 
 def drafts(kind: str, expected: list[dict[str, Any]]) -> Any:
@@ -83,16 +83,16 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def same(found: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
-    assert found["tokens"].tolist() == expected["tokens"].tolist()
+def same(actual: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
+    assert actual["tokens"].tolist() == expected["tokens"].tolist()
     for name in ("score", "positional_scores"):
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=tolerance)
-    assert len(found["alignment"]) == len(expected["alignment"])
+        torch.testing.assert_close(actual[name], expected[name], rtol=0, atol=tolerance)
+    assert len(actual["alignment"]) == len(expected["alignment"])
     if len(expected["alignment"]):
-        numbers = (np.asarray(each["alignment"], dtype=float) for each in (found, expected))
+        numbers = (np.asarray(each["alignment"], dtype=float) for each in (actual, expected))
         np.testing.assert_allclose(*numbers, atol=max(tolerance, 1e-5))  # printed with 6 digits
     if expected["attention"] is not None:
-        torch.testing.assert_close(found["attention"], expected["attention"], rtol=0, atol=tolerance)
+        torch.testing.assert_close(actual["attention"], expected["attention"], rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options) or "defaults")
@@ -103,8 +103,8 @@ def test_the_words_scores_and_alignments_are_those_of_greedy_search(kind: str, o
         sample = toy.batch(toy.random_sources(5, 12, seed), TASK.src_dict)
         expected = greedy(model, sample, **options)
         for words in (1, 3):
-            found = verified(model, sample, drafts(kind, expected), words, **options)
-            for one, other in zip(found, expected, strict=True):
+            actual = verified(model, sample, drafts(kind, expected), words, **options)
+            for one, other in zip(actual, expected, strict=True):
                 same(one, other, 1e-6)
                 if "deduplicate_ngram_size" not in options:
                     count = len(other["tokens"])
@@ -126,7 +126,7 @@ def test_in_float32_only_near_ties_may_differ() -> None:
             if one["tokens"].tolist() != other["tokens"].tolist():
                 pairs = zip(one["positional_scores"].tolist(), other["positional_scores"].tolist(), strict=False)
                 tokens = zip(one["tokens"].tolist(), other["tokens"].tolist(), strict=False)
-                first = next(place for place, (mine, theirs) in enumerate(tokens) if mine != theirs)
+                first = next(position for position, (mine, theirs) in enumerate(tokens) if mine != theirs)
                 mine, theirs = list(pairs)[first]
                 assert abs(mine - theirs) < 1e-4
     assert compared == 120
@@ -139,16 +139,16 @@ def test_in_int8_the_words_do_not_depend_on_how_many_are_checked() -> None:
         sample = toy.batch(toy.random_sources(6, 12, seed), TASK.src_dict)
         expected = greedy(model, sample, decode_dtype="int8")
         for words in (1, 4, 11):
-            found = verified(model, sample, drafts("oracle", expected), words, decode_dtype="int8")
-            for one, other in zip(found, expected, strict=True):
+            actual = verified(model, sample, drafts("oracle", expected), words, decode_dtype="int8")
+            for one, other in zip(actual, expected, strict=True):
                 same(one, other, 1e-5)
 
 
 def test_an_empty_source_gets_an_empty_output() -> None:
     sample = toy.batch([[4, 5], []], TASK.src_dict)
-    found = verified(toy.model(TASK), sample, Fixed([[4], []]), 2)
-    assert found[1]["tokens"].tolist() == [EOS]
-    assert found[1]["steps"] == 0
+    actual = verified(toy.model(TASK), sample, Fixed([[4], []]), 2)
+    assert actual[1]["tokens"].tolist() == [EOS]
+    assert actual[1]["steps"] == 0
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_model_drafts_what_it_would_translate() -> None:
     drafting, model = toy.model(task, 3).double(), toy.model(TASK, 3).double()
     sample = toy.batch(toy.random_sources(6, 12), TASK.src_dict)
     search = MultiwordBeamSearch([drafting], task.tgt_dict, task.order, SearchOptions(beam_size=1, max_len_b=14))
-    expected = [found[0]["tokens"].tolist()[:-1] for found in search.generate(None, sample)]
+    expected = [actual[0]["tokens"].tolist()[:-1] for actual in search.generate(None, sample)]
     drafter = ModelDrafter(task, drafting, search)
     begun = drafter.begin(sample["net_input"], torch.arange(6))
     assert [draft.propose([], 99) for draft in begun] == expected
