@@ -80,7 +80,7 @@ def test_combinations_by_hand() -> None:
     assert counted.ends.tolist() == [[2, 2, 1, 0]]
 
 
-@pytest.mark.parametrize("behind", ["ignore", "count"])
+@pytest.mark.parametrize("ending", ["ignore", "count"])
 @pytest.mark.parametrize("z", [1, 2, 3])
 def test_combinations_equal_enumeration(z: int, ending: str) -> None:
     n, vocab, k = 3, 5, 7
@@ -101,7 +101,7 @@ def test_combinations_equal_enumeration(z: int, ending: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operators", "k", "z", "behind"),
+    ("operators", "k", "z", "ending"),
     [("C++", *case) for case in itertools.product([1, 8], [1, 2, 4], ["ignore", "count"])]
     + [("C++", 50, 4, "ignore"), ("PyTorch", 1, 2, "ignore"), ("PyTorch", 8, 4, "ignore"), ("PyTorch", 8, 2, "count")],
     indirect=["operators"],
@@ -119,7 +119,7 @@ def test_large_dictionaries(k: int, z: int, ending: str) -> None:
     torch.testing.assert_close(actual.word_scores[possible], expected.word_scores[possible].float())
 
 
-@pytest.mark.parametrize("behind", ["ignore", "count"])
+@pytest.mark.parametrize("ending", ["ignore", "count"])
 @pytest.mark.parametrize("z", [1, 2, 4])
 def test_combining_does_not_wait_for_a_gpu(z: int, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No copies between host and device, so that the CPU can launch a step's kernels ahead."""
