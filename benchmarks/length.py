@@ -38,8 +38,9 @@ import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.amlp import ACTIVATIONS
-from amlp_fairseq.attention.registry import ATTENTIONS, AttentionSpec
+from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.evaluation.decoding_times import Row

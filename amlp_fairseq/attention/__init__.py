@@ -1,4 +1,4 @@
-"""The registry of attentions, one file each; importing registers the attentions."""
+"""Attentions, one file each; importing this package registers all of them (``registry.py``)."""
 
 from amlp_fairseq.attention import (  # noqa: F401
     abc,

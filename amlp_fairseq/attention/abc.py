@@ -6,15 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory
-from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
+from amlp_fairseq.attention.multihead import KVMemory
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import State
 
-#: The least number of positions that causal attention treats together.
+#: Minimum number of positions in a block of causal attention.
 BLOCK = 64
-#: Bound on the logarithm of the control in causal attention, so that its sums neither vanish nor overflow in float32.
+#: Bound on |log φ| in causal attention, so that the sums of φ neither vanish nor overflow in float32.
 LIMIT = 20.0
 
 
@@ -22,12 +23,12 @@ LIMIT = 20.0
 class ABCAttention(RunningSums):
     """Softmax attention over c weighted means of the keys and of the values, with learned weights:
 
-        φ_i = exp(W_φ k_i),   K̃ = Σ_i φ_i ⊗ k_i / Σ_i φ_i,   likewise Ṽ with a control of its own
+        φ_i = exp(W_φ k_i),   K̃ = Σ_i φ_i ⊗ k_i / Σ_i φ_i,   likewise Ṽ with a separate W_φ
         out = softmax(Q K̃ᵀ / √d_h) Ṽ
 
-    K̃, Ṽ are (c, d_h) per head; W_φ: d_h → c is shared by the heads, one for the keys and one for the values: the
-    2 c d_h parameters per layer that Table 3 of the AMLP paper shows for ABC. c is ``--attention-inner-dim``. The
-    causal form has the sums up to each position, of φ between e^-20 and e^20; they are its decoding state.
+    K̃ and Ṽ are (c, d_h) per head. The heads share W_φ: d_h → c, one for the keys and one for the values, which gives
+    the 2 c d_h parameters per layer in Table 3 of the AMLP paper. c is ``--attention-inner-dim``. The causal form uses
+    the sums up to each position, with φ clamped to [e^-20, e^20]; these sums are its decoding state.
     """
 
     patterns = PATTERNS
@@ -38,7 +39,7 @@ class ABCAttention(RunningSums):
         self.k_control = nn.Linear(self.head_dim, c, bias=False)
         self.v_control = nn.Linear(self.head_dim, c, bias=False)
 
-    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         return {
             name: _means(x, control, padding_mask)
             for name, x, control in (("k", k, self.k_control), ("v", v, self.v_control))
@@ -47,7 +48,7 @@ class ABCAttention(RunningSums):
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,
@@ -66,21 +67,22 @@ class ABCAttention(RunningSums):
     def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        # The sums are in float32. K̃ and Ṽ are never written out per position: q·K̃ and the weighted sum of Ṽ are made of
-        # products within the block, under its causal mask, and with the sums before it.
-        step, length = self.spec.words_per_step, q.size(2)
-        block = -(-BLOCK // step) * step
+        # The sums are float32. K̃ and Ṽ of single positions are never stored: q·K̃ and the weighted sum of Ṽ are
+        # computed from products within the block, under its causal mask, plus products with the sums before the block.
+        z, length = self.spec.words_per_step, q.size(2)
+        block = -(-BLOCK // z) * z
         outputs = []
         for start in range(0, length, block):
-            here = slice(start, min(start + block, length))
-            padding = None if padding_mask is None else padding_mask[:, here]
-            with torch.autocast(q.device.type, enabled=False):  # the sums would overflow
-                out, sums = self._block(q[:, :, here], k[:, :, here], v[:, :, here], sums, padding)
+            span = slice(start, min(start + block, length))
+            padding = None if padding_mask is None else padding_mask[:, span]
+            with torch.autocast(q.device.type, enabled=False):  # the sums would overflow in half precision
+                out, sums = self._block(q[:, :, span], k[:, :, span], v[:, :, span], sums, padding)
             outputs.append(out)
         return torch.cat(outputs, dim=2), sums
 
     def _block(self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None) -> tuple[Tensor, State]:
-        dtype, step = q.dtype, self.spec.words_per_step
+        """Outputs (B, H, T, d_h) of one block, and the sums after the block."""
+        dtype = q.dtype
         k_phi, v_phi = (
             _log_control(x, control).clamp(-LIMIT, LIMIT).exp()
             for x, control in ((k, self.k_control), (v, self.v_control))
@@ -88,8 +90,8 @@ class ABCAttention(RunningSums):
         if padding_mask is not None:
             k_phi, v_phi = (phi.masked_fill(padding_mask[:, None, :, None], 0) for phi in (k_phi, v_phi))
         q, k, v = (x.float() for x in (q, k, v))
-        steps = torch.arange(q.size(2), device=q.device) // step
-        seen = (steps <= steps.unsqueeze(1)).float()  # (T, T) of the block
+        steps = torch.arange(q.size(2), device=q.device) // self.spec.words_per_step
+        seen = (steps <= steps.unsqueeze(1)).float()  # (T, T)
         k_norm, v_norm = (
             (sums[name].unsqueeze(2) + seen @ phi).clamp(min=1e-12)
             for name, phi in (("k_norm", k_phi), ("v_norm", v_phi))
@@ -106,12 +108,12 @@ class ABCAttention(RunningSums):
 
 
 def _log_control(x: Tensor, control: nn.Linear) -> Tensor:
-    """log φ (B, H, S, c), in float32."""
+    """log φ of ``x`` (B, H, S, d_h): (B, H, S, c) in float32."""
     return F.linear(x.float(), control.weight.float())
 
 
 def _means(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:
-    """The weighted means (B, H, c, d_h) of all positions (B, H, S, d_h) that are not padding."""
+    """Weighted means (B, H, c, d_h) of the positions of ``x`` (B, H, S, d_h) that are not padding."""
     logits = _log_control(x, control)
     if padding_mask is not None:
         logits = logits.masked_fill(padding_mask[:, None, :, None], -1e4)

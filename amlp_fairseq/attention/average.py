@@ -1,4 +1,5 @@
-"""Average attention (Zhang, Xiong and Su 2018): every position gets the plain mean of what it may see."""
+"""Average attention (Zhang, Xiong and Su 2018): the output at a position is the mean of the inputs visible from
+there."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +8,8 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.base import SelfAttention
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.registry import register_attention
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.ops.cumulative_mean import continue_mean, cumulative_mean
 
@@ -22,13 +24,13 @@ class AverageOptions:
 
 @register_attention("average", options=AverageOptions)
 class AverageAttention(SelfAttention):
-    """For inputs y_j, the sublayer inside the residual connection and layer norm:
+    """Average attention of inputs y_j, without the residual connection and layer norm around it:
 
         g_j = FFN(1/j Σ_{k≤j} y_k)              average layer; no FFN with --no-average-ffn
         i_j, f_j = σ(W [y_j; g_j] + b)          gates, W: 2d → 2d; none with --no-average-gate
         h̃_j = i_j ⊙ y_j + f_j ⊙ g_j            without gates h̃_j = g_j
 
-    If it is not causal, the mean is over the whole sentence: attention with uniform instead of learned weights. The
+    Without causality the mean is over the whole sentence: attention with uniform instead of learned weights. The
     decoding state is the sum of the inputs.
     """
 
@@ -43,9 +45,9 @@ class AverageAttention(SelfAttention):
             self.ffn = nn.Sequential(nn.Linear(dim, inner), nn.ReLU(), dropout, nn.Linear(inner, dim))
         self.gates = None if options.no_average_gate else nn.Linear(2 * dim, 2 * dim)
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        step = self.spec.words_per_step if self.spec.causal else len(x)
-        return self._gated(x, cumulative_mean(x, step, padding_mask))
+    def forward_full(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        step_length = self.spec.words_per_step if self.spec.causal else len(x)
+        return self._gated(x, cumulative_mean(x, step_length, padding_mask))
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
         return {"total": like.new_zeros(rows, self.head_dim, dtype=torch.promote_types(like.dtype, torch.float32))}
@@ -53,12 +55,13 @@ class AverageAttention(SelfAttention):
     def step(
         self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        total, before = state["total"], context.end - x.size(1)
-        means, new_total = continue_mean(x.transpose(0, 1), total, before, self.spec.words_per_step)
+        total, count = state["total"], context.end - x.size(1)
+        means, new_total = continue_mean(x.transpose(0, 1), total, count, self.spec.words_per_step)
         total.copy_(new_total)
         return self._gated(x, means.transpose(0, 1)), None
 
     def _gated(self, y: Tensor, g: Tensor) -> Tensor:
+        """Output h̃ (…, C) from inputs y and means g (…, C)."""
         if self.ffn is not None:
             g = self.ffn(g)
         if self.gates is None:

@@ -1,4 +1,4 @@
-"""The interface of the registry's attentions: how layers call them, and how a decoder steps through them.
+"""Base classes of the registry's attentions: their interface to layers and to step-by-step decoding.
 
 Notation: docs/glossary.md.
 """
@@ -12,29 +12,30 @@ import torch
 from fairseq import utils
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import AttentionSpec
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext, with_slots
 from amlp_fairseq.compat.internals import FairseqIncrementalState
 
-#: Slots that fairseq's incremental decoding allocates at first; they are doubled when they are full.
-SLOTS = 16
+#: Initial size of the buffers in fairseq's incremental decoding, in slots; a full buffer is doubled.
+INITIAL_SLOTS = 16
 
 
 class Attention(FairseqIncrementalState, nn.Module):
-    """An attention, built from an ``AttentionSpec``; subclasses are ``MultiHeadAttention`` and ``SelfAttention``.
+    """Attention built from an ``AttentionSpec``; subclasses are ``MultiHeadAttention`` and ``SelfAttention``.
 
-    A causal decoder, fairseq's or one made ready (``decoding/``), has a state for each of its attentions and calls
-    ``step`` with the words of one or more whole steps, which updates the state in place. The state of "causal self"
-    attention is made by ``init_state``, that of "causal cross" attention by ``project_source`` and ``row_state``.
+    A causal decoder, fairseq's or an inference decoder (``decoding/``), has a state for each of its attentions and
+    calls ``step`` with the words of one or more whole steps, which updates the state in place. ``init_state`` creates
+    the state of "causal self" attention; ``project_source`` and ``row_state`` create the state of "causal cross"
+    attention.
     """
 
-    #: The patterns of ``registry.PATTERNS`` that it supports.
+    #: Supported patterns, from ``registry.PATTERNS``.
     patterns: tuple[str, ...] = ()
-    #: Whether it applies ``attn_mask`` and ``StepContext.bias``, and needs them to be causal.
+    #: True if the attention applies ``attn_mask`` and ``StepContext.bias``, and needs them to be causal.
     takes_mask = False
-    #: The tensors of its state that have a slot for each word, (R, …, slots, width).
+    #: Names of the state's tensors with a slot for each word, (R, …, slots, width).
     per_position: tuple[str, ...] = ()
-    #: fairseq's decoder layer reads them.
+    #: Number of heads and width of a head, which fairseq's decoder layer reads.
     num_heads: int
     head_dim: int
 
@@ -43,18 +44,19 @@ class Attention(FairseqIncrementalState, nn.Module):
         self.spec = spec
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
-        """The state of "causal self" attention before the first word: zeros.
+        """State of "causal self" attention before the first word: zeros.
 
         Args:
             rows: R.
-            slots: how many the ``per_position`` tensors have room for.
-            like: a tensor of the type and on the device of the inputs.
+            slots: size of the ``per_position`` tensors.
+            like: tensor with the dtype and device of the inputs.
         """
         raise NotImplementedError
 
     def row_state(self, rows: int, like: Tensor) -> State:
-        """What "causal cross" attention keeps of each row's queries beside the memory of the source: zeros before the
-        first word, by other names than the memory's.
+        """Part of the state of "causal cross" attention that depends on a row's queries, before the first word: zeros.
+
+        The names differ from the names in the memory of the source.
 
         Args:
             rows: R.
@@ -65,16 +67,16 @@ class Attention(FairseqIncrementalState, nn.Module):
     def step(
         self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Causal attention of new words.
+        """Causal attention at new positions.
 
         Args:
-            x: inputs at the new words, whole steps, (R, n, C).
-            state: after the words before; updated in place.
-            context: the words' slots, and what they may attend to.
-            need_weights: whether to return the weights of cross-attention, if it has any.
+            x: inputs at the new positions, whole steps, (R, n, C).
+            state: state after the previous positions; updated in place.
+            context: slots of the new positions, and the mask.
+            need_weights: return the weights of cross-attention, if the attention has weights.
 
         Returns:
-            (R, n, C), and the weights over the source averaged over heads (R, n, S) or None.
+            Outputs (R, n, C), and the weights over the source averaged over heads (R, n, S) or None.
         """
         raise NotImplementedError
 
@@ -86,14 +88,14 @@ class Attention(FairseqIncrementalState, nn.Module):
         need_weights: bool = False,
         begin: Callable[[], State] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """``step`` for new words (T, B, C), with the state in fairseq's incremental state.
+        """Run ``step`` for new words (T, B, C), with the state in fairseq's incremental state.
 
         Args:
             x: inputs at the new words.
-            incremental_state: fairseq's; next to the state it has the number of words, as ``length``.
+            incremental_state: fairseq's; also holds the number of words, as ``length``.
             bias: see ``StepContext``.
             need_weights: see ``step``.
-            begin: makes the state before the first word; None: ``init_state``.
+            begin: creates the state before the first word; None: ``init_state``.
 
         Raises:
             ValueError: unless the words are whole steps.
@@ -105,7 +107,7 @@ class Attention(FairseqIncrementalState, nn.Module):
         state: dict[str, Any] | None = utils.get_incremental_state(self, incremental_state, "state")
         start = 0 if state is None else state.pop("length")
         end = start + len(x)
-        slots = max(SLOTS, 1 << (end - 1).bit_length())
+        slots = max(INITIAL_SLOTS, 1 << (end - 1).bit_length())
         if state is None:
             state = self.init_state(x.size(1), slots, x) if begin is None else begin()
         for name in () if self.spec.cross else self.per_position:
@@ -117,7 +119,7 @@ class Attention(FairseqIncrementalState, nn.Module):
         return out.transpose(0, 1), weights
 
     def reorder_incremental_state(self, incremental_state: dict[str, Any], new_order: Tensor) -> None:
-        """Apply a row permutation to the state."""
+        """Replace row i of the state by row ``new_order[i]``."""
         state = utils.get_incremental_state(self, incremental_state, "state")
         if state is not None:
             for name, value in state.items():
@@ -125,14 +127,14 @@ class Attention(FairseqIncrementalState, nn.Module):
                     state[name] = value.index_select(0, new_order)
 
     def _get_input_buffer(self, incremental_state: dict[str, Any] | None) -> dict[str, Any]:
-        """fairseq's decoder layer calls it, and makes no use of the result."""
+        """An empty buffer: fairseq's decoder layer calls this method and ignores the result."""
         return {}
 
 
 class SelfAttention(Attention):
     """Self-attention without queries, keys and values.
 
-    Subclasses implement ``mix``, and if they are causal ``init_state`` and ``step``.
+    Subclasses implement ``forward_full``, and for "causal self" also ``init_state`` and ``step``.
     """
 
     patterns: tuple[str, ...] = ("noncausal self", "causal self")
@@ -148,20 +150,20 @@ class SelfAttention(Attention):
         attn_mask: Tensor | None = None,
         query_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """What the layers call; ``key`` and ``value`` are ``query`` again.
+        """Self-attention as fairseq's layers call it; ``key`` and ``value`` are ignored, being ``query`` again.
 
         Args:
-            query: inputs (T, B, C); with ``incremental_state`` only the new ones.
+            query: inputs (T, B, C); with ``incremental_state`` only the new positions.
             key_padding_mask: True for padding, (B, T).
             incremental_state: fairseq's decoding state.
 
         Returns:
-            (T, B, C) and None.
+            Outputs (T, B, C), and None for the weights.
         """
         if incremental_state is not None:
             return self.continue_decoding(query, incremental_state)[0], None
-        return self.mix(query, key_padding_mask), None
+        return self.forward_full(query, key_padding_mask), None
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Self-attention over the inputs (T, B, C), with True for padding in ``padding_mask`` (B, T): (T, B, C)."""
+    def forward_full(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Self-attention of whole sequences (T, B, C) to (T, B, C); ``padding_mask`` (B, T) is True at padding."""
         raise NotImplementedError

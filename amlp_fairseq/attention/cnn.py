@@ -1,16 +1,19 @@
-"""A plain convolution as self-attention: the CNN row of Wu et al. (2019), Table 3."""
+"""Plain convolution as self-attention: the row "CNN" of Wu et al. (2019), Table 3."""
 
 from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import KernelSizeOptions
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.window import WindowedAttention, WindowedLayer
 
 
 class _Conv1d(WindowedLayer):
+    """PyTorch's convolution, channels → channels."""
+
     def __init__(self, spec: AttentionSpec, channels: int) -> None:
         super().__init__(spec, channels)
         if spec.words_per_step > 1:
@@ -18,14 +21,14 @@ class _Conv1d(WindowedLayer):
         self.conv = nn.Conv1d(channels, channels, self.kernel_size)
 
     def convolve(self, x: Tensor, inputs: Tensor, padding_l: int) -> Tensor:
-        missing = len(x) + self.kernel_size - 1 - padding_l - len(inputs)
-        padded = F.pad(inputs.permute(1, 2, 0), (padding_l, missing))
+        padding_r = len(x) + self.kernel_size - 1 - padding_l - len(inputs)
+        padded = F.pad(inputs.permute(1, 2, 0), (padding_l, padding_r))
         return self.conv(padded).permute(2, 0, 1)
 
 
 @register_attention("cnn", options=KernelSizeOptions)
 class CNNBlock(WindowedAttention):
-    """A non-separable convolution d → d of width k, without input and output projections (Section 6.2)."""
+    """Non-separable convolution d → d of width k, without input and output projections (Section 6.2)."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

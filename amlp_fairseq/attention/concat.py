@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.attention.spec import AttentionSpec
 
 
 @register_attention("concat")
 class ConcatAttention(SoftmaxAttention):
-    """Softmax of sim(s, h) = vᵀ tanh(W_a [h; s]), where h is a query and s a key. W_a (d_h, 2 d_h) is kept as its two
-    halves; it and v (d_h,) are shared by the heads. A pair of positions takes d_h numbers of memory."""
+    """Softmax of sim(s, h) = vᵀ tanh(W_a [h; s]), where h is a query and s a key. W_a (d_h, 2 d_h) is stored as its two
+    halves; the heads share W_a and v (d_h,). Memory: d_h numbers per pair of positions."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

@@ -10,15 +10,17 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import KernelSizeOptions, OperatorOptions
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.window import WindowedAttention, WindowedLayer
 from amlp_fairseq.ops.dynamic_conv import dynamic_conv, light_conv
 
 _EPSILON = 1e-5
 
 
-def _divided(weight: Tensor, order: int) -> Tensor:
+def _divided_by_norm(weight: Tensor, order: int) -> Tensor:
+    """Weights (…, k) divided by their L1 or L2 norm."""
     norm = torch.linalg.vector_norm(weight, order, dim=-1, keepdim=True)
     return weight / (norm + _EPSILON)
 
@@ -29,12 +31,12 @@ NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda w: w,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "l1": lambda w: _divided(w, 1),
-    "l2": lambda w: _divided(w, 2),
+    "l1": lambda w: _divided_by_norm(w, 1),
+    "l2": lambda w: _divided_by_norm(w, 2),
     "power": torch.square,
     "abs": torch.abs,
-    "abs-l1": lambda w: _divided(w, 1).abs(),
-    "abs-l2": lambda w: _divided(w, 2).abs(),
+    "abs-l1": lambda w: _divided_by_norm(w, 1).abs(),
+    "abs-l2": lambda w: _divided_by_norm(w, 2).abs(),
 }
 
 
@@ -66,7 +68,7 @@ class ConvolutionOptions(KernelSizeOptions, OperatorOptions):
 
 
 class _Convolution(WindowedLayer):
-    """What the two convolutions share: C channels in H heads, normalisation, DropConnect."""
+    """Base class of the two convolutions: C channels in H heads, normalisation, DropConnect."""
 
     def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
         super().__init__(spec, channels)
@@ -76,6 +78,7 @@ class _Convolution(WindowedLayer):
         self.weight_dropout = spec.options.attention_dropout if dropout is None else dropout
 
     def operator_options(self) -> dict[str, Any]:
+        """Keyword arguments of the operators in ``ops/dynamic_conv``."""
         return {
             "step": self.words_per_step,
             "backend": self.backend,
@@ -91,7 +94,8 @@ class _Convolution(WindowedLayer):
 
 
 class LightConv(_Convolution):
-    """Section 3. ``weight`` (H, 1, k) has the name and shape that fairseq's LightweightConv gives it."""
+    """Lightweight convolution (Section 3); name and shape of ``weight`` (H, 1, k) are those in fairseq's
+    LightweightConv."""
 
     def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
         super().__init__(spec, channels, heads)
@@ -104,7 +108,7 @@ class LightConv(_Convolution):
 
 
 class DynamicConv(_Convolution):
-    """Section 4. ``weight_linear`` is W^Q, with the name and shape that fairseq's DynamicConv gives it."""
+    """Dynamic convolution (Section 4); name and shape of ``weight_linear``, W^Q, are those in fairseq's DynamicConv."""
 
     def __init__(self, spec: AttentionSpec, channels: int, heads: int) -> None:
         super().__init__(spec, channels, heads)
@@ -116,7 +120,8 @@ class DynamicConv(_Convolution):
 
 
 class ConvolutionBlock(WindowedAttention):
-    """Figure 1: linear map d → 2d, gated linear unit, convolution, linear map d → d; or d → d without the unit."""
+    """Block of Figure 1: linear map d → 2d, gated linear unit, convolution, linear map d → d. Without the gated linear
+    unit the first map is d → d."""
 
     convolution: type[_Convolution]
 
@@ -140,19 +145,23 @@ class ConvolutionBlock(WindowedAttention):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def before(self, x: Tensor) -> Tensor:
+    def project_in(self, x: Tensor) -> Tensor:
         x = self.linear1(self.input_dropout_module(x))
         return F.glu(x) if self.glu else x
 
-    def behind(self, x: Tensor) -> Tensor:
+    def project_out(self, x: Tensor) -> Tensor:
         return self.linear2(x)
 
 
 @register_attention("light_conv", options=ConvolutionOptions)
 class LightConvBlock(ConvolutionBlock):
+    """Block with a lightweight convolution."""
+
     convolution = LightConv
 
 
 @register_attention("dynamic_conv", options=ConvolutionOptions)
 class DynamicConvBlock(ConvolutionBlock):
+    """Block with a dynamic convolution."""
+
     convolution = DynamicConv

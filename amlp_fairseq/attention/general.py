@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.softmax import SoftmaxAttention
+from amlp_fairseq.attention.spec import AttentionSpec
 
 
 def general_map(width: int) -> nn.Linear:
-    """The map of queries h to W_aᵀ h, with W_a (d_h, d_h) = I/√d_h at first."""
+    """Map of queries h to W_aᵀ h, with W_a (d_h, d_h) initialised to I/√d_h."""
     w_a = nn.Linear(width, width, bias=False)  # its weight is W_aᵀ
     with torch.no_grad():
         w_a.weight.copy_(width**-0.5 * torch.eye(width))
@@ -19,8 +20,8 @@ def general_map(width: int) -> nn.Linear:
 
 @register_attention("general")
 class GeneralAttention(SoftmaxAttention):
-    """``softmax(Q W_a Kᵀ) V``: sim(s, h) = hᵀ W_a s, where h is a query and s a key. W_a (d_h, d_h) is shared by the
-    heads, and starts as I/√d_h, with which this is ``softmax``."""
+    """``softmax(Q W_a Kᵀ) V``: sim(s, h) = hᵀ W_a s, where h is a query and s a key. The heads share W_a
+    (d_h, d_h), initialised to I/√d_h, which makes this attention equal to ``softmax``."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

@@ -8,28 +8,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.spec import AttentionSpec
 
 
 class LinearizedAttention(MultiHeadAttention):
-    """``out_i = φ(q_i)ᵀ Σ_j φ'(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ'(k_j)``; subclasses give φ and φ'."""
+    """``out_i = φ(q_i)ᵀ Σ_j φ'(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ'(k_j)``; subclasses define φ and φ'."""
 
     patterns = ("noncausal self", "noncausal cross", "causal cross")
 
     def query_features(self, q: Tensor) -> Tensor:
-        """φ of (B, H, T, d_h) in float32: (B, H, T, f)."""
+        """φ of queries (B, H, T, d_h) in float32: (B, H, T, f)."""
         raise NotImplementedError
 
     def key_features(self, k: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """φ' of (B, H, S, d_h) in float32: (B, H, S, f). Values at padding, True in (B, 1, S, 1), are not used."""
+        """φ' of keys (B, H, S, d_h) in float32: (B, H, S, f); values at padding, True in ``padding_mask`` (B, 1, S, 1),
+        are ignored."""
         raise NotImplementedError
 
-    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         if padding_mask is not None:
             padding_mask = padding_mask[:, None, :, None]
-        with torch.autocast(k.device.type, enabled=False):  # the sums would overflow
+        with torch.autocast(k.device.type, enabled=False):  # the sums would overflow in half precision
             features = self.key_features(k.float(), padding_mask)
             if padding_mask is not None:
                 features = features.masked_fill(padding_mask, 0)
@@ -38,7 +40,7 @@ class LinearizedAttention(MultiHeadAttention):
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,
@@ -51,7 +53,7 @@ class LinearizedAttention(MultiHeadAttention):
 
 @register_attention("linear")
 class LinearAttention(LinearizedAttention):
-    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, Eq. 7)."""
+    """Linear attention with φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, Eq. 7)."""
 
     def query_features(self, q: Tensor) -> Tensor:
         return F.elu(q) + 1
@@ -66,8 +68,8 @@ class PerformerAttention(LinearizedAttention):
 
         φ(x) = exp(w_rᵀ x' - ‖x'‖²/2),   x' = x / d_h^¼,   r = 1 … c
 
-    with orthogonal directions w_r, drawn once and kept in the checkpoint; c is ``--attention-inner-dim``. From the
-    exponents of each query, and from those of all keys, the largest is subtracted, which cancels.
+    with orthogonal directions w_r, drawn once and stored in the checkpoint; c is ``--attention-inner-dim``. The maximum
+    of each query's exponents, and the maximum over all keys, is subtracted before exp; both cancel in the result.
     """
 
     directions: Tensor
@@ -92,7 +94,7 @@ class PerformerAttention(LinearizedAttention):
 
 
 def _orthogonal(count: int, width: int) -> Tensor:
-    """Rows (count, width), orthogonal in blocks of ``width``, with the lengths of Gaussian vectors."""
+    """Directions (count, width), orthogonal in blocks of ``width``, with norms of Gaussian vectors."""
     draws = (torch.linalg.qr(torch.randn(width, width)) for _ in range(math.ceil(count / width)))
-    blocks = [q * r.diagonal().sign() for q, r in draws]  # else Q is not uniformly distributed
+    blocks = [q * r.diagonal().sign() for q, r in draws]  # makes Q uniformly distributed
     return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)

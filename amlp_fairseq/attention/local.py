@@ -13,12 +13,13 @@ from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
 from amlp_fairseq.attention.general import general_map
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import PATTERNS, AttentionSpec, register_attention
+from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import KernelSizeOptions
+from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 
-#: The least number of queries that are treated together.
+#: Minimum number of queries in a block.
 BLOCK = 32
 SIMILARITIES = ("dot", "general")
 
@@ -37,32 +38,32 @@ class LocalOptions(KernelSizeOptions):
     )
 
 
-class WindowAttention(MultiHeadAttention):
-    """What the attentions within a window share: the similarity of queries h and keys s, hᵀ s / √d_h or hᵀ W_a s.
-    W_a (d_h, d_h) is shared by the heads."""
+class LocalSoftmaxAttention(MultiHeadAttention):
+    """Base class of 'local' and 'local_p': the similarity of queries h and keys s, hᵀ s / √d_h or hᵀ W_a s. The heads
+    share W_a (d_h, d_h)."""
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
         self.w_a = general_map(self.head_dim) if spec.options.local_similarity == "general" else None
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
-        """The scores of keys (…, d_h, S) for queries (…, T, d_h), (…, T, S) in float32."""
+        """Scores (…, T, S) in float32 of queries (…, T, d_h) and keys (…, d_h, S)."""
         return ((q * self.scaling if self.w_a is None else self.w_a(q)) @ k).float()
 
 
 @register_attention("local", options=LocalOptions)
-class LocalAttention(WindowAttention):
+class LocalAttention(LocalSoftmaxAttention):
     """Softmax attention over k positions, with time and memory usage linear in the length.
 
-    k is ``--attention-window``, or else the layer's entry of the kernel size list.
+    k is ``--attention-window``, by default the layer's entry in the kernel size list.
 
     - noncausal self: a window centred on the position;
     - causal self: the last k positions, counted from the end of the step if a step has several words. The decoding
       state is the last k - z keys and values;
     - noncausal cross: centred on the source position at the same relative position as the query, ⌊(i + ½) m/n⌋ for
       query i of n and m source positions;
-    - causal cross: centred on source position i, or the last one if the source is shorter, as n is not known yet;
-      "local-m" of Luong et al.
+    - causal cross: centred on source position i, or on the last position of a shorter source, because n is not known
+      yet ("local-m" of Luong et al.).
     """
 
     patterns = PATTERNS
@@ -80,7 +81,7 @@ class LocalAttention(WindowAttention):
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,
@@ -96,15 +97,15 @@ class LocalAttention(WindowAttention):
         return self._windows(q, k, v, padding_mask)
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
-        kept = max(self.left + 1 - self.spec.words_per_step, 0)
-        return {"kv": like.new_zeros(rows, self.num_heads, 2, kept, self.head_dim)}
+        length = max(self.left + 1 - self.spec.words_per_step, 0)
+        return {"kv": like.new_zeros(rows, self.num_heads, 2, length, self.head_dim)}
 
     def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
-        before, new = state["kv"], q.size(2)
-        kv = torch.cat([before, kv], dim=3)
-        before.copy_(kv[:, :, :, new:])
-        (k, v), kept = kv.unbind(2), before.size(3)
-        return self._windows(q, k, v, None, kept, kept - (context.end - new))
+        history, new_words = state["kv"], q.size(2)
+        kv = torch.cat([history, kv], dim=3)
+        history.copy_(kv[:, :, :, new_words:])
+        (k, v), history_length = kv.unbind(2), history.size(3)
+        return self._windows(q, k, v, None, history_length, history_length - (context.end - new_words))
 
     def _windows(
         self,
@@ -115,22 +116,33 @@ class LocalAttention(WindowAttention):
         history: int = 0,
         first: int | Tensor = 0,
     ) -> Tensor:
-        """Self-attention of queries (B, H, T, d_h), the first of which is at key ``history``, in blocks of queries,
-        each with the span of keys that its windows reach. Keys before ``first`` are masked."""
-        length, keys, device, step = q.size(2), k.size(2), q.device, self.spec.words_per_step
-        reach = self.right + step - 1  # from a query to the right
+        """Self-attention within windows, computed in blocks of queries, each with the span of keys in its windows.
+
+        Args:
+            q: queries (B, H, T, d_h).
+            k: keys (B, H, S, d_h).
+            v: values (B, H, S, d_h).
+            padding_mask: True at padding keys, (B, S).
+            history: index of the key at the first query's position.
+            first: index of the first key that is not masked.
+
+        Returns:
+            (B, H, T, d_h).
+        """
+        length, keys, device, z = q.size(2), k.size(2), q.device, self.spec.words_per_step
+        reach = self.right + z - 1  # from a query to the right
         block = min(max(BLOCK, self.left + reach), length)
         blocks = -(-length // block)
         span = block + self.left + reach
-        before, after = self.left - history, blocks * block - length + reach
+        padding_l, padding_r = self.left - history, blocks * block - length + reach
 
         def spans(x: Tensor) -> Tensor:
-            """(B, H, S, …) to (B, H, blocks, …, span)."""
-            x = x[:, :, max(-before, 0) :]
-            return F.pad(x, [0, 0] * (x.dim() - 3) + [max(before, 0), after]).unfold(2, span, block)
+            """Spans of keys or values: (B, H, S, …) to (B, H, blocks, …, span)."""
+            x = x[:, :, max(-padding_l, 0) :]
+            return F.pad(x, [0, 0] * (x.dim() - 3) + [max(padding_l, 0), padding_r]).unfold(2, span, block)
 
         query = torch.arange(blocks * block, device=device).view(blocks, block, 1)
-        end = query // step * step + step - 1 + history
+        end = query // z * z + z - 1 + history
         key = query[:, :1] + history - self.left + torch.arange(span, device=device)
         allowed = (key >= end - self.left) & (key <= end + self.right) & (key >= 0) & (key >= first) & (key < keys)
         if padding_mask is not None:
@@ -148,7 +160,7 @@ class LocalAttention(WindowAttention):
         padding_mask: Tensor | None,
         positions: Tensor | None,
     ) -> Tensor:
-        """Cross-attention of queries (B, H, T, d_h), see ``attend``."""
+        """Cross-attention of queries (B, H, T, d_h) within windows of the source; arguments as in ``attend``."""
         (batch, heads, length, width), source = q.shape, k.size(2)
         first, m = _extent(key_padding_mask, batch, source, q.device)
         i = torch.arange(length, device=q.device) if positions is None else positions.repeat(length // len(positions))
@@ -162,7 +174,7 @@ class LocalAttention(WindowAttention):
         index = (window + first.unsqueeze(2)).clamp(0, source - 1).view(batch, 1, -1, 1)
 
         def windows(x: Tensor) -> Tensor:
-            """(B, H, S, d_h) to (B, H, T, k, d_h)."""
+            """Windows of keys or values: (B, H, S, d_h) to (B, H, T, k, d_h)."""
             return x.gather(2, index.expand(batch, heads, -1, width)).unflatten(2, (length, -1))
 
         out = self._attend(q.unsqueeze(3), windows(k).transpose(3, 4), windows(v), allowed[:, None, :, None])
@@ -171,12 +183,12 @@ class LocalAttention(WindowAttention):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
         """Softmax attention of (…, T, d_h) over keys (…, d_h, S) and values (…, S, d_h)."""
         scores = self.similarity(q, k)
-        # Not -inf: a window may hold nothing but padding, and a softmax over nothing is undefined.
+        # Not -inf: a window may contain only padding, where softmax would be undefined.
         return self.dropout_module(scores.masked_fill(~allowed, -1e4).softmax(dim=-1).to(q)) @ v
 
 
 def _extent(padding_mask: Tensor | None, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """First position that is not padding, and how many there are (1 if none): (B, 1) each."""
+    """Index of the first position that is not padding, and the number of such positions, at least 1: (B, 1) each."""
     if padding_mask is None:
         return torch.zeros(batch, 1, dtype=torch.long, device=device), torch.full((batch, 1), length, device=device)
     return (~padding_mask).int().argmax(dim=1, keepdim=True), (~padding_mask).sum(dim=1, keepdim=True).clamp(min=1)

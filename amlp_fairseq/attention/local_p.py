@@ -5,24 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.local import LocalOptions, WindowAttention
-from amlp_fairseq.attention.multihead import Memory
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.local import LocalOptions, LocalSoftmaxAttention
+from amlp_fairseq.attention.multihead import KVMemory
+from amlp_fairseq.attention.registry import register_attention
+from amlp_fairseq.attention.spec import AttentionSpec
 
 
 @register_attention("local_p", options=LocalOptions)
-class LocalPAttention(WindowAttention):
-    """Cross-attention within a window whose centre the query h_t predicts, and in it more to what is near the centre:
+class LocalPAttention(LocalSoftmaxAttention):
+    """Cross-attention within a window whose centre p_t is predicted from the query h_t, with a Gaussian around the
+    centre:
 
         p_t = S · sigmoid(v_pᵀ tanh(W_p h_t))
         a_t(j) = softmax_{|j - p_t| ≤ D}(sim(s_j, h_t)) · exp(-(j - p_t)² / 2σ²),   σ = D/2
 
-    for source positions j = 1 … S. The width of the window, ``--attention-window`` or else the layer's entry of the
-    kernel size list, is 2D + 1. W_p (d_h, d_h) and v_p (d_h,) are shared by the heads; each has queries, and so a
-    centre, of its own. All S positions are scored and those outside the window masked.
+    for source positions j = 1 … S. The width of the window is 2D + 1: ``--attention-window``, by default the layer's
+    entry in the kernel size list. The heads share W_p (d_h, d_h) and v_p (d_h,); their queries, and therefore their
+    centres, differ. All S positions are scored, and positions outside the window are masked.
 
     Raises:
-        ValueError: if the window has fewer than 3 positions: one of 2 can miss the source.
+        ValueError: if the window has fewer than 3 positions: a window of 2 can miss the source.
     """
 
     patterns = ("noncausal cross", "causal cross")
@@ -41,7 +43,7 @@ class LocalPAttention(WindowAttention):
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,
@@ -56,7 +58,7 @@ class LocalPAttention(WindowAttention):
         distance = words.cumsum(dim=3) - p
         inside = words & (distance.abs() <= self.reach)
         scores = self.similarity(q, k.transpose(2, 3))
-        # Not -inf: a source may hold nothing but padding, and a softmax over nothing is undefined.
+        # Not -inf: a source may contain only padding, where softmax would be undefined.
         weights = scores.masked_fill(~inside, -1e4).softmax(dim=-1)
         sigma = self.reach / 2
         weights = (weights * torch.exp(-distance.square() / (2 * sigma**2))).to(q)

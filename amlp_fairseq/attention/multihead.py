@@ -1,4 +1,4 @@
-"""What the multi-head attentions share: projections, heads, fairseq's calling convention, the steps of a decoder.
+"""Base class of the multi-head attentions: projections, heads, fairseq's calling convention, decoding steps.
 
 Notation: docs/glossary.md.
 """
@@ -14,20 +14,32 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.base import Attention
-from amlp_fairseq.attention.registry import AttentionSpec
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 
-#: What ``make_memory`` keeps of keys and values, by name: tensors with the sentences as their first axis.
-Memory = State
+#: Result of ``make_memory``, a function of keys and values: tensors by name, whose first axis is the sentences.
+KVMemory = State
+
+
+class HeadSplittingMap:
+    """Linear map that returns its outputs split into heads without a further copy, as the packed maps in C++ do."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs (…, out) for inputs (…, in)."""
+        raise NotImplementedError
+
+    def split_heads(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
+        """Outputs for inputs (T, B, in) as ``parts`` tensors (B, H, T, d_h)."""
+        raise NotImplementedError
 
 
 class MultiHeadAttention(Attention):
-    """Queries, keys and values in H heads of width d_h, with fairseq's parameter names and initialisation.
+    """Attention of queries to keys and values in H heads of width d_h, with fairseq's parameter names and
+    initialisation.
 
-    Subclasses say which ``patterns`` they support. For all but "causal self" they implement ``make_memory``, what is
-    kept of the keys and values, and ``attend``, what the queries take from it; a decoder calls the first once per
-    sentence. For "causal self" they implement ``attend_causally``, for whole sequences, and ``init_state`` and
-    ``step_causally``.
+    Subclasses declare the ``patterns`` that they support. For "causal self" they implement ``attend_causally`` (whole
+    sequences), ``init_state`` and ``step_causally``. For the other patterns they implement ``make_memory``, which a
+    decoder calls once per sentence, and ``attend``.
 
     Raises:
         ValueError: if the heads do not divide the width.
@@ -53,11 +65,11 @@ class MultiHeadAttention(Attention):
             nn.init.xavier_uniform_(projection.weight, gain=gain)
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
-        #: See ``pack_projections``: several projections as one map, "qkv" or "q" and "kv", and "out".
+        #: Several projections as one map, "qkv" or "q" and "kv", and "out"; see ``pack_projections``.
         self.packed: dict[str, Callable[[Tensor], Tensor]] = {}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Split what fairseq's oldest checkpoints have in one, ``in_proj_weight`` and ``in_proj_bias``."""
+        """Split ``in_proj_weight`` and ``in_proj_bias`` of fairseq's oldest checkpoints into the three projections."""
         for kind in ("weight", "bias"):
             joined = f"{name}.in_proj_{kind}"
             if joined in state_dict:
@@ -82,13 +94,13 @@ class MultiHeadAttention(Attention):
         Args:
             key_padding_mask: True for padding, (B, S).
             incremental_state: fairseq's decoding state, for causal attention: ``query`` then has only new positions,
-                and cross-attention reads ``key`` only once.
-            need_weights: whether to return the weights, if the attention has any.
+                and cross-attention reads ``key`` only in the first call.
+            need_weights: return the weights, if the attention has weights.
             attn_mask: bias for attentions with ``takes_mask``, (T, S).
-            query_padding_mask: True for padding, (B, T); in self-attention that of the keys.
+            query_padding_mask: True for padding, (B, T); ignored in self-attention, which uses ``key_padding_mask``.
 
         Returns:
-            (T, B, C), and the weights averaged over heads (B, T, S) or None.
+            Outputs (T, B, C), and the weights averaged over heads (B, T, S) or None.
         """
         if self.cross:
             if incremental_state is not None and self.spec.causal:
@@ -112,15 +124,17 @@ class MultiHeadAttention(Attention):
             out, weights = self.attend(q, memory, query_padding_mask, need_weights=need_weights)
         return self._output(out.permute(2, 0, 1, 3), query.shape), weights
 
-    def cross_attend(self, query: Tensor, memory: Memory, query_padding_mask: Tensor | None = None) -> Tensor:
+    def cross_attend(self, query: Tensor, memory: KVMemory, query_padding_mask: Tensor | None = None) -> Tensor:
         """Cross-attention of ``query`` (T, B, C) over the memory of a source, from ``project_source``: (T, B, C)."""
         (q,) = self.project(query, "q")
         out, _ = self.attend(q, memory, query_padding_mask)
         return self._output(out.permute(2, 0, 1, 3), query.shape)
 
-    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
-        """The memory of a source (S, b, C') with padding mask (b, S), in tensors that share no storage with others: its
-        sentences may be moved in place."""
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> KVMemory:
+        """Memory of a source (S, b, C') with padding mask (b, S).
+
+        The tensors share no storage with other tensors, so that their sentences may be permuted in place.
+        """
         k, v = self.project(source, "kv")
         return self.make_memory(k.contiguous(), v.contiguous(), None if padding_mask is None else padding_mask.clone())
 
@@ -128,7 +142,7 @@ class MultiHeadAttention(Attention):
         self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         packed, rows, weights = self.packed, x.size(0), None
-        if self.cross:  # the words of all rows of a sentence are queries to the same keys
+        if self.cross:  # the hypotheses of a sentence attend to the same keys
             q = packed["q"](x) if packed else self.q_proj(x)
             q = q.view(rows // context.beam, -1, self.num_heads, self.head_dim).transpose(1, 2)
             out, weights = self.attend(q, state, None, context.slots, need_weights)
@@ -139,31 +153,31 @@ class MultiHeadAttention(Attention):
             out = self.step_causally(qkv.select(2, 0), qkv.narrow(2, 1, 2), state, context)
         return self._output(out.transpose(1, 2), x.shape), weights
 
-    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
-        """What is kept of keys and values (B, H, S, d_h) with padding mask (B, S)."""
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
+        """Memory of keys and values (B, H, S, d_h) with padding mask (B, S): all that ``attend`` needs."""
         memory = {"k": k, "v": v}
         return memory if padding_mask is None else {**memory, "padding_mask": padding_mask}
 
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the queries take from the memory.
+        """Attention of queries to the keys and values in the memory.
 
         Args:
             q: queries (B, H, T, d_h), not scaled.
-            memory: from ``make_memory``.
-            padding_mask: of the queries, (B, T).
-            positions: of the queries, (n,), the same for each of several consecutive rows: T = rows · n; None:
+            memory: result of ``make_memory``.
+            padding_mask: True at padding queries, (B, T).
+            positions: positions of the queries (n,), the same for each of several rows in turn: T = rows · n; None:
                 0 … T - 1.
-            need_weights: whether to return the weights (B, T, S).
+            need_weights: return the weights (B, T, S).
 
         Returns:
-            (B, H, T, d_h), and the weights or None.
+            Outputs (B, H, T, d_h), and the weights or None.
         """
         raise NotImplementedError
 
@@ -173,8 +187,10 @@ class MultiHeadAttention(Attention):
         """Causal self-attention of whole sequences.
 
         Args:
-            q: queries, and as ``k`` and ``v`` keys and values, (B, H, T, d_h).
-            padding_mask: of the positions, (B, T).
+            q: queries (B, H, T, d_h).
+            k: keys (B, H, T, d_h).
+            v: values (B, H, T, d_h).
+            padding_mask: True at padding, (B, T).
             attn_mask: see ``forward``.
 
         Returns:
@@ -183,13 +199,13 @@ class MultiHeadAttention(Attention):
         raise NotImplementedError
 
     def step_causally(self, q: Tensor, kv: Tensor, state: State, context: StepContext) -> Tensor:
-        """Causal self-attention of new words, see ``step``.
+        """Causal self-attention at new positions, see ``step``.
 
         Args:
             q: queries (R, H, n, d_h), not scaled.
             kv: keys and values, (R, H, 2, n, d_h).
-            state: after the words before; updated in place.
-            context: the words' slots, and what they may attend to.
+            state: state after the previous positions; updated in place.
+            context: slots of the new positions, and the mask.
 
         Returns:
             (R, H, n, d_h).
@@ -197,23 +213,26 @@ class MultiHeadAttention(Attention):
         raise NotImplementedError
 
     def project(self, x: Tensor, names: str) -> list[Tensor]:
-        """Queries, keys and values of inputs (T, B, C), or the ``names`` of them, one of "qkv", "q" and "kv":
-        (B, H, T, d_h) each."""
+        """Projections of inputs (T, B, C) into heads: (B, H, T, d_h) each.
+
+        Args:
+            names: the projections: "qkv", "q" or "kv".
+        """
         maps = [self.packed[names]] if self.packed else [getattr(self, f"{name}_proj") for name in names]
-        if (tables := getattr(maps[0], "tables", None)) is not None:  # one that is packed in C++
-            return list(tables(x, len(names), self.num_heads))
+        if isinstance(maps[0], HeadSplittingMap):
+            return maps[0].split_heads(x, len(names), self.num_heads)
         shape = *x.shape[:2], len(names) // len(maps), self.num_heads, self.head_dim
-        return [heads for each in maps for heads in each(x).view(shape).permute(2, 1, 3, 0, 4).unbind()]
+        return [heads for linear in maps for heads in linear(x).view(shape).permute(2, 1, 3, 0, 4).unbind()]
 
     def pack_projections(
         self, pack: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], query_scale: float = 1.0
     ) -> None:
-        """From now on compute all projections of the same input as one product, with copies of the present weights:
-        for decoding only. With ``--retain-dropout`` nothing is packed.
+        """Compute all projections of the same input as one product from now on, with copies of the current weights: for
+        decoding only. With ``--retain-dropout`` nothing is packed.
 
         Args:
-            pack: makes a map x → x Wᵀ + b of weights W (out, in) and biases b (out,).
-            query_scale: a factor of the queries that goes into their weights.
+            pack: creates the map x → x Wᵀ + b from weights W (out, in) and biases b (out,).
+            query_scale: factor of the queries, multiplied into their weights.
         """
         self.packed = {}
         if self.dropout_module.apply_during_inference:
@@ -225,5 +244,5 @@ class MultiHeadAttention(Attention):
         self.packed["out"] = pack(self.out_proj.weight, self.out_proj.bias)
 
     def _output(self, x: Tensor, shape: torch.Size) -> Tensor:
-        """The output projection of heads joined to ``shape``."""
+        """Output projection of heads, joined to ``shape``."""
         return (self.packed["out"] if self.packed else self.out_proj)(x.reshape(shape))

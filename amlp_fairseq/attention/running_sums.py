@@ -1,4 +1,5 @@
-"""Causal attention from sums over the positions so far, which are its decoding state. Notation: docs/glossary.md."""
+"""Causal attention computed from sums over the previous positions; the sums are its decoding state. Notation:
+docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -9,12 +10,23 @@ from amlp_fairseq.attention.state import State, StepContext, overwrite
 
 
 class RunningSums(MultiHeadAttention):
-    """Subclasses implement ``init_state`` and ``continue_sums``."""
+    """Base class of attentions with running sums; subclasses implement ``init_state`` and ``continue_sums``."""
 
     def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Outputs (B, H, T, d_h) at the positions after those in ``sums``, and the sums with these positions added."""
+        """Causal attention at positions that follow the positions in ``sums``.
+
+        Args:
+            q: queries (B, H, T, d_h).
+            k: keys (B, H, T, d_h).
+            v: values (B, H, T, d_h).
+            sums: sums over the previous positions.
+            padding_mask: True at padding, (B, T).
+
+        Returns:
+            Outputs (B, H, T, d_h), and the sums with the new positions added.
+        """
         raise NotImplementedError
 
     def attend_causally(

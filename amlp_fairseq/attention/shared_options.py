@@ -1,4 +1,4 @@
-"""Options that several attentions share."""
+"""Options shared by several attentions."""
 
 from dataclasses import dataclass, field
 from typing import List  # noqa: UP035  (fairseq knows List[X], not list[X])
@@ -10,7 +10,7 @@ from amlp_fairseq.ops.backend import BACKENDS, VARIABLE
 
 @dataclass
 class OperatorOptions:
-    """Options of the attentions with operators of ``ops/``."""
+    """Option of the attentions with operators in ``ops/``."""
 
     operator_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
@@ -23,7 +23,7 @@ class OperatorOptions:
 
 @dataclass
 class InnerDimOptions:
-    """Options of the attentions with c means, inner dimensions or features."""
+    """Option of the attentions with c means, inner dimensions or features."""
 
     attention_inner_dim: int = field(
         default=16, metadata={"help": "c: means of keys in 'abc', inner width of AMLP, random features of 'performer'"}
@@ -32,7 +32,7 @@ class InnerDimOptions:
 
 @dataclass
 class KernelSizeOptions:
-    """Options of the attentions that see k positions, see ``AttentionSpec.kernel_size``."""
+    """Options of the attentions with windows of k positions, see ``AttentionSpec.kernel_size``."""
 
     encoder_kernel_size_list: List[int] = field(  # noqa: UP006
         default_factory=lambda: [3, 7, 15, 31, 31, 31, 31],

@@ -9,31 +9,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import PATTERNS, register_attention
+from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
+from amlp_fairseq.attention.registry import register_attention
+from amlp_fairseq.attention.spec import PATTERNS
 from amlp_fairseq.attention.state import State, StepContext
 
-#: Up to this many queries a packed attention computes the scores explicitly on a CPU: for 1 to 4 rows with 2 to 4 words
-#: each this takes half as long as the fused operator.
+#: Maximum number of queries for which a packed attention computes explicit scores on a CPU: for 1 to 4 rows of 2 to 4
+#: words this takes half as long as the fused operator.
 SMALL_QUERY = 64
 
 
 @register_attention("softmax")
 class SoftmaxAttention(MultiHeadAttention):
-    """``softmax(Q Kᵀ / √d_h) V``: what fairseq's MultiheadAttention computes. The decoding state is the words' keys and
-    values."""
+    """``softmax(Q Kᵀ / √d_h) V``, as fairseq's MultiheadAttention. The decoding state is the keys and values of all
+    words."""
 
     patterns = PATTERNS
     takes_mask = True
     per_position = ("kv",)
 
-    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
+    def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         return with_bias(k, v, padding_mask)
 
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,
@@ -69,11 +70,11 @@ class SoftmaxAttention(MultiHeadAttention):
             self.scaling = 1.0
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
-        """The scores of keys (B, H, m, d_h) for queries (B, H, n, d_h), (B, H, n, m)."""
+        """Scores (B, H, n, m) of queries (B, H, n, d_h) and keys (B, H, m, d_h)."""
         return (q * self.scaling) @ k.transpose(2, 3)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """softmax(Q Kᵀ / √d_h + bias) V: (B, H, n, d_h) for q of this shape and k and v (B, H, m, d_h)."""
+        """softmax(Q Kᵀ / √d_h + bias) V (B, H, n, d_h) for queries (B, H, n, d_h), keys and values (B, H, m, d_h)."""
         if self.packed and 1 < q.size(2) <= SMALL_QUERY and not q.is_cuda:
             return attend_small_query(q, k, v, bias)
         drops_out = not self.packed and (self.training or self.dropout_module.apply_during_inference)
@@ -81,21 +82,21 @@ class SoftmaxAttention(MultiHeadAttention):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, dropout: float = 0.0) -> Tensor:
-    """softmax(scale · Q Kᵀ + bias) V, with dropout of the weights: (B, H, n, d_h) for q of this shape and k and v
-    (B, H, m, d_h).
+    """softmax(scale · Q Kᵀ + bias) V with dropout of the weights, (B, H, n, d_h), for queries (B, H, n, d_h), keys and
+    values (B, H, m, d_h).
 
-    In bfloat16 on a CPU, and without dropout, the fused operator's gradients take up to 10 times as long as those of
-    explicit scores for sentences, and less time only for about 1024 words (torch 2.13).
+    In bfloat16 on a CPU and without dropout, explicit scores are used for up to 512 keys: their gradients are up to 10
+    times as fast as the fused operator's for sentences, and slower only from about 1024 words (torch 2.13).
     """
     if dropout == 0 and q.requires_grad and k.is_cpu and k.dtype == torch.bfloat16 and k.size(2) <= 512:
-        if bias is not None:  # finite, for queries behind left padding, which see nothing
+        if bias is not None:  # finite: queries in left padding see no key
             bias = bias.clamp(min=torch.finfo(k.dtype).min)
         return attend_small_query(q * scale, k, v, bias)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=scale)
 
 
 def attend_small_query(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """softmax(Q Kᵀ + bias) V through explicit scores, (B, H, n, d_h); also part of a TorchScript function."""
+    """softmax(Q Kᵀ + bias) V through explicit scores, (B, H, n, d_h); also called from TorchScript."""
     batch, heads, queries, width = q.size(0), q.size(1), q.size(2), q.size(3)
     q, k, v = q.reshape(-1, queries, width), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:
@@ -107,17 +108,17 @@ def attend_small_query(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> 
     return torch.bmm(scores.softmax(dim=-1), v).view(batch, heads, queries, width)
 
 
-def with_bias(k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Memory:
-    """Keys and values (B, H, S, d_h), and as ``bias`` that of their padding mask (B, S)."""
+def with_bias(k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
+    """Memory of keys and values (B, H, S, d_h), with the bias of their padding mask (B, S) as ``bias``."""
     memory = {"k": k, "v": v}
     return memory if padding_mask is None else {**memory, "bias": padding_bias(padding_mask, k)}
 
 
 def padding_bias(padding_mask: Tensor, like: Tensor) -> Tensor:
-    """The bias of a padding mask, (B, 1, 1, S)."""
+    """Bias (B, 1, 1, S) of a padding mask (B, S)."""
     return mask_bias(padding_mask, like)[:, None, None]
 
 
 def mask_bias(mask: Tensor, like: Tensor) -> Tensor:
-    """-inf where a mask hides, 0 elsewhere, in the type of ``like``."""
+    """-inf where the mask is True, 0 elsewhere, in the dtype of ``like``."""
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, -math.inf)

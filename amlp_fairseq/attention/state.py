@@ -1,4 +1,4 @@
-"""The decoding state of an attention, and the context of a decoding step. Notation: docs/glossary.md."""
+"""Decoding state of an attention, and context of a decoding step. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-#: The decoding state of an attention, by name: tensors whose first axis is the rows (in the memory of a
-#: cross-attention: the sentences).
+#: Decoding state of an attention: tensors by name, whose first axis is the rows, or in the memory of a cross-attention
+#: the sentences.
 State = dict[str, Tensor]
 
 
 class StepContext:
-    """What the attentions of a decoding step get besides their inputs and states.
+    """Arguments of a decoding step that all attentions share.
 
     Attributes:
-        slots: the slots of the new words, (n,).
-        end: how many slots are written when the step is done; a 0-d tensor in steps that are captured.
-        beam: B, the rows of each sentence.
+        slots: slots of the new words, (n,).
+        end: number of slots written after the step; a 0-d tensor in steps captured as a CUDA graph.
+        beam: B, number of rows per sentence.
         bias: 0 where a new word may attend to a slot before ``end``, -inf elsewhere, (n, slots); None: 0 everywhere.
     """
 
@@ -27,15 +27,15 @@ class StepContext:
         self.end: Any = end
 
     def write(self, buffer: Tensor, new: Tensor) -> Tensor:
-        """Write the new words' part (R, …, n, d) into a buffer (R, …, slots, d); returns the slots that the step sees,
-        as many as ``bias`` has."""
+        """Write the part of the new words (R, …, n, d) into a buffer (R, …, slots, d) and return the slots that the
+        step attends to, as many as ``bias`` has."""
         written, count = buffer.narrow(-2, 0, self.end), new.size(-2)
         written.narrow(-2, self.end - count, count).copy_(new)
         return written
 
 
 class RowContext(StepContext):
-    """The same where every row has slots of its own, (R, n)."""
+    """Context in which ``slots`` differ by row, (R, n)."""
 
     def write(self, buffer: Tensor, new: Tensor) -> Tensor:
         slots = self.slots.view(len(self.slots), *[1] * (new.dim() - 3), -1, 1)
@@ -43,11 +43,11 @@ class RowContext(StepContext):
 
 
 def overwrite(state: State, new: State) -> None:
-    """Copy the values of another state into a state."""
+    """Copy the values of ``new`` into ``state`` in place."""
     for name, value in new.items():
         state[name].copy_(value)
 
 
 def with_slots(buffer: Tensor, slots: int) -> Tensor:
-    """A buffer (…, slots, d) enlarged to ``slots`` slots, the new ones zero."""
+    """Buffer (…, slots, d) padded with zeros to ``slots`` slots."""
     return F.pad(buffer, (0, 0, 0, slots - buffer.size(-2)))

@@ -1,4 +1,4 @@
-"""Convolutions along a sequence, with an exact decoding state."""
+"""Base classes of the convolutions along a sequence, with an exact decoding state."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ import torch
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.base import SelfAttention
-from amlp_fairseq.attention.registry import AttentionSpec
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 
 
 class WindowedLayer(nn.Module):
-    """A layer whose outputs see k inputs each: a centred window, or the last k inputs where it is causal.
+    """Layer whose outputs depend on k inputs each: on a centred window, or in the causal form on the last k inputs.
 
     With z words per step, the window of a causal position ends with the last position of its step (IBDecoder,
     Eq. 4).
 
     Args:
-        spec: that of the attention; gives k and z.
-        channels: C, of inputs and outputs.
+        spec: spec of the attention, with k and z.
+        channels: C, number of channels of inputs and outputs.
     """
 
     def __init__(self, spec: AttentionSpec, channels: int) -> None:
         super().__init__()
         self.kernel_size, self.channels = spec.kernel_size, channels
         self.words_per_step = spec.words_per_step
-        #: Inputs to the left of the first position of a step; as fairseq's lightconv for even k.
+        #: Number of inputs to the left of a step's first position; for even k as in fairseq's lightconv.
         self.padding_l = self.kernel_size - self.words_per_step if spec.causal else (self.kernel_size - 1) // 2
 
     def convolve(self, x: Tensor, inputs: Tensor, padding_l: int) -> Tensor:
-        """Outputs (T, B, C) for the positions ``x`` (T, B, C); the window of the first step begins at
-        ``inputs[-padding_l]`` of the inputs (S, B, C), zero outside."""
+        """Convolution at the positions of ``x``.
+
+        Args:
+            x: (T, B, C).
+            inputs: (S, B, C), zero outside.
+            padding_l: the window of the first step begins at ``inputs[-padding_l]``.
+
+        Returns:
+            (T, B, C).
+        """
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, B, C) to (T, B, C)."""
+        """Convolution of whole sequences (T, B, C) to (T, B, C)."""
         return self.convolve(x, x, self.padding_l)
 
     def step(self, x: Tensor, history: Tensor) -> Tensor:
-        """(R, n, C) to (R, n, C) for whole steps that follow the inputs ``history`` (R, max(k - z, 0), C), which is
-        updated in place."""
+        """Convolution of whole steps (R, n, C) to (R, n, C) that follow the inputs ``history`` (R, max(k - z, 0), C);
+        ``history`` is updated in place."""
         size = history.size(1)
         inputs = torch.cat([history, x], dim=1)
         history.copy_(inputs[:, inputs.size(1) - size :])
@@ -47,24 +55,24 @@ class WindowedLayer(nn.Module):
 
 
 class WindowedAttention(SelfAttention):
-    """A ``WindowedLayer`` as self-attention; subclasses add what comes before and after it. The decoding state is its
-    last k - z inputs."""
+    """Self-attention by a ``WindowedLayer`` between two maps of a subclass. The decoding state is the layer's last k -
+    z inputs."""
 
     conv: WindowedLayer
 
-    def before(self, x: Tensor) -> Tensor:
-        """What comes before the layer, (…, C) to (…, its channels)."""
+    def project_in(self, x: Tensor) -> Tensor:
+        """Map before the layer, (…, C) to (…, channels of the layer)."""
         return x
 
-    def behind(self, x: Tensor) -> Tensor:
-        """What comes after the layer, (…, its channels) to (…, C)."""
+    def project_out(self, x: Tensor) -> Tensor:
+        """Map after the layer, (…, channels of the layer) to (…, C)."""
         return x
 
-    def mix(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        x = self.before(x)
+    def forward_full(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        x = self.project_in(x)
         if padding_mask is not None:
             x = x.masked_fill(padding_mask.t().unsqueeze(2), 0)
-        return self.behind(self.conv(x))
+        return self.project_out(self.conv(x))
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
         return {"inputs": like.new_zeros(rows, max(self.conv.padding_l, 0), self.conv.channels)}
@@ -72,4 +80,4 @@ class WindowedAttention(SelfAttention):
     def step(
         self, x: Tensor, state: State, context: StepContext, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        return self.behind(self.conv.step(self.before(x), state["inputs"])), None
+        return self.project_out(self.conv.step(self.project_in(x), state["inputs"])), None

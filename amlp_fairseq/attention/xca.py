@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
-from amlp_fairseq.attention.registry import AttentionSpec, register_attention
+from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
+from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import OperatorOptions
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 
 
 @register_attention("xca", options=OperatorOptions)
 class XCAttention(MultiHeadAttention):
-    """``out = V softmax(τ Q̂ᵀ K̂)ᵀ``, the channels of Q̂ and K̂ normalised over the sequence, τ learned for each head.
-    Queries and keys must be of one sequence: self-attention only."""
+    """``out = V softmax(τ Q̂ᵀ K̂)ᵀ``, with the channels of Q̂ and K̂ normalised over the sequence and a learned τ per
+    head. Queries and keys belong to one sequence: self-attention only."""
 
     patterns = ("noncausal self",)
 
@@ -25,7 +26,7 @@ class XCAttention(MultiHeadAttention):
     def attend(
         self,
         q: Tensor,
-        memory: Memory,
+        memory: KVMemory,
         padding_mask: Tensor | None = None,
         positions: Tensor | None = None,
         need_weights: bool = False,

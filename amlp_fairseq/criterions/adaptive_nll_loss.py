@@ -1,23 +1,28 @@
-"""The loss of a language model with an adaptive softmax, of every word."""
+"""Loss of a language model with an adaptive softmax over all words."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch.nn.functional as F
+from fairseq.models import BaseFairseqModel
+from torch import Tensor
 
 from amlp_fairseq.compat.internals import AdaptiveLoss, AdaptiveLossConfig, register_criterion
 
 
 @register_criterion("adaptive_nll_loss", dataclass=AdaptiveLossConfig)
 class AdaptiveNLLLoss(AdaptiveLoss):
-    """fairseq's ``adaptive_loss`` without its gap: there the second word of each cluster but the first costs nothing,
-    because its number within the cluster is that of padding. Such a word is never learned, and perplexity in validation
-    is lower than that of fairseq-eval-lm."""
+    """fairseq's ``adaptive_loss``, corrected: stock fairseq ignores the second word of every cluster except the first,
+    because its index in the cluster equals the padding index. Such a word is never learned, and validation perplexity
+    is lower than the perplexity of fairseq-eval-lm."""
 
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Any, int, dict[str, Any]]:
-        """The sum of -log p over all words but padding, in nats; the number that gradients are divided by; what is
-        logged.
+    def forward(
+        self, model: BaseFairseqModel, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Returns:
+            Sum of -log p over all words without padding, in nats; the number by which gradients are divided (sentences
+            or words); the values to log.
 
         Raises:
             ValueError: for a model without an adaptive softmax.
@@ -29,10 +34,10 @@ class AdaptiveNLLLoss(AdaptiveLoss):
         words = model.get_targets(sample, output)
         (head, *tails), (first, *rest) = softmax(output[0], words.view(-1))
         loss = F.cross_entropy(head, first, ignore_index=self.padding_idx, reduction="sum")
-        for logits, numbers in zip(tails, rest, strict=True):
-            if numbers is not None:  # words of this cluster
-                loss = loss + F.cross_entropy(logits, numbers, reduction="sum")
+        for logits, indices in zip(tails, rest, strict=True):
+            if indices is not None:  # the batch has words of this cluster
+                loss = loss + F.cross_entropy(logits, indices, reduction="sum")
         tokens = int(words.ne(self.padding_idx).sum())
         size = len(words) if self.sentence_avg else tokens
-        logged = {"loss": loss.data, "ntokens": tokens, "nsentences": len(words), "sample_size": size}
-        return loss, size, logged
+        logging_output = {"loss": loss.data, "ntokens": tokens, "nsentences": len(words), "sample_size": size}
+        return loss, size, logging_output

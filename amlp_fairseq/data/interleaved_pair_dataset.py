@@ -1,4 +1,4 @@
-"""Language pairs whose batches also contain the target in generation order. Notation: docs/glossary.md."""
+"""Dataset of language pairs whose batches also contain the target in generation order. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from amlp_fairseq.ops.generation_order import GenerationOrder
 
 
 class InterleavedPairDataset(BaseWrapperDataset):
-    """A language-pair dataset whose batches also contain the target in generation order.
+    """Language-pair dataset whose batches also contain the target in generation order.
 
-    ``target`` keeps the reading order, in which scoring, ``T-`` lines and ``--eval-bleu`` read it. Keys that are added
-    or replaced, for B sentences and L slots (the longest target, rounded up to whole steps):
+    ``target`` remains in reading order, as scoring, ``T-`` lines and ``--eval-bleu`` expect it. Added or replaced keys,
+    for B sentences and L slots (the longest target, rounded up to whole steps):
 
     - ``target_interleaved`` (B, L): the words in generation order, the end symbol, padding;
     - ``net_input.prev_output_tokens`` (B, L): z start symbols, then the words in generation order, shifted by z.
 
-    The decoder input of a sentence fills all slots of its last step, even those after the end symbol: when decoding, a
-    step always has z inputs, and the end symbol's slot attends to all of them (Eq. 4).
+    The decoder input of a sentence fills all slots of its last step, also the slots after the end symbol: in decoding a
+    step always has z inputs, and the end symbol's slot attends to all z inputs (Eq. 4).
 
     Args:
-        dataset: the dataset to wrap; its targets are padded on the right.
-        order: the order in which targets are generated.
+        dataset: wrapped dataset, whose targets are padded on the right.
+        order: generation order of the targets.
 
     Raises:
         ValueError: if targets are padded on the left; when collating, if a target has no end symbol.
@@ -50,7 +50,7 @@ class InterleavedPairDataset(BaseWrapperDataset):
         return batch
 
     def _slots(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Decoder input and target of one sentence in generation order, both ⌈(n+1)/z⌉·z long."""
+        """Decoder input and target of one sentence in generation order, both of length ⌈(n+1)/z⌉·z."""
         pad, eos, z = self.dataset.tgt_dict.pad(), self.dataset.tgt_dict.eos(), self.order.words_per_step
         target = target[target.ne(pad)]
         if target.numel() == 0 or target[-1] != eos:

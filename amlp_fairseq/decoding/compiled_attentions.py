@@ -12,7 +12,7 @@ from amlp_fairseq.attention.amlp import ACTIVATIONS, AMLPCov, AMLPPQuery
 from amlp_fairseq.attention.average import AverageAttention
 from amlp_fairseq.attention.base import Attention
 from amlp_fairseq.attention.dynamic_conv import NORMALIZATIONS, ConvolutionBlock, DynamicConv, LightConv
-from amlp_fairseq.attention.multihead import Memory
+from amlp_fairseq.attention.multihead import KVMemory
 from amlp_fairseq.attention.softmax import padding_bias
 from amlp_fairseq.decoding.packed_linear import CompiledMap, PackedLinear
 from amlp_fairseq.ops.cpu_layers import (
@@ -65,7 +65,7 @@ class CompiledMemory:
     def __init__(self, attention: LinearAttention) -> None:
         self.attention, self.compiled = attention, compiled_linear_attention(attention)
 
-    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> KVMemory:
         """See ``MultiHeadAttention.project_source``."""
         k, v = self.attention.project(source, "kv")
         bias = None if padding_mask is None else padding_bias(padding_mask, k)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory
+from amlp_fairseq.attention.multihead import KVMemory
 from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding import cuda_graphs
 from amlp_fairseq.decoding.kv_cache import KVCache, fill
@@ -106,7 +106,7 @@ class _Graph:
         memories: memories of the cross-attentions; not used beyond the batch's sentences.
     """
 
-    def __init__(self, graph_decoder: CudaGraphDecoder, shape: Shape, memories: list[Memory]) -> None:
+    def __init__(self, graph_decoder: CudaGraphDecoder, shape: Shape, memories: list[KVMemory]) -> None:
         decoder = graph_decoder.decoder
         self.decoder, self.shape = decoder, shape
         if shape.slots > len(decoder.slots):
@@ -136,7 +136,7 @@ class _Graph:
         self.slots.add_(len(self.slots))
         return self.logits[: len(words)], None if self.attention is None else self.attention[: len(words)]
 
-    def begin(self, memories: list[Memory], states: list[Tensor], start: int) -> None:
+    def begin(self, memories: list[KVMemory], states: list[Tensor], start: int) -> None:
         """Load the memories (n, …) and states of a session that is at slot ``start``; ``states`` are stacks
         (members, n·B, …), or none at first."""
         self.slots.copy_(self.first + start)
@@ -148,7 +148,7 @@ class _Graph:
             for name, content in memory.items():
                 fill(buffers[name], content)
 
-    def contents(self, sentences: int, slots: int) -> tuple[list[Memory], list[Tensor]]:
+    def contents(self, sentences: int, slots: int) -> tuple[list[KVMemory], list[Tensor]]:
         """Memories and states of the first ``sentences`` sentences and ``slots`` slots, as ``begin`` takes them."""
         memories = [{name: x[:sentences] for name, x in memory.items()} for memory in self.memories]
         return memories, [stack[:, : sentences * self.shape.beam] for stack in self.states.written(slots)]

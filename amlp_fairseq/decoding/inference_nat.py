@@ -10,7 +10,7 @@ from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.models.nat import FairseqNATDecoder
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory, MultiHeadAttention
+from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
 from amlp_fairseq.attention.softmax import padding_bias
 from amlp_fairseq.decoding.compiled_attentions import LINEAR, CompiledMemory
 from amlp_fairseq.decoding.cuda_graph_forward import CudaGraphForward
@@ -76,12 +76,12 @@ class _SourceCache:
     """Caches the memory that an attention's ``project_source`` makes of the last source (S, B, C) and its padding mask
     (B, S)."""
 
-    def __init__(self, project_source: Callable[[Tensor, Tensor | None], Memory]) -> None:
+    def __init__(self, project_source: Callable[[Tensor, Tensor | None], KVMemory]) -> None:
         self.project_source = project_source
         self.source: Tensor | None = None
-        self.memory: Memory = {}
+        self.memory: KVMemory = {}
 
-    def __call__(self, source: Tensor, padding_mask: Tensor | None) -> Memory:
+    def __call__(self, source: Tensor, padding_mask: Tensor | None) -> KVMemory:
         if source is not self.source:
             self.source, self.memory = source, self.project_source(source, padding_mask)
         return self.memory

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import MultiHeadAttention
+from amlp_fairseq.attention.multihead import HeadSplittingMap, MultiHeadAttention
 from amlp_fairseq.common.host_memory import keep_few_products
 from amlp_fairseq.ops.cpu_layers import compiled_map
 
@@ -146,7 +146,7 @@ def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative
     return result
 
 
-class CompiledMap:
+class CompiledMap(HeadSplittingMap):
     """A map on a CPU in C++, float32 or int8; see ``compiled_map``."""
 
     def __init__(self, compiled: Any, relu: bool) -> None:  # a C++ object
@@ -156,9 +156,8 @@ class CompiledMap:
         out: Tensor = self.compiled.product(x.float(), self.relu)
         return out.to(x.dtype)
 
-    def tables(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
-        """The outputs for inputs (T, B, in), in ``parts`` tables (B, H, T, d_h)."""
-        return [table.to(x.dtype) for table in self.compiled.tables(x.float(), parts, heads)]
+    def split_heads(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
+        return [part.to(x.dtype) for part in self.compiled.split_heads(x.float(), parts, heads)]
 
 
 class OneDnnMap:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import Memory
+from amlp_fairseq.attention.multihead import KVMemory
 from amlp_fairseq.attention.softmax import SoftmaxAttention, mask_bias
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
@@ -107,7 +107,7 @@ class StepDecoder:
         ]
         self.masked = any(bias is not None for bias in self.biases)
 
-    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> list[Memory]:
+    def project_source(self, source: Tensor, padding_mask: Tensor | None) -> list[KVMemory]:
         """The memory of a source (S, b, C) with padding mask (b, S), for each layer."""
         return [layer.cross_attention.project_source(source, padding_mask) for layer in self.layers]
 
@@ -116,7 +116,7 @@ class StepDecoder:
         words: Tensor,
         context: StepContext,
         states: list[State],
-        memories: list[Memory],
+        memories: list[KVMemory],
         need_attention: bool,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -271,7 +271,7 @@ class _Layer:
         self.before, self.after = (norms, none) if self.norm_first else (none, norms)
 
     def __call__(
-        self, x: Tensor, state: State, memory: Memory, context: StepContext, need_attention: bool
+        self, x: Tensor, state: State, memory: KVMemory, context: StepContext, need_attention: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Inputs (R, z, C) to outputs (R, z, C), and attention over the source if ``need_attention``."""
         before, after = self.before, self.after
@@ -285,7 +285,7 @@ class _Layer:
 
 
 def _tensors(
-    states: list[State], memories: list[Memory]
+    states: list[State], memories: list[KVMemory]
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor | None]:
     """The last arguments of ``StepLayers.forward``, for decoders with softmax cross-attention."""
     ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))

@@ -1,4 +1,4 @@
-"""The Transformer with average attention (Zhang, Xiong and Su 2018): decoding with a state of one vector per layer."""
+"""Transformer with average attention (Zhang, Xiong and Su 2018), whose decoding state is one vector per layer."""
 
 from dataclasses import dataclass
 

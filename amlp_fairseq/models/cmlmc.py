@@ -1,20 +1,22 @@
-"""CMLMC: a conditional masked language model that corrects itself, with any attention of the registry.
+"""CMLMC: conditional masked language model with correction, with any attention of the registry.
 
 Sources: Huang, Perez and Volkovs, "Improving Non-Autoregressive Translation Models Without Distillation" (2022), on
-top of CMLM (Ghazvininejad et al. 2019), for which fairseq has ``cmlm_transformer``; Jiang et al. (2023) for AMLP in its
-decoder. CMLMC changes three things, each of which can be left out; without all three it is CMLM:
+top of CMLM (Ghazvininejad et al. 2019), fairseq's ``cmlm_transformer``; Jiang et al. (2023) for AMLP in its
+decoder. CMLMC makes three optional changes to CMLM:
 
-1. RePos: a causal self-attention after the unmasked one in every decoder layer, in the paper softmax attention;
-2. word and position embeddings are concatenated and mapped to the width of the model, not scaled and added;
-3. correction loss: in a further pass some revealed words are replaced by the model's own guesses, and the model has to
-   correct them.
+1. RePos: a causal self-attention after the unmasked self-attention in every decoder layer (softmax in the paper);
+2. word and position embeddings are concatenated and mapped to the width of the model, instead of scaled and added;
+3. correction loss: a second pass replaces some revealed words by the model's predictions, and the model learns to
+correct
+   them.
 """
 
 from argparse import Namespace
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model_architecture
 from fairseq.models.nat import CMLMNATransformerModel, FairseqNATEncoder
@@ -35,12 +37,14 @@ from amlp_fairseq.models.plugin_transformer import (
     wmt_en_de,
 )
 
+M = TypeVar("M", bound=nn.Module)
+
 
 @dataclass
 class CMLMCConfig(PluginTransformerConfig):
-    """Options of ``cmlmc_transformer``: the plugin's Transformer's, ``cmlm_transformer``'s, and its own."""
+    """Options of ``cmlmc_transformer``: options of the plugin's Transformer, of ``cmlm_transformer``, and new ones."""
 
-    #: Concatenated positions rule out two of them, and fairseq's NAT decoder ignores the norm.
+    #: Two options conflict with concatenated positions; fairseq's NAT decoder ignores ``layernorm_embedding``.
     UNSUPPORTED = frozenset({"no_scale_embedding", "layernorm_embedding", "no_token_positional_embeddings"})
 
     no_repos: bool = field(default=False, metadata={"help": "no causal self-attention in the decoder's layers"})
@@ -78,7 +82,7 @@ class CMLMCConfig(PluginTransformerConfig):
 class CMLMCEncoder(FairseqNATEncoder):
     """fairseq's NAT encoder with the attention of ``--encoder-self-attention-type``."""
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         replace_attentions(self.layers, cfg.options, "encoder")
         self.join_positions = _position_map(cfg.options, cfg.encoder.embed_dim)
@@ -93,9 +97,9 @@ class CMLMCEncoder(FairseqNATEncoder):
 
 class CMLMCDecoder(ParallelDecoder):
     """fairseq's NAT decoder with the attentions of ``--decoder-self-attention-type`` and
-    ``--decoder-cross-attention-type``, and RePos with that of ``--repos-attention-type``."""
+    ``--decoder-cross-attention-type``, and RePos with the attention of ``--repos-attention-type``."""
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         repos = not cfg.options.no_repos
         self.layers = nn.ModuleList(NATDecoderLayer(cfg, i, repos) for i in range(cfg.decoder.layers))
@@ -111,15 +115,18 @@ class CMLMCDecoder(ParallelDecoder):
     def forward_length_prediction(
         self, length_out: Tensor, encoder_out: dict[str, Any], tgt_tokens: Tensor | None = None
     ) -> Tensor:
-        """fairseq's, which counts a source's positions in the type of the encoder's output: bfloat16 ends at 256."""
+        """Predict as fairseq, but count source positions in float32: fairseq counts in the dtype of the encoder's
+        output, and bfloat16 has no odd integers above 256."""
         output = encoder_out["encoder_out"][0]
-        counted = {**encoder_out, "encoder_out": [output.new_empty(*output.shape[:2], 0, dtype=torch.float)]}
-        return super().forward_length_prediction(length_out, counted, tgt_tokens)
+        in_float = {**encoder_out, "encoder_out": [output.new_empty(*output.shape[:2], 0, dtype=torch.float)]}
+        return super().forward_length_prediction(length_out, in_float, tgt_tokens)
 
 
-def _position_map(options: Any, dim: int) -> nn.Linear | None:
-    """W of ``W [x; pos]``, 2d → d. Without ``--apply-bert-init`` it starts as the sum of scaled words and positions,
-    [√d I; I]: next to sinusoidal positions a small model hardly sees unscaled words for more than a thousand updates.
+def _position_map(options: Namespace, dim: int) -> nn.Linear | None:
+    """Map W of ``W [x; pos]``, 2d → d; None with ``--no-concatenated-positions``.
+
+    Without ``--apply-bert-init`` W is initialised to [√d I; I], the sum of scaled words and positions: with unscaled
+    words, sinusoidal positions dominate the input of a small model for more than a thousand updates.
     """
     if options.no_concatenated_positions:
         return None
@@ -132,19 +139,20 @@ def _position_map(options: Any, dim: int) -> nn.Linear | None:
 
 @register_model("cmlmc_transformer", dataclass=CMLMCConfig)
 class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
-    """CMLMC. As in fairseq's NAT models the mask is ``<unk>``, and targets begin with ``<s>`` and end with ``</s>``."""
+    """CMLMC model. As in fairseq's NAT models the mask is ``<unk>``; targets begin with ``<s>`` and end with
+    ``</s>``."""
 
     NAME, CONFIG = "cmlmc_transformer", CMLMCConfig
 
     @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> CMLMCEncoder:
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> CMLMCEncoder:
         return _initialised(CMLMCEncoder(cfg, src_dict, embed_tokens), cfg)
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> CMLMCDecoder:
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> CMLMCDecoder:
         return _initialised(CMLMCDecoder(cfg, tgt_dict, embed_tokens), cfg)
 
-    def __init__(self, args: Any, encoder: CMLMCEncoder, decoder: CMLMCDecoder) -> None:
+    def __init__(self, args: TransformerConfig, encoder: CMLMCEncoder, decoder: CMLMCDecoder) -> None:
         super().__init__(args, encoder, decoder)
         for name in ("replace_factor", "glancing_ratio"):
             if not 0 <= (share := getattr(args.options, name)) <= 1:
@@ -157,9 +165,9 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
         self.num_updates = num_updates
 
     def forward(
-        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, tgt_tokens: Tensor, **kwargs: Any
+        self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, tgt_tokens: Tensor, **kwargs: object
     ) -> dict[str, dict[str, Any]]:
-        """What fairseq's ``nat_loss`` takes: logits, targets, masks and weights of the losses.
+        """Logits, targets, masks and weights of the losses, as fairseq's ``nat_loss`` expects them.
 
         Args:
             src_tokens: (B, S).
@@ -168,9 +176,9 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
             tgt_tokens: the target, (B, T).
 
         Returns:
-            ``word_ins`` (the masked words, from the inputs as they are), ``correction`` (the replaced words, from
-            inputs with guesses) once it has begun, ``length``. The first two weigh ½ each, or 1 if the other has no
-            words.
+            ``word_ins`` (masked words, predicted from the given inputs), ``correction`` (replaced words, predicted from
+            inputs with guesses; from update ``--self-correction`` on) and ``length``. ``word_ins`` and ``correction``
+            have weight ½ each, or 1 if only one of them has words.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths, **kwargs)
         length_out = self.decoder.forward_length(normalize=False, encoder_out=encoder_out)
@@ -181,11 +189,11 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
             guesses = self._guesses(tgt_tokens, encoder_out)
         if glances:
             prev_output_tokens = self._glanced(tgt_tokens, guesses)
-        #: Inputs of the decoder, and the positions whose words it has to predict.
+        # Inputs of the decoder, and the mask of the positions to predict.
         passes = {"word_ins": (prev_output_tokens, prev_output_tokens.eq(self.unk))}
         if corrects:
             passes["correction"] = self._with_guesses(prev_output_tokens, tgt_tokens, guesses)
-        filled = sum(bool(mask.any()) for _, mask in passes.values())
+        nonempty = sum(bool(mask.any()) for _, mask in passes.values())
         losses: dict[str, dict[str, Any]] = {
             name: {
                 "out": self.decoder(normalize=False, prev_output_tokens=tokens, encoder_out=encoder_out),
@@ -193,7 +201,7 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
                 "mask": mask,
                 "ls": self.args.label_smoothing,
                 "nll_loss": name == "word_ins",  # fairseq would log the sum of both
-                "factor": 1 / max(filled, 1),
+                "factor": 1 / max(nonempty, 1),
             }
             for name, (tokens, mask) in passes.items()
         }
@@ -202,29 +210,32 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
 
     @torch.no_grad()
     def _guesses(self, tgt_tokens: Tensor, encoder_out: dict[str, Any]) -> Tensor:
-        """The model's predictions for a fully masked target, (B, T)."""
+        """Predictions for a fully masked target, (B, T)."""
         return self.predict(tgt_tokens.masked_fill(self.words(tgt_tokens), self.unk), encoder_out)[1]
 
     def _glanced(self, tgt_tokens: Tensor, guesses: Tensor) -> Tensor:
-        """The target with all words masked but ⌊ratio · number of wrong guesses⌋, (B, T) (Qian et al. 2021)."""
+        """Target (B, T) in which ⌊ratio · number of wrong guesses⌋ random words are revealed and all other words are
+        masked (Qian et al. 2021)."""
         words = self.words(tgt_tokens)
         wrong = (words & guesses.ne(tgt_tokens)).sum(dim=1, keepdim=True)
-        return tgt_tokens.masked_fill(words & ~_drawn(words, wrong * self.args.options.glancing_ratio), self.unk)
+        return tgt_tokens.masked_fill(
+            words & ~_random_subset(words, wrong * self.args.options.glancing_ratio), self.unk
+        )
 
     def _with_guesses(self, prev_output_tokens: Tensor, tgt_tokens: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs with a share of the revealed words replaced by guesses, and a mask of the replaced words, (B, T)
+        """Inputs with a share of the revealed words replaced by guesses, and mask of the replaced words, (B, T)
         each."""
         revealed = self.words(tgt_tokens) & prev_output_tokens.ne(self.unk)
-        replaced = _drawn(revealed, revealed.sum(dim=1, keepdim=True) * self.args.options.replace_factor)
+        replaced = _random_subset(revealed, revealed.sum(dim=1, keepdim=True) * self.args.options.replace_factor)
         return torch.where(replaced, guesses, prev_output_tokens), replaced
 
     def forward_decoder(
-        self, decoder_out: DecoderOut, encoder_out: dict[str, Any], decoding_format: None = None, **kwargs: Any
+        self, decoder_out: DecoderOut, encoder_out: dict[str, Any], decoding_format: None = None, **kwargs: object
     ) -> DecoderOut:
-        """One iteration of mask-predict: mask the words with the lowest scores, then predict.
+        """Run one iteration of mask-predict: mask the words with the lowest scores, then predict.
 
-        Iteration t of T (from 0) masks ⌊n (1 - t/T)⌋ of n words. CMLMC then takes the new prediction and score of every
-        word, CMLM (``--self-correction -1``) of the masked ones. The result never holds masks, at any iteration.
+        Iteration t of T (from 0) masks ⌊n (1 - t/T)⌋ of n words. CMLMC then replaces prediction and score of every
+        word, CMLM (``--self-correction -1``) only of the masked words. The result of an iteration contains no masks.
         """
         tokens, scores, history = decoder_out.output_tokens, decoder_out.output_scores, decoder_out.history
         words = self.words(tokens)
@@ -241,35 +252,35 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
         return decoder_out._replace(output_tokens=tokens, output_scores=scores, attn=None, history=history)
 
     def converged(self, before: DecoderOut, after: DecoderOut) -> Tensor:
-        """Which rows (B,) no iteration later than ``after.step`` can change, given the state before it: CMLM's once
-        nothing will be masked any more, CMLMC's once an iteration without masks has left them unchanged."""
+        """See ``ConvergingModel``. A row of CMLM has converged when no later iteration masks a word, a row of CMLMC
+        when an iteration without masks did not change it."""
         if self.correction_starts < 0:
             masks = after.output_tokens.eq(self.unk).any(dim=1)  # unknown words look like masks
             return (self._masked_count(after, after.step + 1).squeeze(1) == 0) & ~masks
-        same = (before.output_tokens == after.output_tokens).all(dim=1)
-        return same & (self._masked_count(after, after.step).squeeze(1) == 0)
+        unchanged = (before.output_tokens == after.output_tokens).all(dim=1)
+        return unchanged & (self._masked_count(after, after.step).squeeze(1) == 0)
 
     def _masked_count(self, state: DecoderOut, step: int) -> Tensor:
-        """How many words an iteration masks, (B, 1)."""
+        """Number of words that an iteration masks, (B, 1)."""
         return self.words(state.output_tokens).sum(dim=1, keepdim=True) * (state.max_step - step) // state.max_step
 
     def initialize_output_tokens(self, encoder_out: dict[str, Any], src_tokens: Tensor) -> DecoderOut:
-        """Masks for the words of the likeliest length."""
+        """Fully masked target of the most probable length."""
         length_out = self.decoder.forward_length(normalize=True, encoder_out=encoder_out)
         lengths = self.decoder.forward_length_prediction(length_out, encoder_out=encoder_out)
-        start = DecoderOut(output_tokens=None, output_scores=None, attn=None, step=0, max_step=0, history=None)
-        return self._masked(lengths, start, encoder_out["encoder_out"][0].dtype)
+        initial = DecoderOut(output_tokens=None, output_scores=None, attn=None, step=0, max_step=0, history=None)
+        return self._fully_masked(lengths, initial, encoder_out["encoder_out"][0].dtype)
 
     def regenerate_length_beam(self, decoder_out: DecoderOut, beam_size: int) -> DecoderOut:
-        """``beam_size`` rows for each sentence, of lengths around the likeliest; of at least one word, unless the
-        likeliest length is 0."""
-        likeliest = decoder_out.output_tokens.ne(self.pad).sum(1, keepdim=True)
-        offsets = torch.arange(beam_size, device=likeliest.device) - beam_size // 2
-        lengths = torch.where(likeliest > 2, (likeliest + offsets).clamp(min=3), likeliest)
-        return self._masked(lengths.view(-1), decoder_out, decoder_out.output_scores.dtype)
+        """Fully masked targets, ``beam_size`` per sentence, with lengths around the most probable length; at least one
+        word, unless the most probable length is 0."""
+        best_length = decoder_out.output_tokens.ne(self.pad).sum(1, keepdim=True)
+        offsets = torch.arange(beam_size, device=best_length.device) - beam_size // 2
+        lengths = torch.where(best_length > 2, (best_length + offsets).clamp(min=3), best_length)
+        return self._fully_masked(lengths.view(-1), decoder_out, decoder_out.output_scores.dtype)
 
-    def _masked(self, lengths: Tensor, decoder_out: DecoderOut, dtype: torch.dtype) -> DecoderOut:
-        """Start, masks, end: rows of ``lengths`` tokens, clamped to what the decoder can write."""
+    def _fully_masked(self, lengths: Tensor, decoder_out: DecoderOut, dtype: torch.dtype) -> DecoderOut:
+        """Rows of start symbol, masks, end symbol, of ``lengths`` tokens, clamped to the decoder's maximum length."""
         lengths = lengths.clamp(min=2, max=self.max_decoder_positions()).unsqueeze(1)
         positions = torch.arange(int(lengths.max()), device=lengths.device)
         tokens = torch.full((len(lengths), len(positions)), self.unk, device=lengths.device)
@@ -278,19 +289,20 @@ class CMLMCTransformerModel(NATModel, CMLMNATransformerModel):
         return decoder_out._replace(output_tokens=tokens, output_scores=torch.zeros_like(tokens, dtype=dtype))
 
 
-def _drawn(among: Tensor, count: Tensor) -> Tensor:
-    """Mask of ⌊count⌋ (B, 1) positions drawn at random in each row of a mask (B, T)."""
-    order = torch.rand(among.shape, device=among.device).masked_fill(~among, 2.0)
+def _random_subset(mask: Tensor, count: Tensor) -> Tensor:
+    """Mask of ⌊count⌋ (B, 1) positions drawn at random from the True positions in each row of a mask (B, T)."""
+    order = torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0)
     return _lowest(order, count.long())
 
 
 def _lowest(scores: Tensor, count: Tensor) -> Tensor:
-    """Mask of the ``count`` (B, 1) lowest scores in each row of (B, T); of equal ones the first, whatever T is."""
-    chosen = torch.arange(scores.size(1), device=scores.device) < count
-    return chosen.scatter(1, scores.argsort(dim=1, stable=True), chosen)
+    """Mask of the ``count`` (B, 1) lowest scores in each row of (B, T); of equal scores the first, independent of T."""
+    is_lowest = torch.arange(scores.size(1), device=scores.device) < count
+    return is_lowest.scatter(1, scores.argsort(dim=1, stable=True), is_lowest)
 
 
-def _initialised(module: Any, cfg: TransformerConfig) -> Any:
+def _initialised(module: M, cfg: TransformerConfig) -> M:
+    """The module, with BERT's initialisation if ``--apply-bert-init`` is given."""
     if cfg.options.apply_bert_init:
         module.apply(init_bert_params)
     return module
@@ -299,9 +311,9 @@ def _initialised(module: Any, cfg: TransformerConfig) -> Any:
 register_sizes("cmlmc_transformer")
 
 
-def _row(name: str, attention: str, **defaults: Any) -> None:
-    """CMLMC at the sizes of WMT14 with another attention in the decoder; the encoder's, and that of RePos, stay softmax
-    as in the AMLP paper's Table 3 unless the defaults say otherwise."""
+def _register_wmt14(name: str, attention: str, **defaults: object) -> None:
+    """Register CMLMC at the sizes of WMT14 with another attention in the decoder. The attentions of encoder and RePos
+    are softmax, as in the AMLP paper's Table 3, unless ``defaults`` override them."""
 
     def architecture(args: Namespace) -> None:
         set_defaults(args, decoder_self_attention_type=attention, decoder_cross_attention_type=attention, **defaults)
@@ -310,10 +322,10 @@ def _row(name: str, attention: str, **defaults: Any) -> None:
     register_model_architecture("cmlmc_transformer", f"cmlmc_{name}_wmt_en_de")(architecture)
 
 
-_row("amlp", "amlp_pquery")
-_row("abc", "abc")
-_row("local", "local", attention_window=5)
-# Linear in the lengths as a whole (Section 2.5.2). AMLP-PQuery has no causal form, and AMLP-Cov's takes d_h² operations
-# and numbers a position: RePos is ABC there, too.
-_row("amlp_linear", "amlp_pquery", encoder_self_attention_type="amlp_pquery", repos_attention_type="abc")
-_row("abc_linear", "abc", encoder_self_attention_type="abc", repos_attention_type="abc")
+_register_wmt14("amlp", "amlp_pquery")
+_register_wmt14("abc", "abc")
+_register_wmt14("local", "local", attention_window=5)
+# Linear in both lengths (Section 2.5.2). RePos is ABC in both: AMLP-PQuery has no causal form, and the causal form of
+# AMLP-Cov takes d_h² operations and numbers per position.
+_register_wmt14("amlp_linear", "amlp_pquery", encoder_self_attention_type="amlp_pquery", repos_attention_type="abc")
+_register_wmt14("abc_linear", "abc", encoder_self_attention_type="abc", repos_attention_type="abc")

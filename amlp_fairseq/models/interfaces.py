@@ -1,4 +1,4 @@
-"""Interfaces of models for decoding and search, which use nothing else of them. Notation: docs/glossary.md."""
+"""Interfaces of models; decoding and search use no other members of a model. Notation: docs/glossary.md."""
 
 from __future__ import annotations
 
@@ -13,52 +13,53 @@ from amlp_fairseq.compat.internals import DecoderOut, TransformerDecoderLayerBas
 
 
 class StepwiseDecoder(TransformerDecoderBase):
-    """A Transformer decoder that writes z words a step, with attentions of the registry.
+    """Transformer decoder that writes z words per step, with attentions of the registry.
 
     Attributes:
         words_per_step: z.
-        starts: the first positions, whose words add nothing to the inputs.
+        starts: number of first positions without word embeddings (start symbols).
     """
 
     words_per_step: int
     starts = 0
 
     def embed_words(self, words: Tensor, positions: Tensor) -> Tensor:
-        """The words' part of the inputs (B, T', C): words (B, T') at ``positions`` (T',) or (B, T')."""
+        """Word embeddings (B, T', C) of words (B, T') at ``positions`` (T',) or (B, T')."""
         raise NotImplementedError
 
     def encode_positions(self, positions: Tensor) -> Tensor:
-        """The positions' part of the inputs, the same for all words: positions (T',) to (T', C)."""
+        """Position encodings (T', C) of positions (T',), which are added to the word embeddings."""
         raise NotImplementedError
 
     def attention_mask(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """True where a position of ``queries`` (T',) attends to one of ``keys`` (S,): (T', S)."""
+        """Mask (T', S), True where a position in ``queries`` (T',) attends to a position in ``keys`` (S,)."""
         raise NotImplementedError
 
 
 class ParallelDecoder(NATransformerDecoder):
-    """A non-autoregressive decoder that masks padding, so that sources and targets may be padded to any length."""
+    """Non-autoregressive decoder that masks padding, so that sources and targets may be padded to any length."""
 
 
 class ParallelDecoderLayer(TransformerDecoderLayerBase):
-    """A layer of a non-autoregressive decoder."""
+    """Layer of a non-autoregressive decoder."""
 
     def attention_blocks(self) -> list[tuple[Attention, nn.LayerNorm]]:
-        """Its attentions with the norms of their residual blocks, in order; the last one attends to the source."""
+        """Attentions in order, with the norms of their residual blocks; the last attention attends to the source."""
         raise NotImplementedError
 
 
 @runtime_checkable
 class ConvergingModel(Protocol):
-    """A non-autoregressive model that knows when further iterations have no effect."""
+    """Non-autoregressive model that can tell when further iterations have no effect."""
 
     def converged(self, before: DecoderOut, after: DecoderOut) -> Tensor:
-        """True for the rows (B,) that no iteration later than ``after.step`` can change, given the state before it."""
+        """Mask (B,) of the rows that no iteration after ``after.step`` can change, from the states before and after
+        that iteration."""
 
 
 @runtime_checkable
 class CandidateModel(Protocol):
-    """A non-autoregressive model whose candidates differ in more than their lengths."""
+    """Non-autoregressive model whose candidates are not determined by their lengths."""
 
     def initialize_candidates(self, encoder_out: dict[str, Any], src_tokens: Tensor, count: int) -> DecoderOut:
-        """The decoder's first input for ``count`` candidates of each of b sources (b, S): b·count rows."""
+        """First input of the decoder for ``count`` candidates of each of b sources (b, S): b·count rows."""

@@ -1,22 +1,25 @@
-"""IBDecoder: a Transformer whose decoder writes several words per step in several directions.
+"""IBDecoder: Transformer whose decoder writes several words per step, in several directions.
 
-Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020). One implementation for
-every number of directions h and words per direction c: autoregressive (1, 1), semi-autoregressive (1, K), IBDecoder
-(2, 1), IBDecoder + SA (2, c), IMDecoder (4, 1). h and c belong to the task; everything else is a Transformer. Notation:
-docs/glossary.md.
+Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020). One implementation
+covers every number of directions h and words per direction c: autoregressive (1, 1), semi-autoregressive (1, K),
+IBDecoder (2, 1), IBDecoder + SA (2, c), IMDecoder (4, 1). h and c are options of the task; all other options are a
+Transformer's. Notation: docs/glossary.md.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.models.plugin_transformer import (
+    ModelConfig,
     PluginDecoder,
     PluginTransformerConfig,
     PluginTransformerModel,
@@ -36,7 +39,7 @@ WORD_POSITIONS = ("interleaved", "vanilla")
 
 @dataclass
 class IBDecoderConfig(PluginTransformerConfig):
-    """Options of ``ibdecoder``: those of the plugin's Transformer, and the ablations of the paper's Table 2."""
+    """Options of ``ibdecoder``: options of the plugin's Transformer, and the ablations of the paper's Table 2."""
 
     #: The decoder always has signed sinusoidal positions.
     UNSUPPORTED = frozenset({"decoder_learned_pos", "no_token_positional_embeddings"})
@@ -54,23 +57,23 @@ class IBDecoderConfig(PluginTransformerConfig):
 class InterleavedDecoder(PluginDecoder):
     """Transformer decoder over slots in generation order (Section 4).
 
-    The first z inputs are start symbols: zero vectors plus their positions, whatever their tokens. With an incremental
-    state, the inputs consumed so far are remembered and any number of whole steps may follow at once.
+    The first z inputs are start symbols: zero vectors plus their positions; their tokens are ignored. An incremental
+    state holds the inputs consumed so far, and a call may add any number of whole steps.
 
     Args:
-        cfg: the Transformer's configuration, with h and c as ``order``.
+        cfg: configuration of the Transformer, with h and c in ``order``.
         dictionary: target dictionary.
         embed_tokens: input embedding.
     """
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         order: GenerationOrder = cfg.order
         mask, positions = cfg.options.decoder_attention_mask, cfg.options.decoder_word_positions
         super().__init__(cfg, dictionary, embed_tokens, words_per_step=order.words_per_step)
         if mask != "interleaved" and not all(layer.self_attn.takes_mask for layer in self.layers):
-            able = ", ".join(name for name, attention in ATTENTIONS.items() if attention.takes_mask)
+            supporting = ", ".join(name for name, attention in ATTENTIONS.items() if attention.takes_mask)
             raise ValueError(
-                f"--decoder-attention-mask {mask} is for {able}; "
+                f"--decoder-attention-mask {mask} is for {supporting}; "
                 f"--decoder-self-attention-type {cfg.options.decoder_self_attention_type} always has the mask of Eq. 4"
             )
         if mask == "independent-directions" and order.words_per_direction == 0:
@@ -79,13 +82,13 @@ class InterleavedDecoder(PluginDecoder):
         self.mask = mask
         self.embed_positions = None
         self.embed_word_positions = SignedSinusoidalPositionalEmbedding(cfg.decoder.embed_dim)
-        # Directions that count their positions separately (Eq. 5 and 7); vanilla positions do not tell them apart.
+        # Number of directions with separate positions (Eq. 5 and 7); vanilla positions do not distinguish directions.
         self.position_directions = 1 if positions == "vanilla" else order.num_directions
         self.embed_directions = None
         if self.position_directions > 2:
             self.embed_directions = nn.Embedding(order.num_directions, cfg.decoder.embed_dim)
             nn.init.normal_(self.embed_directions.weight, mean=0, std=cfg.decoder.embed_dim**-0.5)
-        # Saved in checkpoints, so that resuming with another order is refused; float, because --store-ema scales it.
+        # Saved in checkpoints, to refuse resuming with another order; float, because --store-ema scales all entries.
         self.register_buffer("interleaving", torch.tensor(_order_values(order), dtype=torch.float))
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -102,20 +105,24 @@ class InterleavedDecoder(PluginDecoder):
         return attention_mask(queries, keys, self.order, self.mask)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """Refuse the weights of another order or dictionary."""
+        """Refuse checkpoints of another generation order or dictionary.
+
+        Raises:
+            ValueError: naming the difference.
+        """
         saved = state_dict.get(f"{name}.interleaving")
         if saved is None:
             raise ValueError(
                 "the checkpoint does not hold an ibdecoder: it has no order of generation (--finetune-from-model takes "
                 "what fits)"
             )
-        saved, own = tuple(round(value) for value in saved.tolist()), _order_values(self.order)
-        if saved[:3] != own[:3]:
+        saved, expected = tuple(round(value) for value in saved.tolist()), _order_values(self.order)
+        if saved[:3] != expected[:3]:
             raise ValueError(
                 "the checkpoint has (--num-directions, --words-per-direction, --middle-to-side) = "
-                f"{saved[:3]}, this run {own[:3]}"
+                f"{saved[:3]}, this run {expected[:3]}"
             )
-        if saved != own:
+        if saved != expected:
             raise ValueError(
                 f"the checkpoint has --num-directions {saved[0]} with an old order of words, not the paper's (Eq. 9), "
                 "which is not supported any more: train it again"
@@ -130,23 +137,25 @@ class InterleavedDecoder(PluginDecoder):
 
 
 def _order_values(order: GenerationOrder) -> tuple[int, ...]:
-    """h, c and ``middle_to_side``; for h > 2 also a 1 for the order of Eq. 9, as old versions had another one."""
+    """h, c and ``middle_to_side``; for h > 2 also 1, which marks the order of Eq. 9 (old versions had another
+    order)."""
     values = order.num_directions, order.words_per_direction, int(order.middle_to_side)
     return values if order.num_directions <= 2 else (*values, 1)
 
 
 @register_model("ibdecoder", dataclass=IBDecoderConfig)
 class IBDecoderModel(PluginTransformerModel):
-    """Transformer encoder and interleaved decoder; trains with fairseq's criteria, decodes in ⌈(n+1)/z⌉ steps."""
+    """Transformer encoder and interleaved decoder, which is trained with fairseq's criteria and decodes in ⌈(n+1)/z⌉
+    steps."""
 
     CONFIG = IBDecoderConfig
 
     @classmethod
-    def transformer_config(cls, cfg: Any, task: Any) -> TransformerConfig:
-        """As for any model; the order comes from the task.
+    def transformer_config(cls, cfg: ModelConfig, task: FairseqTask) -> TransformerConfig:
+        """Configuration of encoder and decoder, with the generation order of the task.
 
         Raises:
-            ValueError: if the task does not interleave targets.
+            ValueError: for a task other than ``translation_interleaved``.
         """
         order = getattr(task, "order", None)
         if order is None:
@@ -159,11 +168,13 @@ class IBDecoderModel(PluginTransformerModel):
         return result
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> InterleavedDecoder:
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> InterleavedDecoder:
         return InterleavedDecoder(cfg, tgt_dict, embed_tokens)
 
-    def get_targets(self, sample: dict[str, Any], net_output: Any) -> Tensor:
-        """The target in generation order (B, L): what the decoder predicts."""
+    def get_targets(self, sample: dict[str, Any], net_output: object) -> Tensor:
+        """Target in generation order, (B, L)."""
         return sample["target_interleaved"]
 
 

@@ -1,19 +1,22 @@
 """LightConv and DynamicConv (Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic Convolutions").
 
 fairseq's ``lightconv`` with the operators of this package, an exact decoding state and the ablations of the paper's
-Tables 3 and 6. A checkpoint of fairseq's model loads: its options have the same names, its parameters are renamed.
+Tables 3 and 6. Checkpoints of fairseq's model load: the options have the same names, and the parameters are renamed.
 """
 
 import re
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import FairseqLanguageModel, register_model_architecture
 from fairseq.models.transformer import Embedding
 from fairseq.modules import AdaptiveInput
+from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import nn
 
@@ -23,6 +26,7 @@ from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.plugin_transformer import (
     SELF_ATTENTIONS,
     DecoderConfig,
+    ModelConfig,
     PluginDecoder,
     PluginTransformerConfig,
     PluginTransformerModel,
@@ -34,7 +38,7 @@ from amlp_fairseq.models.plugin_transformer import (
     wmt_en_de_big,
 )
 
-#: The parts of a layer of fairseq's ``lightconv``, and where they are in a Transformer layer with these attentions.
+#: Modules of a layer in fairseq's ``lightconv``, and their names in a Transformer layer with these attentions.
 STOCK_NAMES = {
     "linear1": "self_attn.linear1",
     "conv": "self_attn.conv",
@@ -46,25 +50,26 @@ STOCK_NAMES = {
 
 
 class _LoadsStock:
-    """A model that takes the parameters of fairseq's ``lightconv`` or ``lightconv_lm``."""
+    """Mixin of models that load the parameters of fairseq's ``lightconv`` or ``lightconv_lm``."""
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+        """Rename the parameters of fairseq's model in place."""
         for key in list(state_dict):
             match = re.fullmatch(r"((?:en|de)coder\.)layers\.\d+\.(\w+)\.(.+)", key)
             if match is None or match[2] not in STOCK_NAMES:
                 continue
             value = state_dict.pop(key)
-            if match[3] == "conv_bias":  # stock's DynamicConv has one that it neither sets nor uses
+            if match[3] == "conv_bias":  # an unused parameter of fairseq's DynamicConv
                 continue
             state_dict[key[: match.start(2)] + STOCK_NAMES[match[2]] + key[match.end(2) :]] = value
-            # lightconv's version 2 is not the Transformer's, which has no norm after the last layer.
+            # Version 2 has another meaning in the Transformer: no norm after the last layer.
             state_dict[f"{match[1]}version"] = torch.tensor([3.0])
         super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
 
 
 @dataclass
 class LightConvConfig(PluginTransformerConfig):
-    """Options of ``triton_lightconv``; the defaults are those of fairseq's ``lightconv``."""
+    """Options of ``triton_lightconv``; the defaults are fairseq's for ``lightconv``."""
 
     encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "encoder_self_attention_type", "light_conv"
@@ -96,7 +101,7 @@ class LightConvModel(_LoadsStock, PluginTransformerModel):
     CONFIG = LightConvConfig
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> PluginTransformerModel:
+    def build_model(cls, cfg: ModelConfig, task: FairseqTask) -> PluginTransformerModel:
         model = super().build_model(cfg, task)
         _initialize([*model.encoder.layers, *model.decoder.layers])
         return model
@@ -111,7 +116,7 @@ class DynamicConvModel(LightConvModel):
 
 @dataclass
 class LightConvLMConfig(DecoderConfig):
-    """Options of ``triton_lightconv_lm``; the defaults are those of fairseq's ``lightconv_lm``."""
+    """Options of ``triton_lightconv_lm``; the defaults are fairseq's for ``lightconv_lm``."""
 
     decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = redefault(  # type: ignore[valid-type]
         "decoder_self_attention_type", "light_conv"
@@ -147,9 +152,9 @@ class DynamicConvLMConfig(LightConvLMConfig):
 
 @register_model("triton_lightconv_lm", dataclass=LightConvLMConfig)
 class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
-    """A language model of lightweight convolutions (Section 6.3): the decoder alone.
+    """Language model of lightweight convolutions (Section 6.3): only a decoder.
 
-    Like fairseq's: always pre-norm, without a norm after the last layer.
+    As in fairseq, layers are pre-norm, and there is no norm after the last layer.
     """
 
     CONFIG = LightConvLMConfig
@@ -159,8 +164,8 @@ class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
         gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "LightConvLanguageModel":
-        """Build from a flat configuration.
+    def build_model(cls, cfg: ModelConfig, task: FairseqTask) -> "LightConvLanguageModel":
+        """Build the model from a flat configuration.
 
         Raises:
             ValueError: if tied adaptive weights differ in cutoffs, factors or dimensions.
@@ -179,7 +184,8 @@ class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
         return cls(decoder)
 
     @classmethod
-    def _embedding(cls, options: Namespace, dictionary: Any) -> Any:
+    def _embedding(cls, options: Namespace, dictionary: Dictionary) -> nn.Module:
+        """Input embedding, adaptive with ``--adaptive-input``."""
         size, padding, dim = len(dictionary), dictionary.pad(), options.decoder_input_dim
         if not options.adaptive_input:
             return Embedding(size, dim, padding)
@@ -189,13 +195,13 @@ class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
 
 @register_model("triton_dynamicconv_lm", dataclass=DynamicConvLMConfig)
 class DynamicConvLanguageModel(LightConvLanguageModel):
-    """A language model of dynamic convolutions."""
+    """Language model of dynamic convolutions."""
 
     CONFIG = DynamicConvLMConfig
 
 
-def _initialize(layers: Any) -> None:
-    """Feed-forward layers start as in fairseq's ``lightconv``."""
+def _initialize(layers: Iterable[nn.Module]) -> None:
+    """Initialise feed-forward layers as fairseq's ``lightconv``."""
     for layer in layers:
         for linear in (layer.fc1, layer.fc2):
             nn.init.xavier_uniform_(linear.weight)
@@ -203,55 +209,57 @@ def _initialize(layers: Any) -> None:
 
 
 def _check_tied(options: Namespace) -> None:
+    """Raise ValueError if adaptive input and softmax cannot share their weights."""
     if not options.adaptive_input:
         raise ValueError("--tie-adaptive-weights needs --adaptive-input")
-    for one, other in (
+    for input_option, softmax_option in (
         ("adaptive_input_factor", "adaptive_softmax_factor"),
         ("adaptive_input_cutoff", "adaptive_softmax_cutoff"),
         ("decoder_input_dim", "decoder_output_dim"),
     ):
-        if getattr(options, one) != getattr(options, other):
-            flags = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in (one, other)]
+        if getattr(options, input_option) != getattr(options, softmax_option):
+            flags = [f"--{name.replace('_', '-')} {getattr(options, name)}" for name in (input_option, softmax_option)]
             raise ValueError(f"--tie-adaptive-weights needs {flags[0]} to be {flags[1]}")
 
 
 def _iwslt_de_en(args: Namespace) -> None:
-    """Section 6.1: d = 512, d_ff = 1024, H = 4; no GLU, as in fairseq's architecture."""
+    """Sizes of Section 6.1: d = 512, d_ff = 1024, H = 4; no GLU, as in fairseq's architecture."""
     iwslt_de_en(args)
     set_defaults(args, encoder_glu=0, decoder_glu=0)
     set_defaults(args, attention_dropout=0.1, weight_dropout=0.1, input_dropout=0.0, dropout=0.3)
 
 
 def _wmt_en_de(args: Namespace) -> None:
-    """The defaults: d = 512, d_ff = 2048, H = 8; not a model of the paper."""
+    """Default sizes: d = 512, d_ff = 2048, H = 8; not a model of the paper."""
 
 
 def _wmt_en_de_big(args: Namespace) -> None:
-    """Section 5.1: d = 1024, d_ff = 4096, H = 16, N = 7 and 6, k = 3, 7, 15, 31x4 and 31x3."""
+    """Sizes of Section 5.1: d = 1024, d_ff = 4096, H = 16, N = 7 and 6, k = 3, 7, 15, 31x4 and 31x3."""
     wmt_en_de_big(args)
     set_defaults(args, attention_dropout=0.1)
 
 
 def _wmt_en_fr_big(args: Namespace) -> None:
-    """As for En-De with dropout 0.1 (Section 5.3)."""
+    """Sizes for En-De with dropout 0.1 (Section 5.3)."""
     set_defaults(args, dropout=0.1)
     _wmt_en_de_big(args)
 
 
 def _wmt_zh_en_big(args: Namespace) -> None:
-    """As for En-De with dropout 0.25 (Section 5.3); attention and weight dropout 0.2 are fairseq's."""
+    """Sizes for En-De with dropout 0.25 (Section 5.3); attention and weight dropout 0.2 as in fairseq."""
     set_defaults(args, dropout=0.25, attention_dropout=0.2, weight_dropout=0.2)
     _wmt_en_de_big(args)
 
 
 def _tiny(args: Namespace) -> None:
+    """Small sizes for tests."""
     tiny(args)
     set_defaults(args, encoder_kernel_size_list=[3, 7], decoder_kernel_size_list=[3, 7])
 
 
 def _lm_gbw(args: Namespace) -> None:
-    """Billion-word benchmark (Sections 5.3 and 6.3): N = 17, k = 15x2, 31x4, 63x11; clusters of 60k, 100k and the
-    remaining words with dimensions 1024, 256 and 64, tied with the input."""
+    """Sizes for the billion-word benchmark (Sections 5.3 and 6.3): N = 17, k = 15x2, 31x4, 63x11; clusters of 60k, 100k
+    and the remaining words with dimensions 1024, 256 and 64, tied with the input."""
     set_defaults(
         args,
         decoder_embed_dim=1024,

@@ -1,9 +1,8 @@
-"""The decoder layer of non-autoregressive models: attentions of the registry that get all padding masks, and RePos."""
+"""Decoder layer of non-autoregressive models: attentions of the registry with all padding masks, and RePos."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerConfig
@@ -11,7 +10,8 @@ from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.base import Attention
-from amlp_fairseq.attention.registry import AttentionSpec, build_attention
+from amlp_fairseq.attention.registry import build_attention
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.models.interfaces import ParallelDecoderLayer
 
 
@@ -19,9 +19,9 @@ class NATDecoderLayer(ParallelDecoderLayer):
     """fairseq's decoder layer with self-attention over all positions and with CMLMC's RePos.
 
     Args:
-        cfg: the Transformer's configuration; ``cfg.options`` are the model's.
-        index: the layer, from 0.
-        repos: whether a causal self-attention follows the unmasked one (CMLMC), of ``--repos-attention-type``.
+        cfg: configuration of the Transformer, with the model's options in ``cfg.options``.
+        index: index of the layer, from 0.
+        repos: add a causal self-attention of ``--repos-attention-type`` after the unmasked self-attention (CMLMC).
     """
 
     self_attn: Attention
@@ -47,7 +47,8 @@ class NATDecoderLayer(ParallelDecoderLayer):
         self_attn_mask: None = None,
         self_attn_padding_mask: Tensor | None = None,
     ) -> tuple[Tensor, None, None]:
-        """(T, B, C) to (T, B, C), with the encoder's output (S, B, C') and the padding masks (B, S) and (B, T)."""
+        """Outputs (T, B, C) for inputs (T, B, C), the encoder's output (S, B, C') and the padding masks (B, S) and (B,
+        T)."""
         padding_mask = self_attn_padding_mask
         x = self._sublayer(
             x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, key_padding_mask=padding_mask)[0]
@@ -81,7 +82,7 @@ class NATDecoderLayer(ParallelDecoderLayer):
             blocks.insert(1, (self.causal_attn, self.causal_attn_layer_norm))
         return blocks
 
-    def _sublayer(self, x: Tensor, norm: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Residual connection around ``function``, with the norm before ``function`` or after the sum."""
+    def _sublayer(self, x: Tensor, norm: nn.LayerNorm, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply ``function`` with dropout, residual connection, and the norm before ``function`` or after the sum."""
         y = self.dropout_module(function(norm(x) if self.normalize_before else x))
         return x + y if self.normalize_before else norm(x + y)

@@ -1,4 +1,4 @@
-"""The Transformer of the plugin: fairseq's, with any attention of the registry and exact incremental decoding.
+"""Transformer of the plugin: fairseq's with any attention of the registry and exact incremental decoding.
 
 Notation: docs/glossary.md.
 """
@@ -7,10 +7,11 @@ import copy
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Optional
+from typing import Any, Optional, TypeAlias
 
 import torch
 from fairseq import utils
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer import (
@@ -18,20 +19,24 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
     TransformerModelBase,
 )
-from omegaconf import II, OmegaConf, open_dict
+from fairseq.tasks import FairseqTask
+from omegaconf import II, DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import attention_options, replace_attentions, supporting
-from amlp_fairseq.compat.internals import gen_parser_from_dataclass
+from amlp_fairseq.compat.internals import FairseqConfig, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.interfaces import StepwiseDecoder
 
+#: Flat configuration of a model: from a checkpoint, a command line or Hydra.
+ModelConfig: TypeAlias = FairseqDataclass | Namespace | DictConfig
+
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
 CROSS_ATTENTIONS = supporting("noncausal cross", "causal cross")
 
-#: Options of fairseq's Transformer that do not exist here but may have any value: they change no result, at least not
-#: without another option that is refused; ``relu_dropout`` is an old name of ``activation_dropout``.
+#: Options of fairseq's Transformer that are ignored and may have any value: they have no effect, or only together with
+#: an option that is refused; ``relu_dropout`` is an old name of ``activation_dropout``.
 HARMLESS = frozenset(
     "checkpoint_activations offload_activations min_params_to_wrap export decoder_input_dim relu_dropout "
     "adaptive_softmax_dropout adaptive_softmax_factor tie_adaptive_proj quant_noise_pq_block_size "
@@ -40,29 +45,29 @@ HARMLESS = frozenset(
 
 
 def _stock_options() -> dict[str, Any]:
-    """The options that fairseq's Transformers read, as checkpoints name them, and their defaults."""
-    # TransformerConfig lacks those of transformer_align, of NAT models, and some that its layers read.
-    found: dict[str, Any] = dict.fromkeys(["alignment_heads", "alignment_layer"])
+    """Options of fairseq's Transformers by their names in checkpoints, with their defaults."""
+    # TransformerConfig lacks the options of transformer_align, of NAT models, and some options of its layers.
+    defaults: dict[str, Any] = dict.fromkeys(["alignment_heads", "alignment_layer"])
     flags = "full_context_alignment src_embedding_copy scale_attn scale_fc scale_heads scale_resids"
-    found |= dict.fromkeys(flags.split(), False)
+    defaults |= dict.fromkeys(flags.split(), False)
     for option in fields(TransformerConfig):
         if is_dataclass(option.type):
-            found[option.name] = None  # fairseq-hydra-train can have them nested
-            found |= {f"{option.name}_{part.name}": part.default for part in fields(option.type)}
+            defaults[option.name] = None  # nested with fairseq-hydra-train
+            defaults |= {f"{option.name}_{part.name}": part.default for part in fields(option.type)}
         else:
-            found[option.name] = option.default
-    return {name: default for name, default in found.items() if not name.endswith("_name")}
+            defaults[option.name] = option.default
+    return {name: default for name, default in defaults.items() if not name.endswith("_name")}
 
 
 STOCK_OPTIONS = _stock_options()
 
 
 class AttentionConfig(FairseqDataclass):
-    """A configuration with the attentions' options."""
+    """Base class of configurations with the attentions' options."""
 
     @classmethod
-    def from_namespace(cls, args: Any) -> Any:
-        """Also accept what checkpoints of the plugin's first versions have, ``average_ffn``."""
+    def from_namespace(cls, args: ModelConfig) -> FairseqDataclass:
+        """Read a flat configuration; also accepts ``average_ffn`` in checkpoints of the plugin's first versions."""
         config = super().from_namespace(args)
         config.no_average_ffn = not getattr(args, "average_ffn", not config.no_average_ffn)
         return config
@@ -70,8 +75,8 @@ class AttentionConfig(FairseqDataclass):
 
 @dataclass
 class DecoderConfig(attention_options(encoder=False), AttentionConfig):  # type: ignore[misc]
-    """Options of a decoder's layers, and of the attentions (``register_attention``); all are flat, with fairseq's names
-    where fairseq has them."""
+    """Options of a decoder's layers and of the attentions (``register_attention``), in a flat configuration with
+    fairseq's names."""
 
     decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the words of the target see each other"}
@@ -105,8 +110,8 @@ class DecoderConfig(attention_options(encoder=False), AttentionConfig):  # type:
     max_target_positions: Optional[int] = II("task.max_target_positions")
 
     @classmethod
-    def from_namespace(cls, args: Any) -> Any:
-        """Also accept what fairseq's checkpoints have under other names."""
+    def from_namespace(cls, args: ModelConfig) -> FairseqDataclass:
+        """Read a flat configuration; also accepts the options that fairseq's checkpoints have under other names."""
         config = super().from_namespace(args)
         if not getattr(args, "weight_softmax", True):
             config.weight_normalization = "none"
@@ -118,7 +123,7 @@ class DecoderConfig(attention_options(encoder=False), AttentionConfig):  # type:
 class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  # type: ignore[misc]
     """Options of the plugin's encoder-decoder models."""
 
-    #: Inherited options that a subclass' model does not honour.
+    #: Inherited options that the model of a subclass does not support.
     UNSUPPORTED = frozenset[str]()
 
     encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
@@ -146,13 +151,17 @@ class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  
     max_source_positions: int = II("task.max_source_positions")
 
     @classmethod
-    def from_namespace(cls, args: Any) -> Any:
+    def from_namespace(cls, args: ModelConfig) -> FairseqDataclass:
         cls.refuse_unsupported(args)
         return super().from_namespace(args)
 
     @classmethod
-    def refuse_unsupported(cls, args: Any) -> None:
-        """Raise ValueError naming fairseq's options that ``args`` sets and this model would ignore."""
+    def refuse_unsupported(cls, args: ModelConfig) -> None:
+        """Refuse options of fairseq's Transformer that ``args`` sets and this model would ignore.
+
+        Raises:
+            ValueError: naming the options.
+        """
         accepted = (cls.__dataclass_fields__.keys() - cls.UNSUPPORTED) | HARMLESS
         refused = [
             f"--{name.replace('_', '-')} {value} is not supported (only {default})"
@@ -166,7 +175,7 @@ class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  
 class PluginEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder with the attention of ``--encoder-self-attention-type``."""
 
-    def __init__(self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Embedding) -> None:
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         super().__init__(cfg, dictionary, embed_tokens)
         replace_attentions(self.layers, cfg.options, "encoder")
 
@@ -175,21 +184,21 @@ class PluginDecoder(StepwiseDecoder):
     """fairseq's Transformer decoder with the attentions of ``--decoder-self-attention-type`` and
     ``--decoder-cross-attention-type``.
 
-    With an incremental state every call gets the whole prefix, of which any number of words may be new; stock fairseq
-    reads only the last one.
+    With an incremental state every call gets the whole prefix, and any number of its words may be new; stock fairseq
+    reads only the last word.
 
     Args:
-        cfg: the Transformer's configuration; ``cfg.options`` are the model's.
+        cfg: configuration of the Transformer, with the model's options in ``cfg.options``.
         dictionary: target dictionary.
         embed_tokens: input embedding.
-        no_encoder_attn: for language models.
+        no_encoder_attn: omit cross-attention (language models).
         words_per_step: z; inputs are consumed in whole steps.
     """
 
     def __init__(
         self,
         cfg: TransformerConfig,
-        dictionary: Any,
+        dictionary: Dictionary,
         embed_tokens: nn.Embedding,
         no_encoder_attn: bool = False,
         words_per_step: int = 1,
@@ -207,16 +216,16 @@ class PluginDecoder(StepwiseDecoder):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features of the positions that the inputs predict.
+        """Features from which the next words are predicted.
 
         Args:
-            prev_output_tokens: the words so far, beginning with the start symbol, (B, T).
-            encoder_out: the encoder's output.
-            incremental_state: the layers' state after the inputs consumed so far.
+            prev_output_tokens: start symbol and previous words, (B, T).
+            encoder_out: output of the encoder.
+            incremental_state: state of the layers after the inputs consumed so far.
 
         Returns:
-            features (B, T', C), T' = T less the inputs already consumed, and ``attn`` (B, T', S): the last layer's
-            attention over the source, averaged over heads.
+            Features (B, T', C) of the T' inputs not yet consumed, and ``attn`` (B, T', S): the last layer's attention
+            over the source, averaged over heads.
         """
         if full_context_alignment or alignment_layer is not None or alignment_heads is not None:
             raise ValueError("full_context_alignment, alignment_layer and alignment_heads are not supported")
@@ -261,11 +270,11 @@ class PluginDecoder(StepwiseDecoder):
         return x, {"attn": [attn], "inner_states": None}
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Words and positions, (B, T', C), at ``positions`` (T',), the last ones of ``tokens`` (B, T)."""
+        """Inputs (B, T', C) of the layers at ``positions`` (T',), the last positions of ``tokens`` (B, T)."""
         x = self.embed_words(tokens[:, tokens.size(1) - len(positions) :], positions)
         if self.embed_positions is None:
             return x
-        if len(positions) == 1:  # looks up one position, not those of the whole prefix
+        if len(positions) == 1:  # looks up the last position only
             return x + self.embed_positions(tokens, incremental_state={})
         return x + self.embed_positions(tokens)[:, tokens.size(1) - len(positions) :]
 
@@ -277,7 +286,7 @@ class PluginDecoder(StepwiseDecoder):
     def encode_positions(self, positions: Tensor) -> Tensor:
         if self.embed_positions is None:
             return self.embed_tokens.weight.new_zeros(len(positions), self.embed_dim)
-        # Buffers can have more slots than there are learned positions: the search stops before.
+        # Buffers may have more slots than there are learned positions; the search never reaches the extra slots.
         positions = positions.clamp(max=self.embed_positions.max_positions - 1)
         words = torch.full((1, int(positions.max()) + 1), self.padding_idx + 1, device=positions.device)
         return self.embed_positions(words)[0, positions]
@@ -286,7 +295,7 @@ class PluginDecoder(StepwiseDecoder):
         return keys <= queries.unsqueeze(1)
 
     def _consume(self, length: int, incremental_state: dict[str, Any] | None) -> int:
-        """How many inputs the incremental state already holds; records that it will hold ``length`` inputs."""
+        """Number of inputs already consumed; records in the incremental state that ``length`` inputs are consumed."""
         if incremental_state is None:
             return 0
         start = self.get_incremental_state(incremental_state, "consumed") or 0
@@ -300,7 +309,7 @@ class PluginDecoder(StepwiseDecoder):
         return start
 
     def _attention_bias(self, positions: Tensor, x: Tensor) -> Tensor | None:
-        """0 where a position may attend and -inf elsewhere, (T', T); None where everything is allowed."""
+        """Bias (T', T), 0 where a position may attend and -inf elsewhere; None if all positions may attend to all."""
         keys = torch.arange(int(positions[-1]) + 1, device=positions.device)
         allowed = self.attention_mask(positions, keys)
         if allowed.all():
@@ -310,7 +319,7 @@ class PluginDecoder(StepwiseDecoder):
 
 @register_model("plugin_transformer", dataclass=PluginTransformerConfig)
 class PluginTransformerModel(TransformerModelBase):
-    """Transformer whose attentions are options; subclasses register themselves with another ``CONFIG``."""
+    """Transformer whose attentions are options; registered subclasses have another ``CONFIG``."""
 
     CONFIG: type[PluginTransformerConfig] = PluginTransformerConfig
 
@@ -319,7 +328,7 @@ class PluginTransformerModel(TransformerModelBase):
         gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "PluginTransformerModel":
+    def build_model(cls, cfg: ModelConfig, task: FairseqTask) -> "PluginTransformerModel":
         guard(task)
         config = cls.transformer_config(cfg, task)
         model = super().build_model(config, task)
@@ -327,25 +336,25 @@ class PluginTransformerModel(TransformerModelBase):
         return model
 
     @classmethod
-    def transformer_config(cls, cfg: Any, task: Any) -> TransformerConfig:
-        """What the encoder and the decoder are built from."""
+    def transformer_config(cls, cfg: ModelConfig, task: FairseqTask) -> TransformerConfig:
+        """Configuration of encoder and decoder."""
         return transformer_config(cfg, cls.CONFIG)
 
     @classmethod
-    def build_encoder(cls, cfg: TransformerConfig, src_dict: Any, embed_tokens: nn.Embedding) -> PluginEncoder:
+    def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> PluginEncoder:
         return PluginEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
-    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Embedding) -> PluginDecoder:
+    def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> PluginDecoder:
         return PluginDecoder(cfg, tgt_dict, embed_tokens)
 
-    def prepare_for_inference_(self, cfg: Any) -> None:
+    def prepare_for_inference_(self, cfg: FairseqConfig) -> None:
         to_bfloat16(self, cfg)
         super().prepare_for_inference_(cfg)
 
 
-def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerConfig:
-    """fairseq's nested configuration from a flat one, with the flat one as ``options``."""
+def transformer_config(cfg: ModelConfig, config: type[FairseqDataclass]) -> TransformerConfig:
+    """Convert a flat configuration to fairseq's nested configuration, with the flat configuration as ``options``."""
     flat = Namespace(**vars(config.from_namespace(cfg)))
     for name in ("decoder_input_dim", "decoder_output_dim"):
         if getattr(flat, name, None) is None:
@@ -355,9 +364,9 @@ def transformer_config(cfg: Any, config: type[FairseqDataclass]) -> TransformerC
     return result
 
 
-def as_plugin_transformer(cfg: Any) -> Any:
-    """The configuration of fairseq's Transformer as one of the plugin's, which decodes faster; unchanged if it has
-    options that only fairseq's honours."""
+def as_plugin_transformer(cfg: DictConfig | FairseqDataclass) -> DictConfig | FairseqDataclass:
+    """Convert the configuration of fairseq's Transformer to the plugin's, which decodes faster; unchanged if it has
+    options that only fairseq's Transformer supports."""
     try:
         PluginTransformerConfig.refuse_unsupported(cfg)
     except ValueError:
@@ -368,42 +377,42 @@ def as_plugin_transformer(cfg: Any) -> Any:
     return cfg
 
 
-def to_bfloat16(model: nn.Module, cfg: Any) -> None:
-    """Obey ``--bf16``, which stock fairseq-generate and fairseq-interactive ignore."""
+def to_bfloat16(model: nn.Module, cfg: FairseqConfig) -> None:
+    """Convert the model to bfloat16 with ``--bf16``, which stock fairseq-generate and fairseq-interactive ignore."""
     if cfg.common.bf16:
         model.bfloat16()
 
 
-def set_defaults(args: Namespace, **defaults: Any) -> None:
-    """For architecture functions: set what the command line did not."""
+def set_defaults(args: Namespace, **defaults: object) -> None:
+    """Set options that the command line did not set, in architecture functions."""
     for name, value in defaults.items():
         setattr(args, name, getattr(args, name, value))
 
 
-def redefault(name: str, value: Any) -> Any:
-    """An option of the plugin's Transformer with another default, for a subclass of its configuration."""
+def redefault(name: str, value: object) -> Any:
+    """Field of an option of the plugin's Transformer with another default, for a subclass of its configuration."""
     return field(default=value, metadata=PluginTransformerConfig.__dataclass_fields__[name].metadata)
 
 
 def tiny(args: Namespace) -> None:
-    """2+2 layers, d = 64: for tests."""
+    """Small sizes for tests: 2 + 2 layers, d = 64."""
     for side in ("encoder", "decoder"):
         sizes = {"embed_dim": 64, "ffn_embed_dim": 128, "layers": 2, "attention_heads": 2}
         set_defaults(args, **{f"{side}_{name}": size for name, size in sizes.items()})
 
 
 def iwslt_de_en(args: Namespace) -> None:
-    """d = 512, FFN 1024, 4 heads: the sizes of fairseq's ``transformer_iwslt_de_en``."""
+    """Sizes of fairseq's ``transformer_iwslt_de_en``: d = 512, FFN 1024, 4 heads."""
     for side in ("encoder", "decoder"):
         set_defaults(args, **{f"{side}_ffn_embed_dim": 1024, f"{side}_attention_heads": 4})
 
 
 def wmt_en_de(args: Namespace) -> None:
-    """Transformer base: the defaults."""
+    """Transformer base: the default sizes."""
 
 
 def wmt_en_de_big(args: Namespace) -> None:
-    """Transformer big: the sizes of fairseq's ``transformer_vaswani_wmt_en_de_big``."""
+    """Transformer big: sizes of fairseq's ``transformer_vaswani_wmt_en_de_big``."""
     for side in ("encoder", "decoder"):
         sizes = {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16}
         set_defaults(args, **{f"{side}_{name}": size for name, size in sizes.items()})

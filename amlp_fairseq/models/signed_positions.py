@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 class SignedSinusoidalPositionalEmbedding(nn.Module):
-    """PE(p) = [sin(p·ω_1), …, sin(p·ω_D/2), cos(p·ω_1), …], ω_i = 10000^(-(i-1)/(D/2-1)), p any integer.
+    """Encoding PE(p) = [sin(p·ω_1), …, sin(p·ω_D/2), cos(p·ω_1), …], ω_i = 10000^(-(i-1)/(D/2-1)), of any integer p.
 
-    The layout and frequencies of fairseq's sinusoidal embedding, computed on demand, so there is no longest position.
+    The layout and frequencies of fairseq's sinusoidal embedding, computed on demand, without a maximum position.
     Negative positions: Zhang et al. (2020), Eq. 7.
 
     Args:
@@ -25,7 +25,7 @@ class SignedSinusoidalPositionalEmbedding(nn.Module):
         self.embed_dim = embed_dim
 
     def forward(self, positions: Tensor) -> Tensor:
-        """Positions (…) to float32 encodings (…, D); float32 also when the model is not."""
+        """Encodings (…, D) of positions (…), in float32 for models of any dtype."""
         half = self.embed_dim // 2
         exponents = torch.arange(half, device=positions.device, dtype=torch.float) / max(half - 1, 1)
         angles = positions.unsqueeze(-1) * torch.exp(exponents * -math.log(10000))

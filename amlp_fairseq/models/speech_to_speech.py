@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq.checkpoint_utils import load_pretrained_component_from_model
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model_architecture
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from amlp_fairseq.attention.registry import replace_attentions, supporting
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SpeechToSpeechConfig(TTSTransformerConfig):
-    """What the plugin's speech-to-speech models have besides the options of fairseq's."""
+    """Options of the plugin's speech-to-speech models in addition to fairseq's."""
 
     encoder_self_attention_type: ChoiceEnum(supporting("noncausal self")) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the frames of the source see each other"}
@@ -60,7 +62,7 @@ class PluginUnitDecoder(TransformerUnitDecoder):
     """fairseq's decoder with the attentions of ``--decoder-self-attention-type`` and
     ``--decoder-cross-attention-type``."""
 
-    def __init__(self, args: Namespace, dictionary: Any, embed_tokens: StackedEmbedding) -> None:
+    def __init__(self, args: Namespace, dictionary: Dictionary, embed_tokens: StackedEmbedding) -> None:
         super().__init__(args, dictionary, embed_tokens)
         replace_attentions(self.layers, args, "decoder")
 
@@ -68,12 +70,12 @@ class PluginUnitDecoder(TransformerUnitDecoder):
         return PluginTTSDecoderLayer(args, no_encoder_attn)
 
     def extract_features(
-        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], *args: Any, **kwargs: Any
+        self, prev_output_tokens: Tensor, encoder_out: dict[str, list[Tensor]], *args: object, **kwargs: object
     ) -> tuple[Tensor, dict[str, Any]]:
         """Features (B, T, C), T = 1 with an incremental state, and ``attn``: [(B, T, S)], averaged over heads.
 
-        It is [None] for attentions without weights, or zero where several units are written in a step, because
-        fairseq's generator of these wants weights.
+        ``attn`` is [None] for attentions without weights; zeros if a step writes several units, because fairseq's
+        generator requires weights then.
         """
         x, extra = super().extract_features(prev_output_tokens, encoder_out, *args, **kwargs)
         if extra["attn"][0] is None and self.n_frames_per_step > 1:
@@ -82,7 +84,7 @@ class PluginUnitDecoder(TransformerUnitDecoder):
 
 
 class PluginS2SModel(S2STransformerMultitaskModelBase):
-    """The options of the attentions, and the encoder."""
+    """Base class of the speech-to-speech models, with the options of the attentions and the encoder."""
 
     CONFIG = SpeechToSpeechConfig
 
@@ -92,14 +94,14 @@ class PluginS2SModel(S2STransformerMultitaskModelBase):
         gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "PluginS2SModel":
+    def build_model(cls, args: Namespace, task: FairseqTask) -> "PluginS2SModel":
         guard(task)
         return super().build_model(complete(args, cls.CONFIG), task)
 
     @classmethod
     def build_encoder(cls, args: Namespace) -> PluginS2SEncoder:
-        """The encoder, with the parameters of ``--load-pretrained-encoder-from`` if that checkpoint is there, as in
-        fairseq's: a trained model does not need it any more.
+        """Build the encoder, with the parameters of ``--load-pretrained-encoder-from`` if that checkpoint exists, as in
+        fairseq; a trained model does not need that checkpoint.
 
         Raises:
             ValueError: if the checkpoint's encoder does not have the same parameters.
@@ -125,7 +127,7 @@ class PluginS2UTTransformerModel(PluginS2SModel, S2UTTransformerModel):
     """Speech to units with attentions that are options; also loads checkpoints of fairseq's ``s2ut_transformer``."""
 
     @classmethod
-    def build_decoder(cls, args: Namespace, tgt_dict: Any) -> PluginUnitDecoder:
+    def build_decoder(cls, args: Namespace, tgt_dict: Dictionary) -> PluginUnitDecoder:
         width, pad = args.decoder_embed_dim, tgt_dict.pad()
         embed_tokens = StackedEmbedding(len(tgt_dict), width, pad, num_stacked=args.n_frames_per_step)
         return PluginUnitDecoder(args, tgt_dict, embed_tokens)

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 from typing import Any, List
 
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model_architecture
 from fairseq.models.text_to_speech import (
@@ -19,15 +20,11 @@ from fairseq.models.text_to_speech import (
     TTSTransformerModel,
 )
 from fairseq.modules import TransformerDecoderLayer
+from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import (
-    AttentionSpec,
-    attention_options,
-    build_attention,
-    replace_attentions,
-    supporting,
-)
+from amlp_fairseq.attention.registry import attention_options, build_attention, replace_attentions, supporting
+from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY, gen_parser_from_dataclass
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.compat.tasks import guard
@@ -36,7 +33,7 @@ from amlp_fairseq.models.plugin_transformer import AttentionConfig, set_defaults
 
 @dataclass
 class FastSpeech2Config(attention_options(encoder=True), attention_options(encoder=False), AttentionConfig):  # type: ignore[misc]
-    """What the plugin's FastSpeech 2 has besides the options of fairseq's."""
+    """Options of the plugin's FastSpeech 2 in addition to fairseq's."""
 
     encoder_self_attention_type: ChoiceEnum(supporting("noncausal self")) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the symbols of the text see each other"}
@@ -56,7 +53,7 @@ class FastSpeech2Config(attention_options(encoder=True), attention_options(encod
 
 @dataclass
 class TTSTransformerConfig(FastSpeech2Config):
-    """What the plugin's Transformer-TTS has besides the options of fairseq's."""
+    """Options of the plugin's Transformer-TTS in addition to fairseq's."""
 
     decoder_cross_attention_type: ChoiceEnum(supporting("noncausal cross", "causal cross")) = field(  # type: ignore[valid-type]
         default="softmax", metadata={"help": "how the frames of the spectrogram see the text"}
@@ -64,24 +61,24 @@ class TTSTransformerConfig(FastSpeech2Config):
 
 
 def complete(args: Namespace, config: type[FairseqDataclass]) -> Namespace:
-    """A model's options, with the attentions' defaults where there is none, as in checkpoints of fairseq's models."""
+    """Options of a model, with defaults for the attentions' options that a checkpoint of fairseq's model lacks."""
     return Namespace(**{**vars(config.from_namespace(args)), **vars(args)})
 
 
 class PluginTTSEncoder(TTSTransformerEncoder):
     """fairseq's encoder with the attention of ``--encoder-self-attention-type``."""
 
-    def __init__(self, args: Namespace, src_dict: Any, embed_speaker: nn.Embedding | None) -> None:
+    def __init__(self, args: Namespace, src_dict: Dictionary, embed_speaker: nn.Embedding | None) -> None:
         super().__init__(args, src_dict, embed_speaker)
-        args.encoder_layers = args.encoder_transformer_layers  # as the attentions know them, of all models
+        args.encoder_layers = args.encoder_transformer_layers  # its name in other models, which attentions read
         replace_attentions(self.transformer_layers, args, "encoder")
 
 
 class PluginTTSDecoderLayer(TransformerDecoderLayer):
-    """fairseq's decoder layer, whose attention over the text is averaged over heads already."""
+    """fairseq's decoder layer for attentions that return weights averaged over heads."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, None]:
-        """As fairseq's; the weights are (1, B, T, S) in the place of one matrix for each head."""
+    def forward(self, *args: object, **kwargs: object) -> tuple[Tensor, Tensor | None, None]:
+        """Run fairseq's layer; the weights are (1, B, T, S), where fairseq has one matrix per head."""
         x, weights, _ = super().forward(*args, **kwargs)
         return x, None if weights is None else weights.unsqueeze(0), None
 
@@ -90,21 +87,21 @@ class PluginTTSDecoder(TTSTransformerDecoder):
     """fairseq's decoder with the attentions of ``--decoder-self-attention-type`` and
     ``--decoder-cross-attention-type``."""
 
-    def __init__(self, args: Namespace, src_dict: Any) -> None:
+    def __init__(self, args: Namespace, src_dict: Dictionary) -> None:
         super().__init__(args, src_dict)
         self.transformer_layers = nn.ModuleList(
             PluginTTSDecoderLayer(args) for _ in range(args.decoder_transformer_layers)
         )
-        args.decoder_layers = args.decoder_transformer_layers  # as the attentions know them, of all models
+        args.decoder_layers = args.decoder_transformer_layers  # its name in other models, which attentions read
         replace_attentions(self.transformer_layers, args, "decoder")
 
     def extract_features(
-        self, prev_outputs: Tensor, encoder_out: dict[str, list[Tensor]], *args: Any, **kwargs: Any
+        self, prev_outputs: Tensor, encoder_out: dict[str, list[Tensor]], *args: object, **kwargs: object
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features (B, T, C) of the frames, and ``attn`` (B, S, T), which is zero for attentions without weights.
+        """Features (B, T, C) of the frames, and ``attn`` (B, S, T), zeros for attentions without weights.
 
         Raises:
-            ValueError: if the loss needs weights that the attention does not have.
+            ValueError: if ``--use-guided-attention-loss`` needs weights and the attention has none.
         """
         x, extra = super().extract_features(prev_outputs, encoder_out, *args, **kwargs)
         if extra["attn"] is None:
@@ -130,7 +127,7 @@ class PluginTTSTransformerModel(TTSTransformerModel):
         gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "PluginTTSTransformerModel":
+    def build_model(cls, args: Namespace, task: FairseqTask) -> "PluginTTSTransformerModel":
         guard(task)
         args = complete(args, cls.CONFIG)
         encoder = PluginTTSEncoder(args, task.src_dict, task.get_speaker_embeddings(args))
@@ -138,11 +135,11 @@ class PluginTTSTransformerModel(TTSTransformerModel):
 
 
 class AtLeastOneFrame(LengthRegulator):
-    """fairseq's, with a frame for the first symbol where all durations are 0, as they are predicted before training;
-    fairseq's decoder fails without frames."""
+    """fairseq's length regulator, with one frame for the first symbol if all durations are 0, as an untrained model
+    predicts; fairseq's decoder fails without frames."""
 
     def forward(self, x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, C) with durations (B, S) in frames to (B, T, C) and the numbers of frames (B,)."""
+        """Repeat inputs (B, S, C) by durations (B, S) in frames: (B, T, C), and the numbers of frames (B,)."""
         if not durations.any():
             durations = durations.clone()
             durations[:, 0] = 1
@@ -151,10 +148,10 @@ class AtLeastOneFrame(LengthRegulator):
 
 
 class PluginFastSpeech2Encoder(FastSpeech2Encoder):
-    """All of fairseq's FastSpeech 2, with the attentions of ``--encoder-self-attention-type`` and
-    ``--decoder-self-attention-type``, neither of which is causal."""
+    """fairseq's encoder, which contains all layers of FastSpeech 2, with the non-causal attentions of
+    ``--encoder-self-attention-type`` and ``--decoder-self-attention-type``."""
 
-    def __init__(self, args: Namespace, src_dict: Any, embed_speaker: nn.Embedding | None) -> None:
+    def __init__(self, args: Namespace, src_dict: Dictionary, embed_speaker: nn.Embedding | None) -> None:
         super().__init__(args, src_dict, embed_speaker)
         self.var_adaptor.length_regulator = AtLeastOneFrame()
         for side, layers in (("encoder", self.encoder_fft_layers), ("decoder", self.decoder_fft_layers)):
@@ -174,10 +171,10 @@ class PluginFastSpeech2Model(FastSpeech2Model):
         gen_parser_from_dataclass(parser, cls.CONFIG(), delete_default=True)
 
     @classmethod
-    def build_model(cls, args: Namespace, task: Any) -> "PluginFastSpeech2Model":
+    def build_model(cls, args: Namespace, task: FairseqTask) -> "PluginFastSpeech2Model":
         guard(task)
         args = complete(args, cls.CONFIG)
-        # The FFN of 'average': as wide as a layer's own, which is of convolutions and without dropout inside.
+        # The FFN of 'average' has the width of the layer's convolutional FFN, which has no dropout inside.
         set_defaults(
             args,
             encoder_ffn_embed_dim=args.fft_hidden_dim,

@@ -1,1 +1,1 @@
-"""Operators on tensors: they know nothing of fairseq."""
+"""Operators on tensors, independent of fairseq."""

@@ -1,4 +1,4 @@
-"""Choice of an operator's implementation: plain PyTorch, or Triton kernels."""
+"""Choice of an operator's implementation: PyTorch or Triton kernels."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ import torch
 from amlp_fairseq.common.versions import installed
 
 BACKENDS = ("auto", "torch", "triton")
-#: An environment variable that says what ``auto`` means, one of ``BACKENDS``.
+#: Environment variable with the meaning of ``auto``, one of ``BACKENDS``.
 VARIABLE = "AMLP_FAIRSEQ_BACKEND"
-#: What the kernels need of NVIDIA's GPUs: Ampere.
+#: Minimum compute capability of NVIDIA GPUs for the kernels: Ampere.
 CAPABILITY = (8, 0)
-#: Looked for once: ``torch.compile`` cannot trace the search.
+#: Determined at import: ``torch.compile`` cannot trace ``find_spec``.
 TRITON_INSTALLED = find_spec("triton") is not None
 
 
 def _interpreter_obstacle() -> str:
+    """Reason why Triton's interpreter cannot run, "" if it can."""
     triton, numpy = installed("triton"), installed("numpy")
     if triton and numpy and triton < (3, 7) and numpy >= (2, 4):
         return f"the interpreter of triton {triton[0]}.{triton[1]} needs numpy < 2.4, not {numpy[0]}.{numpy[1]}"
     return ""
 
 
-#: Why Triton's interpreter cannot run, "" if it can.
+#: Reason why Triton's interpreter cannot run, "" if it can.
 INTERPRETER_OBSTACLE = _interpreter_obstacle()
 
 logger = logging.getLogger(__name__)
 
 
 def choose_backend(requested: str, device: torch.device, operator: str, limit: str = "") -> str:
-    """Which implementation runs, ``torch`` or ``triton``.
+    """Choose the implementation of an operator, ``torch`` or ``triton``.
 
     Triton runs on CUDA devices from Ampere on, and on CPU tensors when ``TRITON_INTERPRET=1`` was set before it was
     imported.
 
     Args:
-        requested: one of ``BACKENDS``; ``auto`` takes what the environment variable ``AMLP_FAIRSEQ_BACKEND`` says, or
-            else Triton on CUDA where it is installed, and PyTorch elsewhere.
-        device: where the operator's tensors are.
-        operator: its name, for messages.
-        limit: why its kernels cannot take these inputs, if they cannot.
+        requested: one of ``BACKENDS``; ``auto`` is replaced by the environment variable ``AMLP_FAIRSEQ_BACKEND`` if
+            set, else means Triton on CUDA if it is installed, and PyTorch otherwise.
+        device: device of the operator's tensors.
+        operator: name of the operator, for messages.
+        limit: reason why its kernels do not support these inputs; "" if they do.
 
     Raises:
         ValueError: for an unknown backend.
-        RuntimeError: if ``triton`` is asked for and cannot run.
+        RuntimeError: if ``triton`` is requested and cannot run.
     """
     origin = "backend"
     if requested == "auto" and VARIABLE in os.environ:
@@ -62,7 +63,7 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
         if obstacle or limit:
             raise RuntimeError(f"{operator}: {origin} 'triton' cannot run: {obstacle or limit}")
         return "triton"
-    # The interpreter is for tests: auto never takes it.
+    # The interpreter is for tests: auto never chooses it.
     reason = obstacle or ("TRITON_INTERPRET is set, but only for tests" if device.type == "cpu" else limit)
     choice = "torch" if reason else "triton"
     if not torch.compiler.is_compiling():
@@ -71,6 +72,7 @@ def choose_backend(requested: str, device: torch.device, operator: str, limit: s
 
 
 def _triton_obstacle(device: torch.device) -> str:
+    """Reason why Triton cannot run on a device, "" if it can."""
     if not TRITON_INSTALLED:
         return "the package triton is not installed"
     if device.type == "cuda":
@@ -81,7 +83,10 @@ def _triton_obstacle(device: torch.device) -> str:
 
 
 def _gpu_obstacle(device: torch.device) -> str:
-    """Triton compiles for older GPUs of NVIDIA, but there bfloat16 is emulated, and the kernels spill registers."""
+    """Reason not to run the kernels on a GPU, "" if there is none.
+
+    Triton supports older NVIDIA GPUs, but emulates bfloat16 there, and the kernels spill registers.
+    """
     if torch.version.hip:
         return ""
     gpu = torch.cuda.get_device_properties(device)
@@ -92,7 +97,7 @@ def _gpu_obstacle(device: torch.device) -> str:
 
 
 def interpreting() -> bool:
-    """Whether Triton's kernels run in its interpreter on the CPU."""
+    """True if Triton's kernels run in its interpreter on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -1,7 +1,7 @@
-"""Bernoulli samples on a CPU, from two random bytes each: most of what dropout costs there.
+"""Fast Bernoulli samples on a CPU, from two random bytes each: sampling is most of the cost of dropout there.
 
-PyTorch draws eight bytes a sample from a Mersenne Twister, one sample after the other, where its MKL does not do it on
-Intel's processors. Dropout then takes a fifth of the time of an update of a small Transformer.
+Without MKL, which samples on Intel processors, PyTorch draws eight bytes per sample from a Mersenne Twister, one sample
+after another. Dropout then takes a fifth of the time of a small Transformer's update.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: Two bytes have as many values.
+#: Number of values of two bytes.
 VALUES = 1 << 16
 
 
 def bernoulli_(tensor: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Tensor:
-    """Fill a tensor on the CPU with ones, each with the probability p to the nearest 1 / 65536, and zeros.
+    """Fill a tensor on the CPU with samples of 0 and 1, where 1 has probability p rounded to a multiple of 1 / 65536.
 
     Args:
-        tensor: of any shape and type.
-        p: between 0 and 1.
-        generator: gives the seed of each call, by default PyTorch's own.
+        tensor: tensor of any shape and dtype.
+        p: probability of 1.
+        generator: source of each call's seed; default: PyTorch's generator.
 
     Raises:
         ValueError: if p is not a probability.
@@ -33,16 +33,16 @@ def bernoulli_(tensor: Tensor, p: float = 0.5, *, generator: torch.Generator | N
         raise ValueError(f"p {p}: choose a probability, from 0 to 1")
     seed = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
     words = np.random.SFC64(int(seed)).random_raw(-(-tensor.numel() // 4))
-    drawn = words.view(np.uint16)[: tensor.numel()]
-    return tensor.copy_(torch.from_numpy(drawn < round(p * VALUES)).view(tensor.shape))
+    samples = words.view(np.uint16)[: tensor.numel()]
+    return tensor.copy_(torch.from_numpy(samples < round(p * VALUES)).view(tensor.shape))
 
 
 @contextmanager
 def faster_bernoulli() -> Iterator[None]:
-    """Let PyTorch, in its dropout above all, sample so on CPUs."""
+    """Replace PyTorch's Bernoulli samples on CPUs, above all in dropout, by ``bernoulli_``."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is another implementation
+        warnings.simplefilter("ignore")  # PyTorch warns that the operator is overridden
         library.impl("bernoulli_.float", bernoulli_, "CPU", allow_override=True)
     try:
         yield

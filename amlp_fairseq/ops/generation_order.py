@@ -3,9 +3,9 @@
 Source: Zhang, Titov and Sennrich, "Fast Interleaved Bidirectional Sequence Generation" (2020), Section 4. Notation:
 docs/glossary.md.
 
-A target of n words is written by h *directions*; every decoding step writes c words per direction, so z = h·c
-words in all. Places in the order of generation are called *slots*, t = 0 … n-1 (the paper counts from 1). Slot t
-belongs to step t // z and to direction t % h.
+A target of n words is written by h *directions*; every decoding step writes c words per direction, z = h·c words in
+total. Positions in generation order are called *slots*, t = 0 … n-1 (the paper counts from 1). Slot t belongs to step
+t // z and to direction t % h.
 
 For h = 1 the generation order is the reading order. An even h has h/2 segments, as equal as possible, the longer ones
 first; each is written from its two ends (Eq. 6), and the k-th words of all segments follow each other, k = 1, 2, …
@@ -26,11 +26,12 @@ ATTENTION_MASKS = ("interleaved", "vanilla", "independent-directions")
 
 @dataclass(frozen=True)
 class GenerationOrder:
-    """How a target is written: h directions, c words per direction and step, from the ends or from the middle.
+    """Order in which a target is written: h directions, c words per direction and step, from the ends or from the
+    middle.
 
     Attributes:
         num_directions: h, 1 or an even number.
-        words_per_direction: c; 0 if the directions take turns, one word a step (Table 3, bidirectional and
+        words_per_direction: c; 0 if the directions take turns with one word per step (Table 3, bidirectional and
             autoregressive).
         middle_to_side: generate every segment from its middle to its two ends (Table 2, row 4).
 
@@ -55,20 +56,20 @@ class GenerationOrder:
 
     @property
     def words_per_step(self) -> int:
-        """z = h·c, the number of words that one decoder call writes; 1 if the directions take turns."""
+        """Number z = h·c of words that one decoder call writes; 1 if the directions take turns."""
         return self.num_directions * self.words_per_direction or 1
 
     @property
     def left_to_right(self) -> bool:
-        """Whether this is the order of an autoregressive model."""
+        """True for the order of an autoregressive model."""
         return self.num_directions == self.words_per_direction == 1
 
     def padded_length(self, length: int) -> int:
-        """The number of slots in the steps that ``length`` words take: ⌈length / z⌉·z."""
+        """Number of slots in the steps that write ``length`` words: ⌈length / z⌉·z."""
         return -(-length // self.words_per_step) * self.words_per_step
 
     def permutation(self, length: int) -> Tensor:
-        """The text index of each slot's word, (length,); shared between calls, so do not change it in place."""
+        """Index in the text of each slot's word, (length,); cached and shared between calls, so do not modify it."""
         return _permutation(length, self.num_directions, self.middle_to_side)
 
     def interleave(self, words: Tensor) -> Tensor:
@@ -76,11 +77,11 @@ class GenerationOrder:
         return words[self.permutation(words.size(0)).to(words.device)]
 
     def slots(self, length: int) -> Tensor:
-        """The slot of each word of a text, (length,): the inverse of :meth:`permutation`, shared like it."""
+        """Slot of each word of a text, (length,): the inverse of :meth:`permutation`, cached as well."""
         return _slots(length, self.num_directions, self.middle_to_side)
 
     def slots_and_end(self, length: int) -> Tensor:
-        """:meth:`slots` with the slot of the end symbol behind the words, (length + 1,); shared, too."""
+        """Slots of the words and of the end symbol after them, (length + 1,); cached as :meth:`slots`."""
         return _slots_and_end(length, self.num_directions, self.middle_to_side)
 
     def recover(self, words: Tensor) -> Tensor:
@@ -88,12 +89,12 @@ class GenerationOrder:
         return words[self.slots(words.size(0)).to(words.device)]
 
     def reads_forward(self, direction: int) -> bool:
-        """Whether the direction writes its words in reading order."""
+        """True if the direction writes its words in reading order."""
         return (direction < max(self.num_directions // 2, 1)) != self.middle_to_side
 
 
 @lru_cache(maxsize=4096)
-@torch.inference_mode(False)  # cached tensors are also used in training
+@torch.inference_mode(False)  # cached tensors are used in training as well
 def _permutation(length: int, h: int, middle_to_side: bool) -> Tensor:
     if h == 1:
         return torch.arange(length)
@@ -122,7 +123,7 @@ def _slots_and_end(length: int, h: int, middle_to_side: bool) -> Tensor:
 
 
 def word_positions(slots: Tensor, num_directions: int) -> Tensor:
-    """Word position of each slot (counted from 0), same shape; negative positions count from the right end.
+    """Word position of each slot (counted from 0), in the same shape; negative positions count from the right end.
 
     h = 1: 0, 1, 2, … (Eq. 5); h = 2: +1, -1, +2, -2, … (Eq. 7); h > 2: the first part of Eq. 10, the index of the
     round, 0 h times, 1 h times, …; its second part is :func:`slot_directions`.
@@ -134,22 +135,22 @@ def word_positions(slots: Tensor, num_directions: int) -> Tensor:
 
 
 def slot_directions(slots: Tensor, num_directions: int) -> Tensor:
-    """Direction of each slot (counted from 0), same shape, values 0 … h-1 (second part of Eq. 10)."""
+    """Direction 0 … h-1 of each slot (counted from 0), in the same shape (second part of Eq. 10)."""
     return slots % num_directions
 
 
 def attention_mask(queries: Tensor, keys: Tensor, order: GenerationOrder, kind: str = "interleaved") -> Tensor:
-    """Which slots may attend to which: (queries, keys) bool, True where query slot i may see key slot j.
+    """Attention mask between slots, bool (Q, K), True where query slot i may attend to key slot j.
 
     Args:
         queries: slots (counted from 0) of the queries, (Q,).
         keys: slots of the keys, (K,).
         order: h and c.
         kind: ``interleaved``: ⌈i/z⌉ ≥ ⌈j/z⌉ counted from 1 (Eq. 4, Eq. 8, 11, 12); ``vanilla``: i ≥ j, M(1, 1);
-            ``independent-directions``: Eq. 4 and only slots of the same direction (Table 2, row 5).
+            ``independent-directions``: Eq. 4 within the same direction (Table 2, row 5).
 
     Raises:
-        ValueError: for another kind.
+        ValueError: for an unknown kind.
     """
     if kind not in ATTENTION_MASKS:
         raise ValueError(f"attention mask must be one of {', '.join(ATTENTION_MASKS)}, not {kind!r}")

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from diffusers import DDPMScheduler, UNet2DModel
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import AttentionSpec, build_attention
+from amlp_fairseq.attention.registry import build_attention
+from amlp_fairseq.attention.spec import AttentionSpec
 
 #: Of the noise: how many, and β of the first and the last (linear between them).
 STEPS, FIRST, LAST = 2000, 1e-6, 1e-2

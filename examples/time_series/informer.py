@@ -15,13 +15,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.modules import SinusoidalPositionalEmbedding, TransformerDecoderLayer, TransformerEncoderLayer
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.registry import (
-    AttentionSpec,
-    attention_options,
-    build_attention,
-    replace_attentions,
-    supporting,
-)
+from amlp_fairseq.attention.registry import attention_options, build_attention, replace_attentions, supporting
+from amlp_fairseq.attention.spec import AttentionSpec
 
 SELF_ATTENTIONS = supporting("noncausal self", "causal self")
 

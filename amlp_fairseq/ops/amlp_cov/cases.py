@@ -1,4 +1,4 @@
-"""Awkward cases on which every implementation must agree with ``naive.py`` in float64: for tests and benchmarks."""
+"""Corner cases for tests and benchmarks, in which every implementation must agree with ``naive.py`` in float64."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Case(NamedTuple):
     """Sizes as in ``cross_covariance``.
 
     Attributes:
-        counted: of every sentence the first position that is not padding, and the end of those; no mask if empty.
-        memory: the order of the axes in memory, outermost first.
+        counted: first and end position of every sentence without padding; no mask if empty.
+        memory: order of the axes in memory, outermost first.
     """
 
     B: int
@@ -52,14 +52,14 @@ CASES = {
     "neither": Case(B=2, H=2, n=12, d=4, e=8, temperature=False, normalize=False),
 }
 
-#: Largest difference allowed, as a share of the largest value of the exact result. bfloat16 has 8 bits, and Triton's
-#: interpreter truncates to them. For float32 on a GPU see ``tolerances``.
+#: Maximum allowed difference, relative to the maximum of the exact result. bfloat16 has 8 bits, to which Triton's
+#: interpreter truncates. For float32 on a GPU see ``tolerances``.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
 def errors(case: Case, dtype: torch.dtype, backend: str, device: str = "cpu") -> dict[str, float]:
-    """How far an implementation is from the exact result: for the output and each gradient, the largest difference
-    as a share of the largest exact value."""
+    """Errors of an implementation, of the output and each gradient: maximum difference from the exact result, relative
+    to the maximum exact value."""
     inputs, grad = _inputs(case, dtype, device)
     mask = padding_mask(case, device)
 
@@ -79,14 +79,17 @@ def errors(case: Case, dtype: torch.dtype, backend: str, device: str = "cpu") ->
 
 
 def tolerances(case: Case, dtype: torch.dtype, device: str = "cpu") -> dict[str, float]:
-    """The largest of ``errors`` that are allowed. In float32 on a GPU the gradient of a temperature may be off by a
-    share of the magnitudes that it sums up, which may be much larger than the sum because terms cancel."""
+    """Maximum allowed ``errors``.
+
+    In float32 on a GPU the error of a temperature's gradient is relative to the sum of its terms' magnitudes, which may
+    be much larger than the gradient, because terms cancel.
+    """
     inputs, grad = _inputs(case, dtype, "cpu")
     allowed = dict.fromkeys(("output", *(f"gradient of {name}" for name in inputs)), TOLERANCES[dtype])
     if case.temperature and dtype == torch.float32 and device != "cpu":
         x, y, temperature = (tensor.double() for tensor in inputs.values())
         out = cross_covariance_naive(x, y, None, padding_mask(case), normalize=case.normalize)
-        scores = out.log() - out.log().mean(dim=-1, keepdim=True)  # but for a term of each row, which changes nothing
+        scores = out.log() - out.log().mean(dim=-1, keepdim=True)  # up to a constant per row, which has no effect
         p, d_p = (temperature[:, None, None] * scores).softmax(dim=-1), grad.double()
         terms = p * (d_p - (p * d_p).sum(dim=-1, keepdim=True)) * scores
         total = terms.sum(dim=(0, 2, 3)).abs().max()
@@ -95,7 +98,7 @@ def tolerances(case: Case, dtype: torch.dtype, device: str = "cpu") -> dict[str,
 
 
 def _inputs(case: Case, dtype: torch.dtype, device: str) -> tuple[dict[str, Tensor], Tensor]:
-    """x, y and, if there is one, the temperature; the gradient of the output."""
+    """Random x, y and, if the case has one, temperature; random gradient of the output."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:
@@ -109,6 +112,7 @@ def _inputs(case: Case, dtype: torch.dtype, device: str) -> tuple[dict[str, Tens
 
 
 def padding_mask(case: Case, device: str = "cpu") -> Tensor | None:
+    """Padding mask (B, n) of a case."""
     if not case.counted:
         return None
     first, end = torch.tensor(case.counted, device=device).unsqueeze(2).unbind(1)
@@ -117,6 +121,6 @@ def padding_mask(case: Case, device: str = "cpu") -> Tensor | None:
 
 
 def _in_memory(tensor: Tensor, order: str) -> Tensor:
-    """The same values, their axes B, H, n and d in memory in another order."""
+    """Copy of a tensor (B, H, n, d) with its axes in memory in another order."""
     axes = ["BHnd".index(axis) for axis in order]
     return tensor.permute(axes).contiguous().permute([order.index(axis) for axis in "BHnd"])

@@ -1,7 +1,7 @@
-"""AMLP-Cov's covariances in PyTorch, for CPUs.
+"""Covariances of AMLP-Cov in PyTorch, for CPUs.
 
-Works through blocks of positions. The only extra memory are the copies of one block, where there is padding, half
-precision or memory that batched products cannot take: nothing grows with the length but inputs and gradients.
+Computes one block of positions after another. The only temporary memory is a copy of one block, if there is padding,
+half precision or a memory layout that batched products do not support.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from amlp_fairseq.ops.amlp_cov.shared import new_gradients, outer, scaled, small_gradients
 
-#: Positions of a block.
+#: Number of positions in a block.
 BLOCK = 256
 
 
@@ -43,7 +43,7 @@ def backward(
     covariance: Tensor, x_norm: Tensor, y_norm: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     d_x, d_y, d_temperature = new_gradients(x, y, temperature)
-    m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature, own=y is None)
+    m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature, y_is_x=y is None)
     if temperature is not None:
         d_temperature.copy_(d_small)
     for block, x_block, y_block in _blocks(x, y, padding_mask):
@@ -54,14 +54,14 @@ def backward(
 
 
 def _blocks(x: Tensor, y: Tensor | None, padding_mask: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """A block's positions, and x and y there: float32 at least, 0 at padding."""
+    """Positions of a block, and x and y at these positions in float32 or float64, 0 at padding."""
     dtype = torch.promote_types(x.dtype, torch.float32)
 
     def part(tensor: Tensor, block: slice) -> Tensor:
-        found = tensor[:, :, block]
+        values = tensor[:, :, block]
         if padding_mask is not None:
-            found = found.masked_fill(padding_mask[:, None, block, None], 0)
-        return found.to(dtype)
+            values = values.masked_fill(padding_mask[:, None, block, None], 0)
+        return values.to(dtype)
 
     for first in range(0, x.size(2), BLOCK):
         block = slice(first, first + BLOCK)

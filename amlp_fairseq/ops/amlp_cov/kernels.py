@@ -1,11 +1,12 @@
 """Triton kernels of AMLP-Cov's covariances.
 
-Forward: the positions are split over programs, which write partial sums; a second kernel adds these in a fixed order
-(no atomics: the result is deterministic), normalises and takes the softmax. Backward: what has no axis n is left to
-PyTorch (``shared.py``), then one kernel makes d_x and d_y.
+Forward: the positions are split over programs, which write partial sums; a second kernel adds the partial sums in a
+fixed order (no atomics: the result is deterministic), normalises and applies the softmax. Backward: PyTorch computes
+the terms without axis n (``shared.py``), then one kernel computes d_x and d_y.
 
-Sizes: B batch, H heads, N positions, D and E channels of x and y; BN, BD, BE blocks of them. A row is a sentence's
-head, b·H + h. Offsets are int64. Arithmetic is float32, but that the covariances' products have factors of x's type.
+Sizes: B batch, H heads, N positions, D and E channels of x and y; BN, BD, BE are block sizes. A row is a sentence's
+head, b·H + h. Offsets are int64. Arithmetic is float32, except that operands of the covariances' products have x's
+type.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -22,8 +23,8 @@ from torch import Tensor
 from amlp_fairseq.ops.amlp_cov.shared import EPS, new_gradients, new_outputs, small_gradients
 from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, precision
 
-#: How many programs share the work of all heads at least, where there are positions enough; and that of one head at
-#: most, because their partial sums are added one after the other.
+#: Minimum number of programs, if there are enough positions; maximum number of programs per head, whose partial sums
+#: are added sequentially.
 PROGRAMS, MAX_SPLITS = 512, 64
 
 
@@ -34,7 +35,7 @@ def _offset(n, stride):
 
 @triton.jit
 def _tile(pointer, b, h, i, c, stride_b, stride_h, stride_n, stride_c, BN: tl.constexpr):
-    """Pointers to the positions from i on, (BN, channels c)."""
+    """Pointers (BN, channels c) to positions i, i + 1, …."""
     rows = pointer + _offset(b, stride_b) + _offset(h, stride_h) + _offset(i, stride_n)
     rows += _offset(tl.arange(0, BN), stride_n)
     return rows[:, None] + _offset(c, stride_c)[None, :]
@@ -42,7 +43,7 @@ def _tile(pointer, b, h, i, c, stride_b, stride_h, stride_n, stride_c, BN: tl.co
 
 @triton.jit
 def _counted(mask_ptr, b, i, mask_b, mask_n, N, BN: tl.constexpr, MASKED: tl.constexpr):
-    """Which of the positions from i on exist and are not padding."""
+    """Mask (BN,) of the positions i, i + 1, … that exist and are not padding."""
     n = tl.arange(0, BN)
     inside = n < N - i
     if MASKED:
@@ -59,7 +60,7 @@ def _partial_kernel(
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
     BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Every ``splits``-th block's share of G, partial (B·H, splits, D, E), and of the squared norms."""
+    """Sum every ``splits``-th block of G into partial (B·H, splits, D, E), and of the squared norms."""
     h, b, split, splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     total = tl.zeros((BD, BE), dtype=tl.float32)
@@ -88,7 +89,7 @@ def _finish_kernel(
     H, D, E, splits, temperature_h,
     EPS: tl.constexpr, NORMALIZE: tl.constexpr, SCALED: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """From the partial sums to BD rows of the result, and what the gradient needs."""
+    """Compute BD rows of the result, and the values that the gradient needs, from the partial sums."""
     p = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(D, BD)
     row = p // blocks
@@ -120,7 +121,7 @@ def _finish_kernel(
 
 @triton.jit
 def _load_m(m_ptr, row, e0, D, E, BD: tl.constexpr, BE: tl.constexpr):
-    """A row's M from channel e0 of y on, (BD, BE) float32."""
+    """M of a row at channels e0, e0 + 1, … of y, (BD, BE) float32."""
     d, e = tl.arange(0, BD), e0 + tl.arange(0, BE)
     pointers = (m_ptr + (row * D + d) * E)[:, None] + e[None, :].to(tl.int64)
     return tl.load(pointers, mask=(d < D)[:, None] & (e < E)[None, :], other=0.0)
@@ -131,10 +132,10 @@ def _gradient_kernel(
     x_ptr, y_ptr, mask_ptr, m_ptr, u_ptr, v_ptr, dx_ptr, dy_ptr,
     N, H, D, E,
     x_b, x_h, x_n, x_c, y_b, y_h, y_n, y_c, dx_b, dx_h, dx_n, dx_c, dy_b, dy_h, dy_n, dy_c, mask_b, mask_n,
-    OWN: tl.constexpr, MASKED: tl.constexpr,
+    Y_IS_X: tl.constexpr, MASKED: tl.constexpr,
     BN: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, E_BLOCKS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d_x = y Mᵀ - x diag(u), and d_y = x M - y diag(v) unless y is x; zero at padding."""
+    """Compute d_x = y Mᵀ - x diag(u), and unless y is x d_y = x M - y diag(v); zero at padding."""
     h, b, split, splits = tl.program_id(0), tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     d, row = tl.arange(0, BD), _offset(b, H) + h
     m = _load_m(m_ptr, row, 0, D, E, BD, BE)
@@ -153,7 +154,7 @@ def _gradient_kernel(
             y = tl.load(_tile(y_ptr, b, h, i, e, y_b, y_h, y_n, y_c, BN), mask=counted & (e < E)[None, :], other=0.0)
             y = y.to(tl.float32)
             d_x += tl.dot(y, tl.trans(m), input_precision=PRECISION)
-            if not OWN:
+            if not Y_IS_X:
                 v = tl.load(v_ptr + (row * E + e), mask=e < E, other=0.0)[None, :]
                 d_y = tl.dot(x, m, input_precision=PRECISION) - y * v
                 tl.store(_tile(dy_ptr, b, h, i, e, dy_b, dy_h, dy_n, dy_c, BN), d_y, mask=inside & (e < E)[None, :])
@@ -194,26 +195,26 @@ def backward(
     covariance: Tensor, x_norm: Tensor, y_norm: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     d_x, d_y, d_temperature = new_gradients(x, y, temperature)
-    m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature, own=y is None)
+    m, u, v, d_small = small_gradients(grad, covariance, x_norm, y_norm, temperature, y_is_x=y is None)
     if temperature is not None:
         d_temperature.copy_(d_small)
-    other, d_other = (x, d_x) if y is None else (y, d_y)
+    second, d_second = (x, d_x) if y is None else (y, d_y)
     batch, heads, length, d = x.shape
-    options = _options("cross_covariance, gradient", x, other)
+    options = _options("cross_covariance, gradient", x, second)
     with _on(x):
         _gradient_kernel[(heads, batch, _splits(batch * heads, length, options))](
-            x_ptr=x, y_ptr=other, **_mask(padding_mask), m_ptr=m.contiguous(), u_ptr=u.contiguous(),
-            v_ptr=v.contiguous(), dx_ptr=d_x, dy_ptr=d_other,
-            N=length, H=heads, D=d, E=other.size(3), **_strides("x", x), **_strides("y", other),
-            **_strides("dx", d_x), **_strides("dy", d_other), OWN=y is None,
-            E_BLOCKS=triton.cdiv(other.size(3), options["BE"]), **options,
+            x_ptr=x, y_ptr=second, **_mask(padding_mask), m_ptr=m.contiguous(), u_ptr=u.contiguous(),
+            v_ptr=v.contiguous(), dx_ptr=d_x, dy_ptr=d_second,
+            N=length, H=heads, D=d, E=second.size(3), **_strides("x", x), **_strides("y", second),
+            **_strides("dx", d_x), **_strides("dy", d_second), Y_IS_X=y is None,
+            E_BLOCKS=triton.cdiv(second.size(3), options["BE"]), **options,
         )  # fmt: skip
     return d_x, d_y, d_temperature
 
 
 def _options(kernel: str, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """A kernel's blocks and warps. tl.dot needs blocks of 16 at least."""
-    # float32 by three products of tf32 needs more registers than there are for 128 channels.
+    """Block sizes and warps of a kernel. ``tl.dot`` needs blocks of at least 16."""
+    # Three products of tf32 for float32 need too many registers with 128 channels.
     wide = x.dtype == torch.float32 and max(x.size(3), y.size(3)) > 64
     launch = LAUNCHES[kernel + ", wide" * wide, x.element_size()]
     return {
@@ -226,7 +227,7 @@ def _options(kernel: str, x: Tensor, y: Tensor) -> dict[str, Any]:
 
 
 def _splits(rows: int, length: int, options: dict[str, Any]) -> int:
-    """How many programs share the positions of a sentence's head."""
+    """Number of programs that share the positions of a row."""
     return min(triton.cdiv(length, options["BN"]), triton.cdiv(PROGRAMS, max(rows, 1)), MAX_SPLITS)
 
 

@@ -1,5 +1,5 @@
-"""The covariances of AMLP-Cov as the paper writes them (Eq. 9 and 10), with the stabilisers of XCiT (Ali et al. 2021).
-Plain PyTorch, differentiable, any floating type: the oracle of the other implementations.
+"""Covariances of AMLP-Cov as defined in the paper (Eq. 9 and 10), with the stabilisers of XCiT (Ali et al. 2021).
+Plain PyTorch, differentiable, any floating type: the reference for the other implementations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def cross_covariance_naive(
     *,
     normalize: bool = True,
 ) -> Tensor:
-    """σ2(XᵀY) for every head: softmax over e of τ · Σ_i X̂[i, d] Ŷ[i, e].
+    """Covariance σ₂(XᵀY) of every head: softmax over e of τ · Σ_i X̂[i, d] Ŷ[i, e].
 
     X̂ and Ŷ are X and Y with every channel divided by its L2 norm over the positions (at least 1e-12).
 
@@ -25,8 +25,8 @@ def cross_covariance_naive(
         x: (B, H, n, d).
         y: (B, H, n, e).
         temperature: factor τ of every head, (H,).
-        padding_mask: (B, n), True at positions that do not count.
-        normalize: whether the channels are normalised.
+        padding_mask: True at positions to ignore, (B, n).
+        normalize: normalise the channels.
 
     Returns:
         (B, H, d, e).

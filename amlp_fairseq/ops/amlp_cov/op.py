@@ -1,9 +1,10 @@
-"""The operator ``cross_covariance``: checks, choice of the implementation, gradients, torch.compile.
+"""Operator ``cross_covariance``: argument checks, choice of the implementation, gradients, torch.compile.
 
-The implementations are in ``cpu.py`` (PyTorch on any device) and ``kernels.py`` (Triton); ``naive.py`` says what they
-compute.
+The implementations are in ``cpu.py`` (PyTorch on any device) and ``kernels.py`` (Triton); ``naive.py`` defines the
+result.
 """
 
+from types import ModuleType
 from typing import Any, Optional
 
 import torch
@@ -14,9 +15,9 @@ from amlp_fairseq.ops.amlp_cov.shared import new_gradients, new_outputs
 from amlp_fairseq.ops.backend import choose_backend
 
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-#: Largest d and e for the kernels: a program keeps a sum of d × e in registers.
+#: Maximum d and e for the kernels: a program has a sum of d × e numbers in registers.
 TRITON_CHANNELS = 128
-#: Most sentences: CUDA's largest grid.
+#: Maximum number of sentences: CUDA's maximum grid.
 TRITON_SENTENCES = 65535
 
 
@@ -29,7 +30,7 @@ def cross_covariance(
     normalize: bool = True,
     backend: str = "auto",
 ) -> Tensor:
-    """σ2(XᵀY) of AMLP-Cov (Eq. 9 and 10) for every head: how its channels vary together over the positions.
+    """Covariance σ₂(XᵀY) of AMLP-Cov (Eq. 9 and 10) for every head, between channels over the positions.
 
     Row d of the result is ``softmax_e(τ · G[d, e] / (‖X[:, d]‖ · ‖Y[:, e]‖))`` with ``G = Σ_i X[i, d] Y[i, e]``; sum
     and norms run over the positions that are not padding. Norms and τ are the stabilisers of the published code, from
@@ -37,19 +38,19 @@ def cross_covariance(
     Differentiable once in ``x``, ``y`` and ``temperature``; the gradient at padding is 0.
 
     Args:
-        x: (B, H, n, d). Not copied as a whole, whatever its strides.
-        y: (B, H, n, e), of x's dtype; x itself gives its own covariance. Not copied either.
+        x: (B, H, n, d). Not copied as a whole, for any strides.
+        y: (B, H, n, e), of x's dtype; pass x itself for the covariance of x. Not copied as a whole.
         temperature: τ of every head, (H,); 1 if None.
-        padding_mask: bool (B, n), True at padding, where x and y may hold anything.
-        normalize: whether the norms divide, which are at least 1e-12 then.
+        padding_mask: bool (B, n), True at padding, where the values of x and y are ignored.
+        normalize: divide by the norms, which are clamped to at least 1e-12.
         backend: ``auto``, ``torch`` or ``triton``.
 
     Returns:
-        (B, H, d, e), float64 for float64 and else float32: in half precision nearly uniform weights would be rounded to
-        uniform ones. Uniform for a sentence that is nothing but padding.
+        (B, H, d, e), float64 for float64 inputs, else float32: half precision would round nearly uniform weights to
+        uniform weights. Uniform for a sentence of padding only.
 
     Raises:
-        ValueError: for shapes, dtypes or devices that do not fit; the message names the argument.
+        ValueError: for invalid shapes, dtypes or devices; the message names the argument.
         RuntimeError: if ``backend="triton"`` cannot run.
     """
     for name, tensor in (("x", x), ("y", y)):
@@ -70,18 +71,18 @@ def cross_covariance(
     if padding_mask is not None and (padding_mask.shape != (batch, positions) or padding_mask.dtype != torch.bool):
         shape = tuple(padding_mask.shape)
         raise ValueError(f"padding_mask must be torch.bool {(batch, positions)}, not {padding_mask.dtype} {shape}")
-    for name, other in (("y", y), ("temperature", temperature), ("padding_mask", padding_mask)):
-        if other is not None and other.device != x.device:
-            raise ValueError(f"{name} must be on {x.device} as x is, not on {other.device}")
+    for name, argument in (("y", y), ("temperature", temperature), ("padding_mask", padding_mask)):
+        if argument is not None and argument.device != x.device:
+            raise ValueError(f"{name} must be on {x.device} as x is, not on {argument.device}")
     chosen = choose_backend(backend, x.device, "cross_covariance", _triton_limit(x, y))
     inputs = (x, None if y is x else y, temperature, padding_mask, normalize, chosen)
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return _cross_covariance(*inputs)[0]
-    return _forward(*inputs)[0]  # torch.library takes longer than the arithmetic of a short sentence
+    return _forward(*inputs)[0]  # the overhead of torch.library exceeds the time for a short sentence
 
 
 def _triton_limit(x: Tensor, y: Tensor) -> str:
-    """Why the kernels cannot take such inputs; "" if they can."""
+    """Reason why the kernels do not support such inputs; "" if they do."""
     if x.dtype not in TRITON_DTYPES:
         return f"the tensors are {x.dtype}"
     if max(x.size(3), y.size(3)) > TRITON_CHANNELS:
@@ -91,7 +92,8 @@ def _triton_limit(x: Tensor, y: Tensor) -> str:
     return ""
 
 
-def _implementation(backend: str) -> Any:
+def _implementation(backend: str) -> ModuleType:
+    """Module with ``forward`` and ``backward``."""
     if backend == "torch":
         return cpu
     from amlp_fairseq.ops.amlp_cov import kernels  # imports triton
@@ -99,9 +101,9 @@ def _implementation(backend: str) -> Any:
     return kernels
 
 
-# Custom operators, so that torch.compile sees one node and not what is inside. A y of None is x: they have one gradient
-# then. The results after the first are what is kept for the gradient. Autocast reaches into custom operators: there it
-# would make products of float32 half precision.
+# Custom operators, which torch.compile treats as one node. y = None means that y is x, and both have one gradient. The
+# results after the first are saved for the gradient. Autocast is disabled: inside custom operators it would compute
+# float32 products in half precision.
 
 
 def _forward(

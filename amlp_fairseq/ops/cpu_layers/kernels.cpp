@@ -11,7 +11,7 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.class_<LinearMap>("LinearMap")
       .def(torch::init<const Tensor&, const Tensor&, const std::optional<Tensor>&, double, int64_t>())
       .def("product", &LinearMap::product)
-      .def("tables", &LinearMap::tables);
+      .def("split_heads", &LinearMap::split_heads);
   library.class_<SelfAttention>("SelfAttention")
       .def_static("average", &average_attention)
       .def_static("convolution", &convolution);

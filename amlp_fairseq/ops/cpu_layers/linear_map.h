@@ -293,7 +293,7 @@ class LinearMap : public torch::CustomClassHolder {
   }
 
   // Inputs (T, b, in) to the `parts` tables (b, H, T, d_h) that the outputs consist of.
-  std::vector<Tensor> tables(const Tensor& inputs, int64_t parts, int64_t heads) const {
+  std::vector<Tensor> split_heads(const Tensor& inputs, int64_t parts, int64_t heads) const {
     const Tensor x = inputs.transpose(0, 1).contiguous();
     TORCH_CHECK(x.size(2) == in_ && x.scalar_type() == at::kFloat, "inputs for other weights");
     const int64_t sentences = x.size(0), words = x.size(1), width = out_ / parts / heads;

@@ -1,4 +1,4 @@
-"""Awkward cases on which every implementation must agree with ``naive.py`` in float64: for tests and benchmarks."""
+"""Corner cases for tests and benchmarks, in which every implementation must agree with ``naive.py`` in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amlp_fairseq.ops.dynamic_conv.op import dynamic_conv, light_conv
 
 
 class Case(NamedTuple):
-    """Sizes as in ``dynamic_conv``; S inputs is T where it is 0."""
+    """Sizes as in ``dynamic_conv``; S = 0 stands for S = T."""
 
     T: int
     B: int
@@ -43,8 +43,8 @@ CASES = {
     "no input in any window": Case(T=4, B=1, C=4, H=2, k=3, padding_l=20),
 }
 
-#: Largest difference allowed, as a share of the largest value of the exact result. bfloat16 has 8 bits, and Triton's
-#: interpreter truncates to them. For float32 on a GPU see ``tolerances``.
+#: Maximum allowed difference, relative to the maximum of the exact result. bfloat16 has 8 bits, to which Triton's
+#: interpreter truncates. For float32 on a GPU see ``tolerances``.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 
@@ -58,11 +58,11 @@ def errors(
     softmax: bool = True,
     dropout: float = 0.0,
 ) -> dict[str, float]:
-    """How far an implementation is from the exact result: for the output and each gradient, the largest difference
-    as a share of the largest exact value.
+    """Errors of an implementation, of the output and each gradient: maximum difference from the exact result, relative
+    to the maximum exact value.
 
     Args:
-        shared: LightConv's weights (H, k), instead of DynamicConv's.
+        shared: use LightConv's weights (H, k) instead of DynamicConv's.
     """
     x, weight, grad, options = _inputs(case, dtype, device, shared, softmax, dropout)
 
@@ -81,19 +81,19 @@ def errors(
 
 
 def tf32x3_error(terms: int) -> float:
-    """The largest error of a sum of products that tensor cores make of float32 as three products of tf32 ("tf32x3"), as
-    a share of the sum Σ|a b| of the magnitudes.
+    """Maximum error of a sum of float32 products computed by tensor cores as three products of tf32 ("tf32x3"),
+    relative to the sum Σ|a b| of the magnitudes.
 
     A factor a becomes h + l, h = tf32(a) and l = tf32(a - h), each rounded to nearest with 11 bits: |l| ≤ 2^-11 |a|,
-    and what is left of a is at most 2^-22 |a|. The product lacks the rest of either factor and l times l, at most
-    2^-22 |a b| each: 3 · 2^-22. Products of 11 bits are exact in float32. Tensor cores add them in blocks of 4, and
-    truncate the sum to 24 bits: at most 2^-23 of it for each block, of which there are three times terms / 4.
+    and the remainder of a is at most 2^-22 |a|. The product omits the remainders of both factors and the product of
+    both l, at most 2^-22 |a b| each: 3 · 2^-22. Products of 11 bits are exact in float32. Tensor cores add products in
+    blocks of 4 and truncate the sum to 24 bits: a relative error of at most 2^-23 per block, with 3 · terms / 4 blocks.
     """
     return 3 * 2**-22 + 3 * math.ceil(terms / 4) * 2**-23
 
 
-#: Largest relative error of a weight's softmax in float32: its exponent of up to 16 is off by 2^-24 of that, the
-#: exponential by two units in the last place, and the sum and the quotient by less.
+#: Maximum relative error of a softmax weight in float32: the exponent, up to 16, has a relative error of 2^-24, the
+#: exponential an error of two units in the last place, and sum and quotient have smaller errors.
 SOFTMAX_ERROR = 2**-19
 
 
@@ -106,8 +106,11 @@ def tolerances(
     softmax: bool = True,
     dropout: float = 0.0,
 ) -> dict[str, float]:
-    """The largest of ``errors`` that are allowed. In float32 on a GPU a bound: the error of its sums, which is a share
-    of the sums of magnitudes, as a share of the largest value, which may be much smaller because terms cancel."""
+    """Maximum allowed ``errors``.
+
+    In float32 on a GPU this is a bound on the error of the sums. The bound is proportional to the sums of magnitudes,
+    which may be much larger than the results, because terms cancel.
+    """
     names = ("output", "gradient of x", "gradient of weight")
     if dtype != torch.float32 or device == "cpu":
         return dict.fromkeys(names, TOLERANCES[dtype])
@@ -124,13 +127,13 @@ def tolerances(
         return out.detach(), d_x, d_p
 
     out, d_x, d_p = sums(x, p, grad)
-    all_out, all_d_x, all_d_p = sums(x.abs(), p.abs(), grad.abs())
+    abs_out, abs_d_x, abs_d_p = sums(x.abs(), p.abs(), grad.abs())
     if softmax:
         d_p = p * (d_p - (p * d_p).sum(dim=-1, keepdim=True))
-        all_d_p = p * (all_d_p + (p * all_d_p).sum(dim=-1, keepdim=True))
-    window, channels = 32 + case.k + case.step, case.C // case.H  # the terms of a sum in kernels.py
+        abs_d_p = p * (abs_d_p + (p * abs_d_p).sum(dim=-1, keepdim=True))
+    window, channels = 32 + case.k + case.step, case.C // case.H  # numbers of terms in the sums of kernels.py
     terms = (window, window, channels + (case.T * case.B if shared else 0))
-    pairs = zip((all_out, all_d_x, all_d_p), (out, d_x, d_p), terms, strict=True)
+    pairs = zip((abs_out, abs_d_x, abs_d_p), (out, d_x, d_p), terms, strict=True)
     bounds = [
         (tf32x3_error(count) + SOFTMAX_ERROR * softmax) * float(magnitude.max() / exact.abs().max().clamp(min=1e-30))
         for magnitude, exact, count in pairs
@@ -141,7 +144,7 @@ def tolerances(
 def _inputs(
     case: Case, dtype: torch.dtype, device: str, shared: bool, softmax: bool, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-    """x, weight and the gradient of the output; the operator's options."""
+    """Random x, weight and gradient of the output, and the operator's options."""
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int) -> Tensor:

@@ -1,10 +1,10 @@
-"""The dynamic and the lightweight convolution in PyTorch, for CPUs.
+"""Dynamic and lightweight convolution in PyTorch, for CPUs.
 
-Works through blocks of outputs. Within a block the convolution is a batched product with a band matrix,
-P (n × W) @ X (W × R), as in ``kernels.py``. The only extra memory are the matrices of one block: nothing grows with the
-length but inputs, outputs and their gradients; of half precision also a float32 gradient of x.
+Computes one block of outputs after another. Within a block the convolution is a batched product with a band matrix,
+P (n × W) @ X (W × R), as in ``kernels.py``. The only temporary memory is one block's matrices, and a float32 gradient
+of x in half precision.
 
-Sizes: n outputs of a block, W inputs that they see, B batch, H heads, R = C/H channels of a head, k kernel width.
+Sizes: n outputs of a block, W inputs in their windows, B batch, H heads, R = C/H channels of a head, k kernel width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from amlp_fairseq.ops.dynamic_conv.drop_connect import keep_mask
 from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
 
-#: Outputs of a block. Its product has (BLOCK + k - 1) / k as many operations as the convolution has.
+#: Number of outputs in a block. The block's product has (BLOCK + k - 1) / k times the operations of the convolution.
 BLOCK = 32
 
 
@@ -70,43 +70,57 @@ def backward(
 
 
 class _Block(NamedTuple):
+    """Block of outputs.
+
+    Attributes:
+        outputs: positions of the outputs.
+        inputs: positions of the W inputs, without positions outside the sequence.
+        columns: columns of these inputs in the band matrix.
+        width: W.
+    """
+
     outputs: slice
-    inputs: slice  # those that exist of the W
-    columns: slice  # where they are among the W
-    width: int  # W
+    inputs: slice
+    columns: slice
+    width: int
 
     @property
     def size(self) -> int:
+        """Number n of outputs."""
         return self.outputs.stop - self.outputs.start
 
 
 def _blocks(length: int, inputs: int, kernel: int, padding_l: int, step: int) -> Iterator[_Block]:
+    """Blocks of whole steps that cover ``length`` outputs."""
     size = max(BLOCK // step, 1) * step
     for first in range(0, length, size):
         last = min(first + size, length)
         start = first - padding_l
         width = (last - 1) // step * step - first + kernel
-        seen = slice(min(max(start, 0), inputs), min(max(start + width, 0), inputs))
-        yield _Block(slice(first, last), seen, slice(seen.start - start, seen.stop - start), width)
+        visible = slice(min(max(start, 0), inputs), min(max(start + width, 0), inputs))
+        yield _Block(slice(first, last), visible, slice(visible.start - start, visible.stop - start), width)
 
 
 def _by_head(x: Tensor, weight: Tensor) -> Tensor:
-    """(T, B, C) as (B, H, T, R), without a copy."""
+    """View (B, H, T, R) of x (T, B, C)."""
     return x.unflatten(2, (weight.size(-2), -1)).permute(1, 2, 0, 3)
 
 
 def _diagonals(band: Tensor, size: int, kernel: int, step: int) -> Iterator[tuple[slice, Tensor]]:
-    """Where the weights are in a band matrix (B, H, n, W): for each place within a step the rows that have it, and
-    these rows' weights as a view (B, H, rows, k)."""
+    """Weights in a band matrix (B, H, n, W).
+
+    Yields, for each position within a step, the rows (outputs) with this position, and a view (B, H, rows, k) of their
+    weights.
+    """
     width = band.size(-1)
-    for place in range(min(step, size)):
-        shape = (*band.shape[:2], len(range(place, size, step)), kernel)
+    for position in range(min(step, size)):
+        shape = (*band.shape[:2], len(range(position, size, step)), kernel)
         strides = (*band.stride()[:2], step * width + step, 1)
-        yield slice(place, None, step), band.as_strided(shape, strides, band.storage_offset() + place * width)
+        yield slice(position, None, step), band.as_strided(shape, strides, band.storage_offset() + position * width)
 
 
 class _Weights:
-    """Normalised weights, block by block."""
+    """Normalised weights of one block after another."""
 
     def __init__(self, x: Tensor, weight: Tensor, seed: Tensor | None, softmax: bool, dropout: float) -> None:
         self.dtype = torch.promote_types(torch.promote_types(x.dtype, weight.dtype), torch.float32)
@@ -122,25 +136,25 @@ class _Weights:
         self.buffer = torch.empty(0)
 
     def band(self, block: _Block, step: int) -> Tensor:
-        """The block's band matrix, (B, H, n, W); overwritten by the next call."""
-        if block.size <= step:  # they share one window, as in decoding: the weights are the matrix
+        """Band matrix (B, H, n, W) of a block; overwritten by the next call."""
+        if block.size <= step:  # all outputs share one window, as in decoding: the weights are the matrix
             p = self._final_rows(block) if self.shared is None else self.shared.expand(block.size, self.batch, -1, -1)
             return p.permute(1, 2, 0, 3)
         shape = (self.batch, self.weight.size(-2), block.size, block.width)
-        same = self.buffer.shape == shape  # then the zeros beside the band are in place, and shared weights too
-        if not same:
+        reused = self.buffer.shape == shape  # zeros outside the band, and shared weights, are already there
+        if not reused:
             self.buffer = self.weight.new_zeros(shape, dtype=self.dtype)
         if self.shared is None:
             p = self._final_rows(block)
             for rows, diagonals in _diagonals(self.buffer, block.size, self.kernel, step):
                 diagonals.copy_(p[rows].permute(1, 2, 0, 3))
-        elif not same:
+        elif not reused:
             for _, diagonals in _diagonals(self.buffer, block.size, self.kernel, step):
                 diagonals.copy_(self.shared.unsqueeze(1))
         return self.buffer
 
     def finish_gradient(self, d_rows: Tensor, block: _Block) -> Tensor:
-        """From the gradient (n, B, H, k) of the dynamic weights to that before DropConnect and softmax, in place."""
+        """Backpropagate the gradient (n, B, H, k) of the dynamic weights through DropConnect and softmax, in place."""
         if self.seed is not None:
             d_rows *= self._keep(block)
         if self.softmax:
@@ -150,14 +164,17 @@ class _Weights:
         return d_rows
 
     def _final_rows(self, block: _Block) -> Tensor:
+        """Dynamic weights (n, B, H, k) after softmax and DropConnect."""
         p = self._rows(block)
         return p if self.seed is None else p * self._keep(block)
 
     def _rows(self, block: _Block) -> Tensor:
+        """Dynamic weights (n, B, H, k) after the softmax."""
         w = self.weight[block.outputs].to(self.dtype)
         return w.softmax(dim=-1) if self.softmax else w
 
     def _keep(self, block: _Block) -> Tensor:
+        """Factors of DropConnect (n, B, H, k): 0, or 1 / (1 - dropout)."""
         shape = self.weight[block.outputs].shape
         keep = keep_mask(self.seed, shape, self.dropout, self.weight.device, block.outputs.start)
         return keep.to(self.dtype) / (1 - self.dropout)

@@ -1,4 +1,4 @@
-"""DropConnect by a hash: which weights are dropped is the same on every device and backend, and never stored."""
+"""DropConnect by a hash: the mask is the same on every device and backend, and is never stored."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 def keep_mask(
     seed: Tensor | None, shape: torch.Size | tuple[int, ...], dropout: float, device: torch.device, first: int = 0
 ) -> Tensor:
-    """Which weights DropConnect keeps: True with probability 1 - dropout; the same on every device and backend.
+    """Mask of the weights that DropConnect keeps: True with probability 1 - dropout.
 
     A weight is kept if a 32-bit hash of (seed, its row (t·B + b)·H + h, its column j) is at least dropout·2³².
 
     Args:
-        seed: (1,) int64; None, with dropout 0 only, keeps all.
-        shape: (T, B, H, k) of the weights.
-        first: the position t of the first of them.
+        seed: (1,) int64; None, only with dropout 0, keeps all weights.
+        shape: shape (T, B, H, k) of the weights.
+        first: position t of the first weights.
     """
     if seed is None:
         return torch.ones((), dtype=torch.bool, device=device).expand(shape)
@@ -28,11 +28,12 @@ def keep_mask(
 
 
 def drop_threshold(dropout: float) -> int:
+    """Smallest hash of a weight that is kept."""
     return min(round(dropout * 2**32), 2**32 - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit integers with good avalanche (C. Wellons' "lowbias32"), in int64."""
+    """Bijection of 32-bit integers with good avalanche (C. Wellons' "lowbias32"), in int64."""
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & 0xFFFFFFFF
     x = x ^ (x >> 15)

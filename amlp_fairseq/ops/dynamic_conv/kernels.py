@@ -1,15 +1,16 @@
 """Triton kernels of the dynamic and the lightweight convolution.
 
 Within a block of outputs the convolution is a product with a band matrix: P (BT × BS) @ X (BS × BR), where row i of P
-holds the k weights of output i, shifted to the inputs that they meet. The kernels load weights straight into that form
-(each weight once), normalise its rows and use the tensor cores: softmax and DropConnect need no memory of their own.
+contains the k weights of output i in the columns of its window. The kernels load weights directly into that form (each
+weight once), normalise the rows and use the tensor cores: softmax and DropConnect need no extra memory.
 
-Sizes: T outputs, S inputs, B batch, H heads, R = C/H channels of a head, K kernel width; BT, BS, BR blocks of them.
-Offsets in memory are int64: those of a block's first element, its rows and its columns are added, so that few are
-computed for every element. Arithmetic is float32, but that products have factors of x's type; exponentials have base 2.
+Sizes: T outputs, S inputs, B batch, H heads, R = C/H channels of a head, K kernel width; BT, BS, BR are block sizes.
+Offsets in memory are int64, the sum of separate offsets of a block's first element, rows and columns, which is cheaper
+than an offset per element. Arithmetic is float32, except that operands of products have x's type; exponentials have
+base 2.
 
-What changes from batch to batch or from layer to layer is not specialised: no batch size compiles anything anew. The
-strides of x, of the output and of their gradients are: that they are multiples of 16 makes loads of 16 bytes.
+Sizes are in ``do_not_specialize``, so that a new batch size or layer does not recompile. The strides of x, of the
+output and of their gradients are specialised, so that multiples of 16 give loads of 16 bytes.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -27,9 +28,9 @@ from amlp_fairseq.ops.dynamic_conv.drop_connect import drop_threshold
 from amlp_fairseq.ops.dynamic_conv.shared import finish_light_gradient, new_logsumexp, new_output
 from amlp_fairseq.ops.launches import FACTORS, LAUNCHES, precision
 
-#: How many programs share the work of a sum over all positions.
+#: Number of programs that share a sum over all positions.
 PROGRAMS = 512
-#: Arguments whose value, or divisibility by 16, depends on the batch or the layer, and that no load is faster for.
+#: Arguments that depend on the batch or the layer and whose divisibility by 16 does not make loads faster.
 VARYING = ["T", "S", "B", "K", "padding_l", "blocks", "threshold", "w_t", "w_b", "dw_t", "dw_b"]
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -46,32 +47,32 @@ def _mix(x):
 
 @triton.jit
 def _keep(seed, rows, j, threshold):
-    """Whether DropConnect keeps the weights ``j`` of ``rows`` = (t·B + b)·H + h."""
+    """Mask of the weights ``j`` of ``rows`` = (t·B + b)·H + h that DropConnect keeps."""
     keys = _mix(_mix(seed ^ (rows >> 32).to(tl.uint32)) ^ rows.to(tl.uint32))
     return _mix(keys + j.to(tl.uint32) * 0x9E3779B9) >= threshold.to(tl.uint32)
 
 
 @triton.jit
 def _inside(n, first, size):
-    """Which of the positions first + n there are; n is int32."""
+    """Mask of the positions first + n (n int32) in 0 … size - 1."""
     return (n >= -first) & (n < size - first)
 
 
 @triton.jit
 def _windows(t0, SIZE: tl.constexpr, STEP: tl.constexpr):
-    """Where the windows of the outputs t0, t0 + 1, … begin, counted from the step that t0 is in, (SIZE,) int32."""
+    """First positions of the windows of outputs t0, t0 + 1, …, relative to the step of t0, (SIZE,) int32."""
     return (t0 % STEP + tl.arange(0, SIZE)) // STEP * STEP
 
 
 @triton.jit
 def _offset(n, stride):
-    """One multiplication, of int32 numbers, with a result of 64 bits."""
+    """Product of int32 numbers as int64, by one multiplication."""
     return n.to(tl.int64) * stride
 
 
 @triton.jit
 def _tile(pointer, t, b, c, stride_t, stride_b, stride_c, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Pointers to the positions from t on and the channels from c on, (POSITIONS, CHANNELS)."""
+    """Pointers (POSITIONS, CHANNELS) to positions t, t + 1, … and channels c, c + 1, …."""
     rows = pointer + _offset(t, stride_t) + _offset(b, stride_b) + _offset(c, stride_c)
     rows += _offset(tl.arange(0, POSITIONS), stride_t)
     return rows[:, None] + _offset(tl.arange(0, CHANNELS), stride_c)[None, :]
@@ -81,17 +82,17 @@ def _tile(pointer, t, b, c, stride_t, stride_b, stride_c, POSITIONS: tl.constexp
 def _load_tile(
     pointer, t, b, c, stride_t, stride_b, stride_c, size_t, c_valid, POSITIONS: tl.constexpr, CHANNELS: tl.constexpr
 ):
-    """(POSITIONS, CHANNELS), zero outside."""
+    """Values (POSITIONS, CHANNELS) at ``_tile``, zero outside."""
     valid = _inside(tl.arange(0, POSITIONS), t, size_t)[:, None] & c_valid[None, :]
     return tl.load(_tile(pointer, t, b, c, stride_t, stride_b, stride_c, POSITIONS, CHANNELS), mask=valid, other=0.0)
 
 
 @triton.jit
 def _band(i0, T, K, first, windows, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr):
-    """By which weight each output sees each input, (OUTPUTS, INPUTS), and whether it does.
+    """Indices (OUTPUTS, INPUTS) of the weights between outputs and inputs, and mask of the indices in 0 … K - 1.
 
     Args:
-        first: the weight by which an output whose window begins at 0 sees the first of the inputs.
+        first: index of the weight between the first input and an output whose window begins at 0.
     """
     j = (first - windows)[:, None] + tl.arange(0, INPUTS)[None, :]
     width = tl.where(_inside(tl.arange(0, OUTPUTS), i0, T), K, 0)
@@ -103,7 +104,7 @@ def _band_pointers(
     pointer, i0, b, h, first, windows, w_t, w_b, w_h, w_k,
     STEP: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Where those weights are: outside the band anywhere."""
+    """Pointers to the weights of ``_band``; arbitrary outside the band."""
     rows = pointer + _offset(i0, w_t) + _offset(b, w_b) + _offset(h, w_h) + _offset(first, w_k)
     if STEP == 1:
         rows += _offset(tl.arange(0, OUTPUTS), w_t - w_k)
@@ -114,7 +115,7 @@ def _band_pointers(
 
 @triton.jit
 def _log_sums(pointer, i0, b, h, T, H, OUTPUTS: tl.constexpr):
-    """Where log2 Σ exp of each output's weights is, (OUTPUTS,), and whether there is one."""
+    """Pointers (OUTPUTS,) to log2 Σ exp of each output's weights, and mask of the outputs that exist."""
     n = tl.arange(0, OUTPUTS)
     return pointer + ((_offset(b, H) + h) * T + i0) + n.to(tl.int64), _inside(n, i0, T)
 
@@ -124,7 +125,7 @@ def _normalised(
     w_ptr, lse_ptr, i0, b, h, T, H, first, windows, band, w_t, w_b, w_h, w_k,
     STEP: tl.constexpr, SOFTMAX: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """The band matrix before DropConnect, with the sums that the forward pass has left."""
+    """Band matrix before DropConnect, normalised with the sums stored by the forward pass."""
     pointers = _band_pointers(w_ptr, i0, b, h, first, windows, w_t, w_b, w_h, w_k, STEP, OUTPUTS, INPUTS)
     p = tl.load(pointers, mask=band, other=float("-inf") if SOFTMAX else 0.0).to(tl.float32)
     if SOFTMAX:
@@ -135,7 +136,7 @@ def _normalised(
 
 @triton.jit
 def _dropped(x, seed_ptr, i0, b, h, B, H, j, threshold, scale, OUTPUTS: tl.constexpr, SHARED: tl.constexpr):
-    """DropConnect of what belongs to the weights j of each output, or of the head where all positions share them."""
+    """Apply DropConnect to values at the weights j of each output, or with SHARED at the weights j of the head."""
     rows = tl.zeros((OUTPUTS,), dtype=tl.int64) + h
     if not SHARED:
         rows += (_offset(i0, B) + b) * H + _offset(tl.arange(0, OUTPUTS), B * H)
@@ -182,7 +183,7 @@ def _backward_x_kernel(
     BT: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, R_BLOCKS: tl.constexpr,
     FACTOR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d_x = Pᵀ @ grad, of BT inputs s and the BS outputs i whose windows hold them."""
+    """Compute d_x = Pᵀ @ grad for BT inputs s, from the BS outputs i whose windows contain them."""
     h, b, s0 = tl.program_id(0) // R_BLOCKS, tl.program_id(1), tl.program_id(2) * BT
     r = tl.program_id(0) % R_BLOCKS * BR
     c, c_valid = h * R + r, tl.arange(0, BR) < R - r
@@ -308,16 +309,16 @@ def backward(
     longest = max(length, x.size(0))
     with _on(x):
         if not shared:
-            of_x, of_weight = (
+            x_blocks, weight_blocks = (
                 _blocks(f"dynamic_conv, gradient of {name}", x, weight, longest, step) for name in ("x", "weight")
             )
-            _backward_x_kernel[_grid(x.size(0), sizes, of_x)](
+            _backward_x_kernel[_grid(x.size(0), sizes, x_blocks)](
                 **tensors, dx_ptr=d_x, **common, **_weight_strides("w", weight), **_strides("dx", d_x),
-                **options, **of_x,
+                **options, **x_blocks,
             )  # fmt: skip
-            _backward_weight_kernel[(sizes["H"], sizes["B"], triton.cdiv(length, of_weight["BT"]))](
+            _backward_weight_kernel[(sizes["H"], sizes["B"], triton.cdiv(length, weight_blocks["BT"]))](
                 **tensors, x_ptr=x, dw_ptr=d_weight, **common, **_strides("x", x), **_weight_strides("w", weight),
-                **_weight_strides("dw", d_weight), **options, **of_weight,
+                **_weight_strides("dw", d_weight), **options, **weight_blocks,
             )  # fmt: skip
             return d_x, d_weight
         blocks = _blocks("light_conv, gradients", x, weight, longest, step)
@@ -341,7 +342,7 @@ def _sizes(x: Tensor, weight: Tensor) -> dict[str, int]:
 
 
 def _blocks(kernel: str, x: Tensor, weight: Tensor, length: int, step: int) -> dict[str, Any]:
-    """A kernel's blocks and warps. tl.dot needs blocks of 16 at least."""
+    """Block sizes and warps of a kernel. ``tl.dot`` needs blocks of at least 16."""
     heads, width = weight.shape[-2:]
     launch = LAUNCHES[kernel, x.element_size()]
     positions = 16 if max(length, step) <= 16 else launch.positions
@@ -353,12 +354,12 @@ def _blocks(kernel: str, x: Tensor, weight: Tensor, length: int, step: int) -> d
         "BR": channels,
         "R_BLOCKS": triton.cdiv(x.size(2) // heads, channels),
         "PRECISION": precision(x.dtype),
-        "num_warps": launch.warps * (2 if window > 64 and x.dtype == torch.float32 else 1),  # for its registers
+        "num_warps": launch.warps * (2 if window > 64 and x.dtype == torch.float32 else 1),  # for more registers
     }
 
 
 def _factor(x: Tensor, weight: Tensor, softmax: bool) -> Any:
-    """The type of products' factors: that of x, unless float32 weights could be too large for it."""
+    """Operand type of products: the dtype of x, or float32 if float32 weights could overflow in it."""
     return FACTORS[x.dtype if softmax else torch.promote_types(x.dtype, weight.dtype)]
 
 

@@ -1,5 +1,5 @@
-"""LightConv and DynamicConv as the paper writes them: Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic
-Convolutions". Plain PyTorch, differentiable, any floating type: the oracle of the other implementations.
+"""LightConv and DynamicConv as defined in the paper: Wu et al. 2019, "Pay Less Attention with Lightweight and Dynamic
+Convolutions". Plain PyTorch, differentiable, any floating type: the reference for the other implementations.
 
 Symbols: T outputs, S inputs, B batch, C channels, H heads (head h has channels h·C/H … (h+1)·C/H - 1), k kernel width.
 """
@@ -27,16 +27,16 @@ def dynamic_conv_naive(
         O[i, c] = Σ_j W[i, h, j] · X[step·⌊i/step⌋ + j - padding_l, c],   j = 0 … k-1,
 
     with X = 0 outside 0 … S-1, W the weights after softmax over j and DropConnect. ``step`` = 1 is the paper's
-    convolution; with z the outputs of a step of z positions share the inputs that they see.
+    convolution; with ``step`` = z the z outputs of a step share one window of inputs.
 
     Args:
         x: inputs, (S, B, C).
-        weight: (T, B, H, k), before the softmax.
-        padding_l: inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred.
-        step: positions that share a window.
-        softmax: whether the weights are normalised over the kernel axis (Section 3).
+        weight: weights before the softmax, (T, B, H, k).
+        padding_l: number of inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred.
+        step: number of positions that share a window.
+        softmax: normalise the weights over the kernel axis (Section 3).
         dropout: probability of dropping a normalised weight (DropConnect, Section 3).
-        seed: (1,) int64, decides what is dropped; see ``keep_mask``.
+        seed: (1,) int64, seed of DropConnect; see ``keep_mask``.
 
     Returns:
         (T, B, C).
@@ -64,7 +64,8 @@ def light_conv_naive(
 ) -> Tensor:
     """LightConv (Section 3): as ``dynamic_conv_naive`` with one ``weight`` (H, k) for all positions and sentences.
 
-    ``length`` is the number T of outputs, by default that of the inputs. What DropConnect drops, all positions lack.
+    ``length`` is the number T of outputs, by default the number S of inputs. A weight that DropConnect drops is dropped
+    at all positions.
     """
     weight = _normalized(weight, softmax, keep_mask(seed, (1, 1, *weight.shape), dropout, x.device)[0, 0], dropout)
     length = x.size(0) if length is None else length
@@ -73,6 +74,7 @@ def light_conv_naive(
 
 
 def _normalized(weight: Tensor, softmax: bool, keep: Tensor, dropout: float) -> Tensor:
+    """Weights after softmax and DropConnect."""
     if softmax:
         weight = weight.softmax(dim=-1)
     return weight * keep / (1 - dropout)

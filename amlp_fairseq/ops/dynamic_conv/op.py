@@ -1,9 +1,11 @@
-"""The operators ``dynamic_conv`` and ``light_conv``: checks, choice of the implementation, gradients, torch.compile.
+"""Operators ``dynamic_conv`` and ``light_conv``: argument checks, choice of the implementation, gradients,
+torch.compile.
 
-The implementations are in ``cpu.py`` (PyTorch on any device) and ``kernels.py`` (Triton); ``naive.py`` says what they
-compute.
+The implementations are in ``cpu.py`` (PyTorch on any device) and ``kernels.py`` (Triton); ``naive.py`` defines the
+result.
 """
 
+from types import ModuleType
 from typing import Any, Optional
 
 import torch
@@ -14,9 +16,9 @@ from amlp_fairseq.ops.dynamic_conv import cpu
 from amlp_fairseq.ops.dynamic_conv.shared import new_logsumexp, new_output
 
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-#: Largest ``step`` and sum of it and k for the kernels: larger blocks do not fit into every GPU's shared memory.
+#: Maximum ``step`` and maximum of step + k for the kernels: larger blocks exceed the shared memory of some GPUs.
 TRITON_STEP, TRITON_WINDOW = 32, 98
-#: Most sentences, and most blocks of 32 positions, for the kernels: CUDA's largest grid.
+#: Maximum number of sentences, and of blocks of 32 positions, for the kernels: CUDA's maximum grid.
 TRITON_GRID = 65535
 
 
@@ -39,24 +41,24 @@ def dynamic_conv(
     float64 inputs). Differentiable once in ``x`` and ``weight``.
 
     Args:
-        x: inputs, (S, B, C); (B, S, C) if ``batch_first``. Not copied, whatever its strides. They must be finite: an
-            infinite one may spread to outputs that do not see it.
+        x: inputs, (S, B, C); (B, S, C) if ``batch_first``. Not copied for any strides. Inputs must be finite: an
+            infinite input may affect outputs outside its windows.
         weight: (T, B, H, k), or (B, T, H, k) if ``batch_first``, before the softmax; head h has the C/H channels from
             h·C/H on. T may differ from S.
-        padding_l: inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred, any int allowed.
-        batch_first: which order the tensors have.
-        step: positions that share a window; z for decoders that write z words per step (IBDecoder, Eq. 4).
-        softmax: whether the weights are normalised over the kernel axis.
+        padding_l: number of inputs to the left of a window's first output: k-1 is causal, (k-1)//2 centred; any int.
+        batch_first: order of the tensors' axes.
+        step: number of positions that share a window; z for decoders that write z words per step (IBDecoder, Eq. 4).
+        softmax: normalise the weights over the kernel axis.
         dropout: probability of dropping a normalised weight (DropConnect).
-        seed: (1,) int64 tensor on x's device, of which 32 bits count: which weights are dropped, the same for
-            every backend. Drawn from torch's generator if None.
+        seed: (1,) int64 tensor on x's device, the seed of DropConnect (lower 32 bits), with the same result on every
+            backend. Drawn from torch's generator if None.
         backend: ``auto``, ``torch`` or ``triton``.
 
     Returns:
         (T, B, C), or (B, T, C) if ``batch_first``, of x's dtype.
 
     Raises:
-        ValueError: for shapes, dtypes, devices or options that do not fit; the message names the argument.
+        ValueError: for invalid shapes, dtypes, devices or options; the message names the argument.
         RuntimeError: if ``backend="triton"`` cannot run.
     """
     _check("weight", weight, 4)
@@ -81,10 +83,10 @@ def light_conv(
     """LightConv (Wu et al. 2019, Section 3): ``dynamic_conv`` with the same kernel at every position.
 
     Args:
-        weight: (H, k), before the softmax. What DropConnect drops is dropped for all positions and sentences.
+        weight: weights before the softmax, (H, k). DropConnect drops a weight for all positions and sentences.
         length: the number T of outputs, by default the number S of inputs.
 
-    The other arguments, the result and the errors are those of ``dynamic_conv``.
+    See ``dynamic_conv`` for the other arguments, the result and the errors.
     """
     _check("weight", weight, 2)
     return _apply("light_conv", x, weight, padding_l, length, batch_first, step, softmax, dropout, seed, backend)
@@ -137,7 +139,7 @@ def _apply(
 
 
 def _triton_limit(x: torch.dtype, weight: torch.dtype, width: int, step: int, blocks: int) -> str:
-    """Why the kernels cannot take such inputs; "" if they can."""
+    """Reason why the kernels do not support such inputs; "" if they do."""
     if not {x, weight} <= set(TRITON_DTYPES):
         return f"the tensors are {x} and {weight}"
     if step > TRITON_STEP or width + step > TRITON_WINDOW:
@@ -154,7 +156,8 @@ def _check(name: str, tensor: Tensor, dimensions: int) -> None:
         raise ValueError(f"{name} must hold floating-point numbers, not {tensor.dtype}")
 
 
-def _implementation(backend: str) -> Any:
+def _implementation(backend: str) -> ModuleType:
+    """Module with ``forward`` and ``backward``."""
     if backend == "torch":
         return cpu
     from amlp_fairseq.ops.dynamic_conv import kernels  # imports triton
@@ -162,9 +165,9 @@ def _implementation(backend: str) -> Any:
     return kernels
 
 
-# Custom operators, so that torch.compile sees one node and not what is inside. A weight of 4 dimensions is dynamic, one
-# of 2 shared. The second result is what the kernels keep for the gradient: log2 Σ exp of weights (B, H, T), or empty.
-# Autocast reaches into custom operators: there it would make products of float32 half precision.
+# Custom operators, which torch.compile treats as one node. A weight of 4 dimensions is dynamic, a weight of 2
+# dimensions shared. The second result is saved for the gradient: log2 Σ exp of the weights (B, H, T) in the kernels,
+# else empty. Autocast is disabled: inside custom operators it would compute float32 products in half precision.
 
 
 @torch.library.custom_op("amlp_fairseq::dynamic_conv", mutates_args=())

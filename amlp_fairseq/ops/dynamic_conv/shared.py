@@ -1,4 +1,4 @@
-"""What the implementations have in common."""
+"""Functions shared by the implementations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from amlp_fairseq.ops.dynamic_conv.drop_connect import keep_mask
 
 
 def new_output(x: Tensor, length: int) -> Tensor:
-    """Uninitialised (T, B, C), in memory in the order that x has."""
-    if x.stride(0) < x.stride(1):  # (B, T, C) seen from outside
+    """Uninitialised output (T, B, C), with the axes in memory in the same order as in x."""
+    if x.stride(0) < x.stride(1):  # (B, T, C) in memory
         return x.new_empty(x.size(1), length, x.size(2)).transpose(0, 1)
     return x.new_empty(length, x.size(1), x.size(2))
 
@@ -24,7 +24,7 @@ def new_logsumexp(weight: Tensor, softmax: bool, backend: str) -> Tensor:
 def finish_light_gradient(
     d_weight: Tensor, weight: Tensor, seed: Tensor | None, softmax: bool, dropout: float
 ) -> Tensor:
-    """From the gradient (H, k) of LightConv's final weights to that of its parameters."""
+    """Gradient (H, k) of LightConv's parameters from the gradient of the weights after softmax and DropConnect."""
     if seed is not None:
         d_weight = d_weight * keep_mask(seed, (1, 1, *weight.shape), dropout, weight.device)[0, 0] / (1 - dropout)
     if softmax:

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from amlp_fairseq.attention import abc, local
 from amlp_fairseq.attention.multihead import MultiHeadAttention
-from amlp_fairseq.attention.registry import ATTENTIONS, AttentionSpec
+from amlp_fairseq.attention.registry import ATTENTIONS
+from amlp_fairseq.attention.spec import AttentionSpec
 
 WIDTH, SOURCE_WIDTH, BATCH = 8, 6, 3
 #: Padding on the left and on the right of each sentence; the target has more words than the source, fewer, or as many.

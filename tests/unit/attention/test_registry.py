@@ -19,14 +19,13 @@ from amlp_fairseq.attention.multihead import MultiHeadAttention
 from amlp_fairseq.attention.registry import (
     ATTENTIONS,
     OPTIONS,
-    PATTERNS,
-    AttentionSpec,
     attention_options,
     build_attention,
     register_attention,
     supporting,
 )
 from amlp_fairseq.attention.shared_options import InnerDimOptions
+from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding.packed_linear import with_packed_linears
 
