@@ -113,8 +113,9 @@ def _compiled(
     compiled_maps = [part.compiled for part in maps if isinstance(part, CompiledMap)]
     if len(compiled_maps) < len(maps):
         return None
-    attentions = [compiled_self_attention(attention) for attention in self_attentions]
-    if any(attention is None for attention in attentions):
+    compiled_attentions = (compiled_self_attention(attention) for attention in self_attentions)
+    attentions = [compiled for compiled in compiled_attentions if compiled is not None]
+    if len(attentions) < len(self_attentions):
         return None
     return compiled_layers(compiled_maps, norms, heads, norm_first, attentions)
 

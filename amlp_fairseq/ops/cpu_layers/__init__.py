@@ -1,4 +1,4 @@
-"""Linear maps and layers of a decoder or encoder on a CPU, in C++."""
+"""Linear maps and layers of decoders and encoders for CPUs in C++."""
 
 from amlp_fairseq.ops.cpu_layers.layers import (
     SOURCE,

@@ -1,5 +1,5 @@
-// Linear maps, layers and steps of decoders for CPUs, in one call each. A row's result does not depend on the other rows, bit for
-// bit. Notation: docs/glossary.md.
+// Linear maps, layers and search steps for CPUs, in one call each. A row's result does not depend, bit for bit, on other rows.
+// Notation: docs/glossary.md.
 
 #include "decoder.h"
 

@@ -1,4 +1,4 @@
-// Vectors of numbers, and functions of single numbers and rows.
+// Vector types, and functions of single numbers and rows.
 
 #pragma once
 
@@ -13,19 +13,19 @@ namespace {
 
 using at::Tensor;
 
-// Work, in multiplications, from which on other threads help.
+// Number of multiplications per thread, below which no further thread is used.
 constexpr int64_t kGrain = 1 << 17;
 
 #ifdef __AVX512F__
 constexpr int64_t kLanes = 16;  // numbers in a vector
-constexpr int kPanels = 4;      // a tile's outputs, in vectors
+constexpr int kPanels = 4;      // outputs of a tile, in vectors
 #else
 constexpr int64_t kLanes = 8;
 constexpr int kPanels = 2;
 #endif
-constexpr int kRows = 6;  // and its rows: as many sums as registers can hold
-constexpr int64_t kRowsAtATime = 8 * kRows;  // of a product's block for a thread
-// How far ahead weights are fetched, in bytes.
+constexpr int kRows = 6;  // rows of a tile: all sums fit into the registers
+constexpr int64_t kRowsPerTask = 8 * kRows;  // rows of a block in one task of a thread
+// Prefetch distance of weights, in bytes.
 constexpr int64_t kAhead = 4096;
 template <int Count>
 struct Vector {
@@ -33,7 +33,7 @@ struct Vector {
 };
 typedef Vector<kLanes>::Of Lanes;
 
-// Loops over a tile's sums are unrolled: only then does the compiler keep the sums in registers.
+// Unrolls loops over a tile's sums: otherwise the compiler does not keep the sums in registers.
 #define UNROLLED _Pragma("GCC unroll 8")
 
 Lanes load(const float* from) {
@@ -42,7 +42,7 @@ Lanes load(const float* from) {
   return lanes;
 }
 
-// Store the lanes, or the first `count` if there is room for fewer.
+// Stores the first min(count, kLanes) lanes.
 void store(const Lanes& lanes, float* to, int64_t count) {
   if (count >= kLanes)
     std::memcpy(to, &lanes, sizeof lanes);
@@ -50,11 +50,12 @@ void store(const Lanes& lanes, float* to, int64_t count) {
     std::memcpy(to, &lanes, count * sizeof(float));
 }
 
+// Returns the minimum number of rows per thread.
 int64_t rows_for_a_thread(int64_t work_of_a_row) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work_of_a_row));
 }
 
-// e^x for x <= 0, within 2 units in the last place; 0 below -87. Without branches, so that the compiler vectorises it.
+// Returns e^x for x <= 0, within 2 units in the last place; 0 below -87. Has no branches, so that the compiler vectorises it.
 inline float exponential(float x) {
   const float bounded = std::max(x, -87.0f);
   const float power = std::nearbyint(bounded * 1.44269504f);
@@ -77,6 +78,7 @@ inline float sigmoid(float x) {
   return (x < 0 ? power : 1.0f) / (1.0f + power);
 }
 
+// LayerNorm of a row x (width) into `out`, which may be x.
 void normalize(const float* x, float* out, int64_t width, const float* weight, const float* bias, float eps) {
   float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)

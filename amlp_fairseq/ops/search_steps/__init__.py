@@ -1,4 +1,4 @@
-"""What a search step does with the probabilities of its words, in C++; see ``search/search_steps.py``."""
+"""Search step in C++, from log-probabilities of words to the next hypotheses; see ``search/search_steps.py``."""
 
 from pathlib import Path
 

@@ -8,14 +8,15 @@ TORCH_LIBRARY_FRAGMENT(amlp_fairseq, library) {
   library.def("combine_words(Tensor lprobs, int k, int eos, int pad, bool ignore) -> (Tensor, Tensor, Tensor, Tensor)",
               &combine_words);
   library.def(
-      "advance(Tensor tokens, Tensor word_scores, Tensor scores, int[] found, Tensor way_scores, Tensor way_words,"
-      " Tensor way_word_scores, Tensor way_ends, bool keep_all)"
+      "advance(Tensor tokens, Tensor word_scores, Tensor scores, int[] finished_counts, Tensor continuation_scores,"
+      " Tensor continuation_words, Tensor continuation_word_scores, Tensor continuation_ends, bool keep_all)"
       " -> (Tensor, Tensor, Tensor, Tensor, int[], int[], int[], float[], Tensor[], Tensor[])",
-      [](const Tensor& tokens, const Tensor& word_scores, const Tensor& scores, const std::vector<int64_t>& found,
-         const Tensor& way_scores, const Tensor& way_words, const Tensor& way_word_scores, const Tensor& way_ends,
-         bool keep_all) {
-        auto [next, rows, words, word_scores_, remaining, ended] =
-            advance(tokens, word_scores, scores, found, {way_scores, way_words, way_word_scores, way_ends}, keep_all);
-        return std::tuple_cat(std::make_tuple(next, rows, words, word_scores_, remaining), std::move(ended));
+      [](const Tensor& tokens, const Tensor& word_scores, const Tensor& scores, const std::vector<int64_t>& finished_counts,
+         const Tensor& continuation_scores, const Tensor& continuation_words, const Tensor& continuation_word_scores,
+         const Tensor& continuation_ends, bool keep_all) {
+        auto [next_scores, parents, words, next_word_scores, remaining, finished] =
+            advance(tokens, word_scores, scores, finished_counts,
+                    {continuation_scores, continuation_words, continuation_word_scores, continuation_ends}, keep_all);
+        return std::tuple_cat(std::make_tuple(next_scores, parents, words, next_word_scores, remaining), std::move(finished));
       });
 }
