@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.base import Attention
 from amlp_fairseq.compat.internals import DecoderOut, TransformerDecoderLayerBase
+from amlp_fairseq.ops.generation_order import GenerationOrder
 
 
 class StepwiseDecoder(TransformerDecoderBase):
@@ -46,6 +47,17 @@ class ParallelDecoderLayer(TransformerDecoderLayerBase):
     def attention_blocks(self) -> list[tuple[Attention, nn.LayerNorm]]:
         """Attentions in order, with the norms of their residual blocks; the last attention attends to the source."""
         raise NotImplementedError
+
+
+@runtime_checkable
+class InterleavedTask(Protocol):
+    """Task that trains on targets in generation order.
+
+    Attributes:
+        order: generation order of the targets.
+    """
+
+    order: GenerationOrder
 
 
 @runtime_checkable

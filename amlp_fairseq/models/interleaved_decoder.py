@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.compat.registration import register_model
+from amlp_fairseq.models.interfaces import InterleavedTask
 from amlp_fairseq.models.plugin_transformer import (
     ModelConfig,
     PluginDecoder,
@@ -157,14 +158,13 @@ class IBDecoderModel(PluginTransformerModel):
         Raises:
             ValueError: for a task other than ``translation_interleaved``.
         """
-        order = getattr(task, "order", None)
-        if order is None:
+        if not isinstance(task, InterleavedTask):
             raise ValueError(
                 "an ibdecoder needs --task translation_interleaved (fairseq's commands take 'translation' when --task "
                 "is missing)"
             )
         result = super().transformer_config(cfg, task)
-        result.order = order
+        result.order = task.order
         return result
 
     @classmethod

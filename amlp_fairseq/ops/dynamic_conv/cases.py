@@ -14,7 +14,7 @@ from amlp_fairseq.ops.dynamic_conv.op import dynamic_conv, light_conv
 
 
 class Case(NamedTuple):
-    """Sizes as in ``dynamic_conv``; S = 0 stands for S = T."""
+    """Sizes as in ``dynamic_conv``; S = 0 means S = T."""
 
     T: int
     B: int
