@@ -24,7 +24,8 @@ class FertilityNATLoss(NATLoss):
     def forward(
         self, model: BaseFairseqModel, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        if not isinstance(model, CandidateModel):
+        has_fertilities = isinstance(model, CandidateModel)
+        if not has_fertilities:
             raise ValueError("--criterion fertility_nat_loss is for --arch fertility_transformer")
         if "fertilities" not in sample:
             raise ValueError(

@@ -20,7 +20,12 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import nn
 
-from amlp_fairseq.compat.internals import eval_str_list, gen_parser_from_dataclass
+from amlp_fairseq.compat.internals import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+    eval_str_list,
+    gen_parser_from_dataclass,
+)
 from amlp_fairseq.compat.registration import register_model
 from amlp_fairseq.compat.tasks import guard
 from amlp_fairseq.models.plugin_transformer import (
@@ -184,7 +189,7 @@ class LightConvLanguageModel(_LoadsStock, FairseqLanguageModel):
         return cls(decoder)
 
     @classmethod
-    def _embedding(cls, options: Namespace, dictionary: Dictionary) -> nn.Module:
+    def _embedding(cls, options: Namespace, dictionary: Dictionary) -> Any:
         """Input embedding, adaptive with ``--adaptive-input``."""
         size, padding, dim = len(dictionary), dictionary.pad(), options.decoder_input_dim
         if not options.adaptive_input:
@@ -200,7 +205,7 @@ class DynamicConvLanguageModel(LightConvLanguageModel):
     CONFIG = DynamicConvLMConfig
 
 
-def _initialize(layers: Iterable[nn.Module]) -> None:
+def _initialize(layers: Iterable[TransformerEncoderLayerBase | TransformerDecoderLayerBase]) -> None:
     """Initialise feed-forward layers as fairseq's ``lightconv``."""
     for layer in layers:
         for linear in (layer.fc1, layer.fc2):
