@@ -296,7 +296,7 @@ def test_a_sentence_does_not_depend_on_its_batch(attention: str) -> None:
 
 def state(network: CMLMCTransformerModel, lengths: list[int]) -> DecoderOut:
     empty = DecoderOut(None, None, None, 0, 0, None)
-    return network._masked(torch.tensor(lengths), empty, torch.float32)
+    return network._fully_masked(torch.tensor(lengths), empty, torch.float32)
 
 
 def test_candidates_stand_around_the_likeliest_length() -> None:
