@@ -116,7 +116,7 @@ def window_matrix(spec: AttentionSpec, p: dict[str, ndarray], width: int) -> nda
 
 
 def up_to(i: int, m: int, spec: AttentionSpec) -> int:
-    """How many of m keys position i sees where nothing but causality limits it."""
+    """Number of the m keys that position i sees under the causal mask alone."""
     step = spec.words_per_step
     return min((i // step + 1) * step, m) if spec.pattern == "causal self" else m
 

@@ -78,7 +78,7 @@ def build(name: str, pattern: str, step: int = 1, **options: Any) -> Any:
 
 
 def causal_bias(step: int, start: int, end: int) -> Tensor:
-    """What positions from ``start`` to ``end`` may not see of those before ``end``."""
+    """Bias that masks, for positions from ``start`` to ``end``, the later positions before ``end``."""
     queries, keys = torch.arange(start, end), torch.arange(end)
     return torch.zeros(end - start, end).masked_fill(keys // step > (queries // step).unsqueeze(1), float("-inf"))
 
@@ -95,7 +95,7 @@ def random(length: int, seed: int = 1) -> Tensor:
 
 
 def reached(out: Tensor, x: Tensor) -> Tensor:
-    """Whether input j moves output i, (T, T)."""
+    """Matrix (T, T), True where input j affects output i."""
     direction = torch.randn(CHANNELS, generator=torch.Generator().manual_seed(2))
     rows = [torch.autograd.grad((row @ direction).sum(), x, retain_graph=True)[0] for row in out]
     return torch.stack([row.ne(0).flatten(1).any(dim=1) for row in rows])

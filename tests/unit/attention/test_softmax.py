@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def gradients(layer: torch.nn.Module, x: Tensor, padding: Tensor | None, causal: bool) -> list[Tensor]:
-    """Of a sum over the words that are not padding, by the input and by all parameters."""
+    """Gradients of a sum over the words that are not padding, by the input and by all parameters."""
     n = x.size(0)
     mask = torch.full((n, n), -torch.inf, dtype=x.dtype).triu(1) if causal else None
     out, _ = layer(x, x, x, key_padding_mask=padding, attn_mask=mask)

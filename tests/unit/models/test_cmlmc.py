@@ -70,7 +70,7 @@ def batch(seed: int = 1) -> dict[str, Tensor]:
 
 
 def losses_and_inputs(network: CMLMCTransformerModel, inputs: dict[str, Tensor]) -> tuple[Any, list[Tensor]]:
-    """What a model returns in training, and the inputs of each pass of its decoder."""
+    """Losses that a model returns in training, and the inputs of each pass of its decoder."""
     seen: list[Tensor] = []
     handle = network.decoder.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(kwargs["prev_output_tokens"].clone()), with_kwargs=True
@@ -351,8 +351,8 @@ def test_equal_scores_are_masked_from_the_left(padding: int) -> None:
     ("attention", "parameters"), [("amlp_pquery", 12 * 24_768), ("abc", 12 * 2 * 16 * 64), ("local", 0)]
 )
 def test_parameters_of_table_3(attention: str, parameters: int) -> None:
-    """What the rows of the AMLP paper's Table 3 have more than CMLMC: 0.30M, 0.02M and, where local attention has
-    nothing to learn, 0.02M."""
+    """Parameters of the rows in the AMLP paper's Table 3 in addition to CMLMC's: 0.30M, 0.02M and, where local
+    attention has nothing to learn, 0.02M."""
 
     def count(arch: str) -> int:
         args = Namespace(

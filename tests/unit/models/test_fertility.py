@@ -34,14 +34,14 @@ def batch(sources: list[list[int]]) -> dict[str, Any]:
 
 
 def fertility_log_probs(model: FertilityTransformerModel, words: list[int]) -> Tensor:
-    """Of the words of a source, (S, classes)."""
+    """log p_F of the words of a source, (S, classes)."""
     tokens = torch.tensor([[BOS, *words, EOS]])
     encoded = model.forward_encoder([tokens, torch.tensor([tokens.size(1)])])
     return model.decoder.forward_fertility(normalize=True, encoder_out=encoded)[0, 1:-1]
 
 
 def log_probs(model: FertilityTransformerModel, words: list[int], fertilities: list[int]) -> Tensor:
-    """Of the target's words given the fertilities of the source's, (T, classes)."""
+    """Log-probabilities of the target's words given the fertilities of the source's, (T, classes)."""
     tokens = torch.tensor([[BOS, *words, EOS]])
     encoded = model.forward_encoder([tokens, torch.tensor([tokens.size(1)])])
     copies = [word for word, count in zip(words, fertilities, strict=True) for _ in range(count)]
@@ -124,7 +124,7 @@ def test_one_pass_writes_the_words_of_the_likeliest_fertilities() -> None:
 
 
 def candidates(model: FertilityTransformerModel, sources: list[list[int]], count: int) -> list[list[list[int]]]:
-    """What the decoder would read, of each sentence."""
+    """Candidates of the decoder's input for each sentence."""
     given = batch(sources)["net_input"]
     encoded = model.forward_encoder([given["src_tokens"], given["src_lengths"]])
     rows = model.initialize_candidates(encoded, given["src_tokens"], count).output_tokens

@@ -32,7 +32,7 @@ SIZES = {
 
 
 def stock_options(name: str, **options: Any) -> Namespace:
-    """What fairseq's ``--arch lightconv`` puts into a checkpoint."""
+    """Options that fairseq's ``--arch lightconv`` saves in a checkpoint."""
     conv = KINDS[name.removesuffix("_lm")]
     types = {"encoder_conv_type": conv, "decoder_conv_type": conv, "weight_softmax": True}
     return Namespace(**{**types, **SIZES, **options})

@@ -72,14 +72,14 @@ def batch(model: Any) -> dict[str, Any]:
 
 
 def tensors(output: Any) -> list[torch.Tensor]:
-    """What a model says, and its weights over the source."""
+    """Outputs of a model, and its weights over the source."""
     *said, extra = output
     weights = extra["attn"]
     return [*said, weights[0] if isinstance(weights, list) else weights]
 
 
 def generate(model: Any) -> list[dict[str, torch.Tensor]]:
-    """What fairseq's generators make of the two utterances: units by beam search, frames, or several units a step."""
+    """Results of fairseq's generators for the two utterances: units by beam search, frames, or several units a step."""
     inputs = batch(model)
     sample = {"net_input": inputs, "speaker": inputs.get("tgt_speaker")}
     if hasattr(model.decoder, "out_dim"):

@@ -103,7 +103,7 @@ def flat(output: Any) -> list[torch.Tensor]:
 
 
 def speak(model: Any) -> list[dict[str, torch.Tensor]]:
-    """What fairseq's generator makes of the first text."""
+    """Result of fairseq's generator for the first text."""
     whole = batch()
     sample = {"net_input": {name: whole[name][:1] for name in ("src_tokens", "src_lengths", "prev_output_tokens")}}
     sample |= {"target_lengths": whole["target_lengths"][:1], "speaker": None}

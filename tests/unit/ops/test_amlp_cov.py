@@ -90,7 +90,7 @@ def test_output_and_gradients_agree_with_the_naive_operator(
 
 @pytest.mark.parametrize("case", CASES)
 def test_more_is_allowed_on_a_gpu_only_where_terms_cancel(case: str) -> None:
-    """Of the gradient of the temperature, in float32."""
+    """The gradient of the temperature in float32 has a larger tolerance."""
     allowed = tolerances(CASES[case], torch.float32, "cuda")
     temperature = allowed.pop("gradient of temperature", TOLERANCES[torch.float32])
     assert set(allowed.values()) == {TOLERANCES[torch.float32]}
@@ -463,7 +463,8 @@ def test_torch_compile_takes_the_operator_whole(backend: str, device: str, log: 
     ("view", "normalize"), [("contiguous", False), ("positions outermost", True), ("a third of a projection", True)]
 )
 def test_custom_operators_keep_torchs_rules(view: str, normalize: bool, backend: str, device: str) -> None:
-    """What torch.compile and autograd rely on: torch.library's own checks of schema, shapes, strides and gradients."""
+    """Requirements of torch.compile and autograd: torch.library's own checks of schema, shapes, strides and
+    gradients."""
     x, y = VIEWS[view](random(2, 2, 5, 4).to(device)), VIEWS[view](random(2, 2, 5, 3, seed=2).to(device))
     temperature, mask = random(2, seed=3).to(device), torch.arange(5, device=device).expand(2, -1) > 3
     for other, factor, padding in ((y, temperature, mask), (y, None, None), (None, temperature, mask)):

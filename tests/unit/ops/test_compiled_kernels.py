@@ -31,7 +31,7 @@ KERNELS = {name for module in (amlp_cov, dynamic_conv) for name in kernel_names(
 
 @pytest.fixture
 def compiler(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
-    """What kernel_compiler.py prints; it takes half a minute, so pytest's cache keeps it while no source changes."""
+    """Output of kernel_compiler.py; it takes half a minute, so pytest's cache keeps it while no source changes."""
     program = ROOT / "tests" / "kernel_compiler.py"
     sources = [program, *sorted((ROOT / "amlp_fairseq" / "ops").rglob("*.py"))]
     digest = hashlib.sha256(b"".join(map(Path.read_bytes, sources)) + version("triton").encode()).hexdigest()

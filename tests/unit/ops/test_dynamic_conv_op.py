@@ -565,7 +565,8 @@ def test_torch_compile_takes_the_operators_whole(backend: str, device: str, log:
 @on_every_backend
 @pytest.mark.parametrize(("kind", "softmax"), [("dynamic", True), ("light", False), ("light, transposed", True)])
 def test_custom_operators_keep_torchs_rules(kind: str, softmax: bool, backend: str, device: str) -> None:
-    """What torch.compile and autograd rely on: torch.library's own checks of schema, shapes, strides and gradients."""
+    """Requirements of torch.compile and autograd: torch.library's own checks of schema, shapes, strides and
+    gradients."""
     x = random(2, 5, 8).to(device).transpose(0, 1)  # in memory as with batch_first
     weight = random(5, 2, 2, 3) if kind == "dynamic" else random(2, 3)
     weight = (WEIGHT_VIEWS["transposed"](weight) if "transposed" in kind else weight).to(device)
