@@ -1,8 +1,27 @@
-"""Packages of amlp-fairseq; everything else is in pyproject.toml. The configurations are installed with the package."""
+"""Packages and C++ of amlp-fairseq; everything else is in pyproject.toml. The configurations are installed with it."""
 
+import os
+import platform
+import runpy
+from pathlib import Path
+
+from pybind11.setup_helpers import Pybind11Extension
 from setuptools import find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 CONFIGS = [f"amlp_fairseq.configs{part}" for part in ("", ".rows", ".data", ".scale")]
+ENGINE = Path("amlp_fairseq/engine")
+ISAS = runpy.run_path(str(ENGINE / "isa.py"))["ISAS"]
+FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fno-semantic-interposition", "-g0"]
+
+
+class ParallelBuild(build_ext):
+    """The libraries of the instruction sets are compiled side by side."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
 
 setup(
     packages=[*find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]), *CONFIGS],
@@ -11,4 +30,18 @@ setup(
         "amlp_fairseq": ["py.typed", "corpora/*.yaml", "*/*.html", "ops/*/*.cpp", "ops/*/*.h"],
         **{name: ["*.yaml"] for name in CONFIGS},
     },
+    # Where a library cannot be compiled, PyTorch decodes.
+    ext_modules=[
+        Pybind11Extension(
+            f"amlp_fairseq.engine._{name}",
+            [str(ENGINE / "src" / f"{name}.cpp")],
+            depends=sorted(map(str, ENGINE.glob("src/*.h"))),
+            cxx_std=20,
+            extra_compile_args=[*FLAGS, *options],
+            optional=True,
+        )
+        for name, (options, _) in ISAS.items()
+        if not options or platform.machine() == "x86_64"
+    ],
+    cmdclass={"build_ext": ParallelBuild},
 )

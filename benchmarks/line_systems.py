@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from amlp_fairseq.model_folder.format import WEIGHTS, read_checkpoint, read_config
+from amlp_fairseq.model_folder.config import WEIGHTS, read_config
+from amlp_fairseq.model_folder.format import read_checkpoint
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.text.subwords import MODELS
 

@@ -39,7 +39,7 @@ install_torch() {
 }
 
 # Without build isolation pip compiles against the torch of the environment, and downloads no second one.
-install_build_tools() { pip install "setuptools>=77,<82" wheel cython numpy; }
+install_build_tools() { pip install "setuptools>=77,<82" wheel cython numpy "pybind11>=3,<4"; }
 
 # Runs pip for the source of fairseq: with its C++ extensions, but not those for CUDA, and without debug information.
 # Its setup.py builds none where READTHEDOCS is set, and all where CUDA_HOME is. Without pip's cache: it may hold a

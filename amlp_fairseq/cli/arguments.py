@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from amlp_fairseq.common.arguments import StoreOnce, add_device, positive
-from amlp_fairseq.model_folder.format import ONE_MODEL, read_config
+from amlp_fairseq.common.arguments import Parser, StoreOnce, add_device, parse_with_fairseqs, positive
+from amlp_fairseq.model_folder.config import ONE_MODEL, read_config
 from amlp_fairseq.text import sentences
-from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator import engine_backend
+from amlp_fairseq.translator.options import Options
 
 #: The help text of ``--device``.
 DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"
@@ -90,14 +91,52 @@ def add_text_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
 
 def decoding_flags(*models: Path) -> set[str]:
     """The decoding options that some models have in common."""
+    from amlp_fairseq.translator import decoding_options
+
     return decoding_options.flags(*(read_config(model)["task"]["_name"] for model in models))
 
 
-def translator_settings(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
-    """The keyword arguments of ``Translator`` that these options and the decoding options behind them give."""
-    options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
+def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """The command line of a command with a ``Translator``: what the parser reads, and the keyword arguments of
+    ``Translator``, decoding options included. fairseq, whose import takes seconds, reads only options that the engine
+    does not have, and says what is wrong with them.
+
+    Args:
+        parser: with the options of :func:`add_translator_arguments`.
+    """
+    args, words = parser.parse_known_args()
+    options = _engine_options(words)
+    if options is None:
+        from amlp_fairseq.compat.flags import known_flags
+        from amlp_fairseq.translator import decoding_options
+
+        args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
+        options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
     names = (*TEXT, "device", "max_tokens")
-    return {**{name: getattr(args, name) for name in names}, **options}
+    return args, {**{name: getattr(args, name) for name in names}, **options}
+
+
+class _QuietParser(argparse.ArgumentParser):
+    """Raises ValueError for what it does not know."""
+
+    def error(self, message: str) -> Any:
+        raise ValueError(message)
+
+
+def _engine_options(words: list[str]) -> dict[str, Any] | None:
+    """The decoding options of a command line; None if there is one that the engine does not have."""
+    parser = _QuietParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for name, kind in get_type_hints(Options).items():
+        flag = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(flag, type=kind if kind in (int, float) else str)
+    try:
+        options = vars(parser.parse_args(words))
+    except ValueError:
+        return None
+    return options if engine_backend.supports(options) else None
 
 
 #: What :func:`refuse_details` says where only the best translation is shown.

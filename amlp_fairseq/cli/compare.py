@@ -45,7 +45,7 @@ from amlp_fairseq.common.arguments import (
 )
 from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.compat.flags import known_flags
-from amlp_fairseq.model_folder.format import CONFIG, read_config
+from amlp_fairseq.model_folder.config import CONFIG, read_config
 from amlp_fairseq.text.bleu import bleu_of
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translation, Translator
@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
             task = read_config(folder)["task"]["_name"]
             parsed = decoding_options.parse([*words, *options], task)
             refuse_details(parsed, BEST_ALONE)
-            return Translator(folder, **{**settings, **parsed})
+            return Translator(folder, backend="pytorch", **{**settings, **parsed})  # the same for all models
 
 
 def for_fairseqs_search(folder: Path, copy: Path) -> Path:

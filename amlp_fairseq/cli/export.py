@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from amlp_fairseq.common.arguments import command_parser, say_next_line
-from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.translator import exported_program
 from amlp_fairseq.translator.translator import Translator
 
@@ -44,11 +44,11 @@ def main() -> None:
 
     if args.out.exists():
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
-    translator = Translator(args.model)
-    InMemory(translator.model, translator.task)  # refuses other models
+    translator = Translator(args.model, backend="pytorch")
+    InMemory(translator.pytorch().model, translator.pytorch().task)  # refuses other models
     options = search_options(translator)
     own = "int8" if read_config(args.model)["weights"] == "int8" else None
-    convert(translator.model, translator.task, args.out, args.quantization or own)
+    convert(translator.pytorch().model, translator.pytorch().task, args.out, args.quantization or own)
     if translator.text.subword_model is not None:
         shutil.copy(translator.text.subword_model, args.out)
     (args.out / "options.json").write_text(json.dumps(options, indent=1) + "\n", encoding="utf-8")

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import version
 
@@ -19,6 +20,7 @@ from amlp_fairseq.cli.quick_help import stand_ins
 from amlp_fairseq.common.arguments import PLUGIN, as_fairseq_has_it, nearest
 from amlp_fairseq.common.exit_handling import clear_endings
 from amlp_fairseq.common.logs import DECODING, LOGGING, readable, take_verbose
+from amlp_fairseq.common.user_errors import one_line_errors
 
 #: The commands by what they are for, in the order in which they are used: the package of the module, and what it does.
 GROUPS = {
@@ -56,6 +58,8 @@ MODULES = {name: package for group in GROUPS.values() for name, (package, _) in 
 #: Commands of fairseq, with --user-dir set.
 FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
 WITHOUT_USER_DIR = ("preprocess",)
+#: Commands that begin without PyTorch and fairseq: the engine may do for them.
+ENGINE = ("translate", "serve")
 
 
 #: What is answered without torch and fairseq, wherever it stands in the line.
@@ -69,15 +73,12 @@ def main() -> None:
         with suppress(Exception), stand_ins():  # where a stand-in will not do, it takes seconds
             quick_answer(words)
         sys.argv = given
-    load_plugin()
-    from amlp_fairseq.common.user_errors import one_line_errors
-    from amlp_fairseq.compat import progress_bar
-
     (name, *words), verbose = take_verbose(words)
     command = f"amlp-fairseq {name}"
-    bars = progress_bar.shown() if name in (*DECODING, *LOGGING) else nullcontext()
+    if name not in ENGINE:
+        load_plugin()
     endings = clear_endings(command, at_once=name == "train")
-    with one_line_errors(command), endings, readable(name, verbose), bars:
+    with one_line_errors(command), endings, readable(name, verbose), bars(name), said_what_is_missing():
         run(name, words)
 
 
@@ -92,14 +93,30 @@ def load_plugin() -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:  # not where nohup has turned it off
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
+    with said_what_is_missing():
         from amlp_fairseq import plugin  # noqa: F401
+    signal.signal(signal.SIGINT, interrupt)
+
+
+@contextmanager
+def said_what_is_missing() -> Iterator[None]:
+    """End with one line where a library is missing, or of another version than is needed."""
+    try:
+        yield
     except ImportError as error:
         # Raised by common/versions.py and compat/fairseq_import.py; any other is a bug, with a traceback.
         if error.name not in ("Python", "torch", "numpy", "fairseq"):
             raise
         sys.exit(f"amlp-fairseq: {error}")
-    signal.signal(signal.SIGINT, interrupt)
+
+
+def bars(name: str) -> AbstractContextManager[None]:
+    """The progress bars of fairseq's commands."""
+    if name not in (*DECODING, *LOGGING):
+        return nullcontext()
+    from amlp_fairseq.compat import progress_bar
+
+    return progress_bar.shown()
 
 
 def quick_answer(words: list[str]) -> None:

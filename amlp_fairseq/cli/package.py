@@ -27,10 +27,11 @@ from amlp_fairseq.common.files import whole
 from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
-from amlp_fairseq.compat.tasks import fingerprint
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
+from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder, read_config, splits_sentences
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
+from amlp_fairseq.text.dictionary import fingerprint
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.text.subwords import MODELS
 from amlp_fairseq.training import model_card
@@ -38,6 +39,7 @@ from amlp_fairseq.training.average import average_checkpoints
 from amlp_fairseq.training.config import corpus_metric, flags, names, read
 from amlp_fairseq.training.data_folder import data_folder, stored_text
 from amlp_fairseq.translator import decoding_options, training_data
+from amlp_fairseq.translator.options import PATHS
 from amlp_fairseq.translator.translator import Translator
 
 #: Settings of text.json that are about how a line is cut up.
@@ -72,7 +74,7 @@ def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) 
     which data of other dictionaries are refused."""
     if state["cfg"].task._name in model_folder.PLAIN_TASKS:
         loaded = (Dictionary.load(str(path)) for path in dictionaries.values())
-        prints = dict(zip(("source", "target"), map(fingerprint, loaded), strict=True))
+        prints = dict(zip(("source", "target"), (fingerprint(each.symbols) for each in loaded), strict=True))
         state["task_state"] = {"dictionaries": prints, **(state.get("task_state") or {})}
 
 
@@ -87,8 +89,8 @@ def text_settings(
             that has cut up the data.
     """
     found: dict[str, Any] = {}
-    if is_folder := model_folder.is_model_folder(data):
-        found = model_folder.read_config(data)["text"]
+    if is_folder := is_model_folder(data):
+        found = read_config(data)["text"]
     elif stored := stored_text(data):
         found = {name: stored[name] for name in sorted(TEXT) if name in stored}
     if given.tokenizer is not None:
@@ -129,15 +131,15 @@ def refuse_pieces(dictionary: Path) -> None:
 
 def longest_source(data: Path, languages: list[str], cfg: Any) -> int | None:
     """Pieces from which a source is too long, see ``training_data.py``; those of a model's folder are kept."""
-    if model_folder.is_model_folder(data):
-        return model_folder.read_config(data)["longest_source"]  # type: ignore[no-any-return]
+    if is_model_folder(data):
+        return read_config(data)["longest_source"]  # type: ignore[no-any-return]
     return training_data.longest_source(data, languages, cfg)
 
 
 def is_of_documents(data: Path, run: Path) -> bool:
     """Whether a line of the data is a document (of summarisation), and not a sentence."""
-    if model_folder.is_model_folder(data):
-        return not model_folder.splits_sentences(model_folder.read_config(data))
+    if is_model_folder(data):
+        return not splits_sentences(read_config(data))
     corpus = (stored_text(data) or {}).get("corpus")
     found = corpus_metric(corpus) if corpus in names("data") else None
     if (run / RECIPE).is_file():
@@ -149,14 +151,14 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
     """Decoding options: those of the recipe's first way of decoding, of the named one, or of a model's folder, and
     those given, with whole paths."""
     parsed = _decoding(run, name, words, task)
-    for option in decoding_options.PATHS & parsed.keys():
+    for option in PATHS & parsed.keys():
         parsed[option] = parsed[option] and str(Path(parsed[option]).resolve())
     return parsed
 
 
 def _decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:
-    if name is None and model_folder.is_model_folder(run):
-        return decoding_options.parse([*flags_of(model_folder.read_config(run)["decoding"]), *words], task)
+    if name is None and is_model_folder(run):
+        return decoding_options.parse([*flags_of(read_config(run)["decoding"]), *words], task)
     ways = read(run / RECIPE) if (run / RECIPE).is_file() else None
     if name is not None and (ways is None or name not in ways.generate):
         known = ", ".join(ways.generate) if ways else f"none: {run} has no {RECIPE}"
@@ -174,7 +176,7 @@ def main() -> None:
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument(
         "--weights",
-        choices=model_folder.WEIGHT_TYPES,
+        choices=WEIGHT_TYPES,
         help="type of stored weights (default: that of the model folder, else float32); int8 weights decode in int8 "
         "unless --decode-dtype says otherwise",
     )
@@ -204,7 +206,7 @@ def main() -> None:
 
 def package(args: argparse.Namespace, words: list[str]) -> None:
     paths = args.checkpoints
-    if len(paths) == 1 and paths[0].is_dir() and not model_folder.is_model_folder(paths[0]):
+    if len(paths) == 1 and paths[0].is_dir() and not is_model_folder(paths[0]):
         paths = [paths[0] / AVERAGE]
     for path in paths:
         if not path.exists():
@@ -244,19 +246,17 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         "longest_source": args.max_length or longest_source(data, languages, state["cfg"]),
         **({"split_sentences": False} if is_of_documents(data, run) else {}),
     }
-    weights = args.weights or (
-        model_folder.read_config(run)["weights"] if model_folder.is_model_folder(run) else "float32"
-    )
+    weights = args.weights or (read_config(run)["weights"] if is_model_folder(run) else "float32")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with whole(args.out, unique=True) as (part,):
         model_folder.write(part, state, weights, config, files)
-        translator = Translator(part)
+        translator = Translator(part, backend="pytorch")
         if args.max_length is not None and args.max_length > translator.max_length:
             raise ValueError(
                 f"--max-length {args.max_length}: the model has positions for {translator.max_length} pieces"
             )
         card = model_card.card(translator, args.out.name, run)
-        (part / model_folder.CARD).write_text(card, encoding="utf-8")
+        (part / CARD).write_text(card, encoding="utf-8")
         how = f"decodes in {model_card.decode_dtype(translator)}: {model_card.decoding(translator)}"
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB, {how}")

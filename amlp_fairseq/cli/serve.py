@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
-from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, translator_settings
-from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive, say_next_line
-from amlp_fairseq.compat.flags import known_flags
+from amlp_fairseq.cli.arguments import add_translator_arguments, parse_translator_arguments
+from amlp_fairseq.common.arguments import command_parser, positive, say_next_line
 from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.translator.translator import Translator
 
@@ -57,11 +58,10 @@ def main() -> None:
         limits.add_argument(
             f"--{each.name.replace('_', '-')}", type=kind, default=each.default, metavar=metavar, help=text
         )
-    args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
-    serve(args, words)
+    serve(*parse_translator_arguments(parser))
 
 
-def serve(args: argparse.Namespace, words: list[str]) -> None:
+def serve(args: argparse.Namespace, settings: Mapping[str, Any]) -> None:
     try:
         from amlp_fairseq.server import server
     except ModuleNotFoundError as error:
@@ -69,7 +69,6 @@ def serve(args: argparse.Namespace, words: list[str]) -> None:
             raise
         command = 'pip install "starlette>=1.0,<2" "uvicorn>=0.40,<1"'
         raise ValueError(f"it needs {error.name}, which is not installed: {command}") from None
-    settings = translator_settings(args, words)
     with server.listen(args.host, args.port) as listener:
         translator = Translator(args.model, **settings)
         name, (source, target) = args.model.resolve().name, translator.languages

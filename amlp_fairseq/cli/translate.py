@@ -16,10 +16,9 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-from amlp_fairseq.cli.arguments import add_translator_arguments, decoding_flags, refuse_details, translator_settings
-from amlp_fairseq.common.arguments import command_parser, parse_with_fairseqs, positive
+from amlp_fairseq.cli.arguments import add_translator_arguments, parse_translator_arguments, refuse_details
+from amlp_fairseq.common.arguments import command_parser, positive
 from amlp_fairseq.common.files import line_by_line
-from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.translator import text_shards
 from amlp_fairseq.translator.files import about_cuts, as_json, check_files, say, translated
 from amlp_fairseq.translator.translator import Translator
@@ -47,8 +46,7 @@ def main() -> None:
         metavar="N",
         help="lines that are read at a time (default: 1000)",
     )
-    args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
-    settings = translator_settings(args, words)
+    args, settings = parse_translator_arguments(parser)
     if not args.jsonl:
         refuse_details(settings, "needs --jsonl: a line of text is the best translation alone")
     if args.shards is not None:

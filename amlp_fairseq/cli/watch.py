@@ -32,7 +32,7 @@ from rich.text import Text
 from amlp_fairseq.cli.arguments import BEST_ALONE, DEVICES, add_decoding_options, decoding_flags, refuse_details
 from amlp_fairseq.common.arguments import add_device, command_parser, parse_with_fairseqs
 from amlp_fairseq.compat.flags import known_flags
-from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.steps import Decoding, Step
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 
 from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.compat.commands import keep_lines_whole
 from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
+from amlp_fairseq.text.dictionary import fingerprint
 
 
 class GuardedTask(FairseqTask):
@@ -90,16 +89,16 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
     def check_dictionaries(self, state_dict: dict[str, Any]) -> None:
         """Raise ValueError if a task's state is that of other dictionaries."""
         saved = state_dict.get("dictionaries")
-        for side, fingerprint in self._fingerprints().items():
-            if saved is not None and saved[side] != fingerprint:
+        for side, own in self._fingerprints().items():
+            if saved is not None and saved[side] != own:
                 raise ValueError(
-                    f"the {side} dictionary of {self.cfg.data} ({fingerprint}) is not the one that the model was "
+                    f"the {side} dictionary of {self.cfg.data} ({own}) is not the one that the model was "
                     f"trained with ({saved[side]}): binarize the data with the model's dict.*.txt "
                     "(fairseq-preprocess --srcdict, --tgtdict)"
                 )
 
     def _fingerprints(self) -> dict[str, str]:
-        return {"source": fingerprint(self.src_dict), "target": fingerprint(self.tgt_dict)}
+        return {"source": fingerprint(self.src_dict.symbols), "target": fingerprint(self.tgt_dict.symbols)}
 
 
 def with_steps(sentences: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -137,9 +136,3 @@ def guard(task: Any) -> None:
 def _guarded(translates: bool, kind: Any) -> Any:
     guarded = GuardedTranslationTask if translates else GuardedTask
     return type(f"Guarded{kind.__name__}", (guarded, kind), {})
-
-
-def fingerprint(dictionary: Dictionary) -> str:
-    """Identifies a dictionary by its size and a checksum of its symbols."""
-    digest = hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()
-    return f"{len(dictionary)} entries, sha256 {digest[:16]}"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.compat.internals import overwrite_args_by_name
-from amlp_fairseq.model_folder.format import is_model_folder, read_checkpoint
+from amlp_fairseq.model_folder.config import is_model_folder
+from amlp_fairseq.model_folder.format import read_checkpoint
 
 #: The checkpoint that ``amlp-fairseq evaluate`` writes into the folder of a training.
 AVERAGE = "average.pt"

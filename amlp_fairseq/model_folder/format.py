@@ -12,13 +12,11 @@ fairseq reads it as a checkpoint (``--path DIR``, see ``as_checkpoint.py``). It 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,81 +27,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from amlp_fairseq.common.files import checksums, sha256
-from amlp_fairseq.common.renamed_options import with_present_names
+from amlp_fairseq.common.files import checksums
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
+from amlp_fairseq.model_folder.config import CONFIG, FORMAT, WEIGHTS, check_files, read_config
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-FORMAT = 1
-#: Keys of config.json, beside ``format``.
-KEYS = (
-    *("languages", "text", "decoding", "longest_source", "weights", "shared_weights", "updates", "task", "task_state"),
-    *("model", "model_options", "criterion"),
-)
-#: Types of stored weights.
-WEIGHT_TYPES = ("float32", "bfloat16", "int8")
 #: Groups of fairseq's configuration that do not describe a model.
 _OTHER_GROUPS = (
     *("common", "common_eval", "distributed_training", "dataset", "optimization", "checkpoint", "bmuf", "generation"),
     *("eval_lm", "interactive", "optimizer", "lr_scheduler", "scoring", "ema"),
 )
-#: Error text for several models.
-ONE_MODEL = (
-    "ensembles are not supported here yet: give one model (amlp-fairseq generate --path A:B decodes with several, "
-    "amlp-fairseq package averages the checkpoints of a training)"
-)
 #: Tasks that add no symbols to their dictionaries.
 PLAIN_TASKS = ("translation", "translation_interleaved", "translation_cmlmc", "translation_lev")
 #: Suffix of the name of the scales (rows,) of an int8 matrix (rows, columns).
 _SCALES = ":scales"
-
-
-def is_model_folder(path: str | Path) -> bool:
-    return (Path(path) / CONFIG).is_file()
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json``: ``languages`` (source, target), ``text`` (see ``text/pipeline.py``), ``decoding`` (options of
-    fairseq-generate and of the task by name), ``longest_source`` (maximum length of a source in tokens; None: the
-    model's positions), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``; folders of older versions may
-    lack ``checksums`` (SHA-256 of the other files by name), and may have former names of options;
-    ``split_sentences`` is only there if False: a line is a document.
-
-    Raises:
-        ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
-    """
-    path = folder / CONFIG
-    if ":" in str(folder) and not folder.exists():
-        raise ValueError(f"{folder}: there is no such folder; {ONE_MODEL}")
-    if ":" in str(folder):
-        raise ValueError(f"{folder}: rename it without ':', at which fairseq splits paths")
-    if not path.is_file():
-        raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
-    state = path.stat()
-    try:
-        config = copy.deepcopy(_parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)))
-        version = config["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
-    if version != FORMAT:
-        raise ValueError(
-            f"{path} has format {version}; this version of amlp_fairseq reads {FORMAT}: install a newer one"
-        )
-    if missing := [key for key in KEYS if key not in config]:
-        raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
-    return with_present_names(config)
-
-
-@lru_cache(maxsize=8)
-def _parsed(path: Path, state: tuple[int, ...]) -> Any:
-    """The content of a JSON file, cached while its state (device, inode, bytes, ns) is the same: a command's options,
-    ``Translator`` and fairseq's loading of checkpoints all read it."""
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def splits_sentences(config: Mapping[str, Any]) -> bool:
-    """False for a model that reads documents, as ``split_sentences`` says: it summarises."""
-    return bool(config.get("split_sentences", True))
 
 
 def write(
@@ -161,7 +97,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         weights = _restored(load_file(folder / WEIGHTS), config["shared_weights"])
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"{folder / WEIGHTS} is damaged: {error}") from None
-    _check_files(folder, config)
+    check_files(folder, config)
     defaults = {name: field.default for name, field in FairseqConfig.__dataclass_fields__.items()}
     cfg: dict[str, Any] = {
         name: asdict(default()) if isinstance(default, type) else None for name, default in defaults.items()
@@ -192,19 +128,6 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     }
     check_dictionaries(state, [folder / f"dict.{language}.txt" for language in config["languages"]])
     return state
-
-
-def _check_files(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ValueError for a file that is missing or was changed after ``write``."""
-    for name, expected in config.get("checksums", {}).items():
-        path = folder / name
-        if not path.is_file():
-            raise ValueError(f"{folder} has no {name}, with which it was made")
-        if sha256(path) != expected:
-            raise ValueError(
-                f"{path} is not the file that the model was made with (config.json has another SHA-256): put that one "
-                "back, or make the folder anew with amlp-fairseq package"
-            )
 
 
 def check_dictionaries(state: Mapping[str, Any], dictionaries: Sequence[Path]) -> None:

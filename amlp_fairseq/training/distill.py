@@ -53,7 +53,7 @@ from amlp_fairseq.common.training_folder import LAST, RECIPE
 from amlp_fairseq.compat.flags import fairseqs_flags, known_flags
 from amlp_fairseq.compat.internals import indexed_dataset
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
-from amlp_fairseq.model_folder.format import WEIGHTS, is_model_folder
+from amlp_fairseq.model_folder.config import WEIGHTS, is_model_folder
 from amlp_fairseq.training.average import average_checkpoints, chosen, save
 from amlp_fairseq.training.binarised_shards import ELSEWHERE, OPTIONS, DistillError, TrainingSet, decode
 from amlp_fairseq.training.config import corpus_metric, flags, names, quoted, read

@@ -8,7 +8,7 @@ from typing import Any
 
 from amlp_fairseq.common.metrics import METRICS, metric_of
 from amlp_fairseq.compat.internals import TranslationLevenshteinTask
-from amlp_fairseq.model_folder.format import CARD, is_model_folder, read_config
+from amlp_fairseq.model_folder.config import CARD, is_model_folder, read_config
 from amlp_fairseq.training.results import markdown, read_results
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translator
@@ -30,8 +30,8 @@ def card(translator: Translator, name: str, run: Path) -> str:
     """
     config = read_config(translator.folder)
     source, target = translator.languages
-    order = getattr(translator.task, "order", None)
-    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
+    order = getattr(translator.pytorch().task, "order", None)
+    parameters = sum(parameter.numel() for parameter in translator.pytorch().model.parameters())
     facts: dict[str, Any] = {
         "model": config["model"]["_name"],
         "task": config["task"]["_name"],
@@ -58,13 +58,15 @@ def decode_dtype(translator: Translator) -> str:
     config = read_config(translator.folder)
     if (given := config["decoding"].get("decode_dtype")) is not None:
         return str(given)
-    int8 = config["weights"] == "int8" and decoding_options.quantisable(translator.task, translator.model)
+    int8 = config["weights"] == "int8" and decoding_options.quantisable(
+        translator.pytorch().task, translator.pytorch().model
+    )
     return "int8 on x86 processors, float32 on others and on GPUs" if int8 else "float32"
 
 
 def decoding(translator: Translator) -> str:
     """How hypotheses are found and ranked, and what else the folder asks for."""
-    task, generation = translator.task, translator.cfg.generation
+    task, generation = translator.pytorch().task, translator.pytorch().cfg.generation
     parts = []
     if isinstance(task, TranslationLevenshteinTask):
         said = {"iter_decode_max_iter", "iter_decode_with_beam"}

@@ -1,6 +1,6 @@
-"""From raw text to translations with the folder of a model: texts, files, shards. Imports up to ``tasks``."""
+"""From raw text to translations with the folder of a model: texts, files, shards. Imports up to ``tasks``, and
+PyTorch where it decodes: ``pytorch_backend.py``."""
 
-from amlp_fairseq import plugin  # noqa: F401  isort: skip - what it registers is imported below
 from amlp_fairseq.translator.translator import Part, Translation, Translator
 
 __all__ = ["Part", "Translation", "Translator"]

@@ -14,7 +14,7 @@ from ctranslate2.specs.transformer_spec import TransformerSpec
 from fairseq.models.transformer import TransformerModelBase
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
-from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.tasks.auxiliary_models import DISABLED
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translator
@@ -122,7 +122,7 @@ def search_options(translator: Translator) -> dict[str, Any]:
     Raises:
         ValueError: for decoding options that CTranslate2 lacks.
     """
-    generation, task = translator.cfg.generation, translator.task.cfg
+    generation, task = translator.pytorch().cfg.generation, translator.pytorch().task.cfg
     of_task = TASK_DATACLASS_REGISTRY[task._name].__dataclass_fields__
     obeyed = OBEYED | (OBEYED_GREEDILY if generation.beam == 1 else frozenset())
     lacking = {}
@@ -150,7 +150,8 @@ def search_options(translator: Translator) -> dict[str, Any]:
             "num_hypotheses": generation.beam if gnmt else 1,
             "return_scores": gnmt,
             "min_decoding_length": generation.min_len,
-            "max_decoding_length": min(generation.max_len_b, translator.model.max_decoder_positions() - 1) + 1,
+            "max_decoding_length": min(generation.max_len_b, translator.pytorch().model.max_decoder_positions() - 1)
+            + 1,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size,
             "max_input_length": 0,
             "max_batch_size": translator.max_tokens,

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from fairseq import options
 
+from amlp_fairseq import plugin  # noqa: F401 - registers the tasks
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, GenerationConfig
 from amlp_fairseq.decoding.packed_linear import fast_dtypes
 from amlp_fairseq.decoding.step_decoder import StepDecoder
@@ -22,8 +23,6 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
     *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams"),
     *("draft_path", "draft", "draft_file", "draft_words"),
 }
-#: Options whose value is a file or folder, on which translations depend, too.
-PATHS = frozenset({"draft_path", "draft_file", "rescore_path"})
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
 #: What is wrong with other alignments.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+#: Options whose value is a file or folder, on which translations depend, too.
+PATHS = frozenset({"draft_path", "draft_file", "rescore_path"})
+
 
 class CallOptions(TypedDict, total=False):
     """Those that may differ from call to call."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.translator import Translator
@@ -97,7 +97,7 @@ def load(folder: Path, **options: Any) -> Translator:
         and config["model"].get("decoder_cross_attention_type", "softmax") == "softmax"
     ):
         options["print_alignment"] = "soft"  # others have no weights
-    return Translator(folder, long="refuse", **options)
+    return Translator(folder, long="refuse", backend="pytorch", **options)
 
 
 def decode(translator: Translator, text: str) -> Decoding:
@@ -123,26 +123,25 @@ def decode(translator: Translator, text: str) -> Decoding:
         )
     if count > translator.max_length:
         raise ValueError(f"the sentence has {count} pieces, {translator.folder} reads at most {translator.max_length}")
-    best = translator.hypotheses([pieces])[0][0]
-    names = translator.task.target_dictionary.symbols
+    model = translator.pytorch()
+    best = model.search({}).hypotheses([pieces])[0][0]
+    names = model.task.target_dictionary.symbols
     words = tuple(names[token] for token in best["tokens"].tolist()[:-1])
     found: dict[str, Any] = {
         "name": translator.folder.resolve().name,
         "languages": translator.languages,
         "sentence": " ".join(text.split()),
         "source": tuple(pieces.split()),
-        "text": translator.text.decode(translator.task.target_dictionary.string(best["tokens"].int().cpu())),
+        "text": translator.text.decode(model.task.target_dictionary.string(best["tokens"].int().cpu())),
     }
     if "history" in best:
         steps = _iterations(best["history"], names)
         system = "iterative refinement: all words at once, then the doubtful ones again"
         return Decoding(**found, system=system, calls=steps[-1].call, steps=steps)
-    order = getattr(translator.task, "order", None)
+    order = getattr(model.task, "order", None)
     if order is None:
-        if translator.task.cfg._name != "translation":
-            raise ValueError(
-                f"{translator.folder}: --task {translator.task.cfg._name} does not say in what order it writes"
-            )
+        if model.task.cfg._name != "translation":
+            raise ValueError(f"{translator.folder}: --task {model.task.cfg._name} does not say in what order it writes")
         order = GenerationOrder(1, 1)
     attention, probabilities = best["attention"], best["positional_scores"].exp().tolist()
     system, written = describe(order), _in_order(words, probabilities, order)

@@ -15,9 +15,9 @@ from typing import Any
 
 from amlp_fairseq.common.files import checksums, remove_parts, resume, writing
 from amlp_fairseq.common.lines import count_lines
-from amlp_fairseq.model_folder.format import CARD, read_config, splits_sentences
-from amlp_fairseq.translator.decoding_options import PATHS
+from amlp_fairseq.model_folder.config import CARD, read_config, splits_sentences
 from amlp_fairseq.translator.files import as_json, say, translated
+from amlp_fairseq.translator.options import PATHS
 from amlp_fairseq.translator.translator import Translator
 
 #: What the files of a folder were translated with.

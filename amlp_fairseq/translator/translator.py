@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 import heapq
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from numbers import Integral
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-import numpy as np
-import torch
-from fairseq import checkpoint_utils, utils
-
-from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.common.renamed_options import with_present_names
-from amlp_fairseq.compat.tasks import with_steps
-from amlp_fairseq.model_folder.format import read_config, splits_sentences
+from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.model_folder.config import read_config, splits_sentences
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.languages import writes_spaces
 from amlp_fairseq.text.pipeline import TextPipeline
-from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator import engine_backend
+from amlp_fairseq.translator.backend import Backend, Found, Search, check_counts
+from amlp_fairseq.translator.engine_backend import EngineBackend
 from amlp_fairseq.translator.options import CallOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from amlp_fairseq.translator.options import Options
-
-#: Continuations of decoding that are kept, of those that calls have asked for.
-MOST_SEARCHES = 16
-#: What generators share: inference models, and the auxiliary ones.
-SHARED = frozenset({"inference_models", "reranker", "reranking_model", "drafter"})
+    from amlp_fairseq.translator.pytorch_backend import PyTorchBackend
 
 
 @dataclass(frozen=True)
@@ -89,14 +80,6 @@ class Translation:
     parts: tuple[Part, ...] = ()
 
 
-class _Search(NamedTuple):
-    """A model, a generator of fairseq's interface for it, and how many of its hypotheses are wanted."""
-
-    model: Any
-    generator: Any
-    nbest: int
-
-
 @dataclass(frozen=True)
 class _Source:
     """A part of a text, with the white space after it; it has no pieces where there is nothing to translate."""
@@ -121,6 +104,8 @@ class Translator:
             ``truncate`` it (the rest is not read), or ``refuse`` it. ``Translation.cuts`` says where that happened.
         max_length: the most source pieces that are not too long; by default what the folder says, which
             ``amlp-fairseq package`` has from the training.
+        backend: what decodes: the ``engine`` in C++, or ``pytorch``. By default the engine, where it has the model, the
+            device is ``cpu`` and it has the decoding options, and PyTorch elsewhere.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
             flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
             (``options.Options`` has all of them). Weights that are stored as int8 decode in int8 where the device can,
@@ -139,42 +124,50 @@ class Translator:
         split_sentences: bool | None = None,
         long: str = "split",
         max_length: int | None = None,
+        backend: Literal["engine", "pytorch"] | None = None,
         **options: Unpack[Options],
     ) -> None:
         if long not in sentences.LONG:
             raise ValueError(f"long={long!r}: choose one of {', '.join(sentences.LONG)}")
         if split_sentences not in (None, True, False):
             raise ValueError(f"split_sentences={split_sentences!r}: True or False is needed")
-        _check_counts(max_tokens=max_tokens, **({} if max_length is None else {"max_length": max_length}))
-        self.folder, self.long, self.max_tokens = Path(folder), long, max_tokens
-        config, overrides = read_config(self.folder), with_present_names(options)
+        check_counts(max_tokens=max_tokens, **({} if max_length is None else {"max_length": max_length}))
+        self.folder, self.long, self.max_tokens, self.device = Path(folder), long, max_tokens, device
+        self.config, self._options = read_config(self.folder), with_present_names(options)
+        config = self.config
         self.split_sentences = splits_sentences(config) if split_sentences is None else split_sentences
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
-        decoding_options.check({**config["decoding"], **overrides}, config["task"]["_name"])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
-        (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(self.folder)], arg_overrides=overrides
-        )
-        refuse_unknown(overrides, sorted(decoding_options.known(config["task"]["_name"])), "Translator")
-        self.nbest = _nbest(self.cfg.generation)
-        self.device = _device(device)
-        self.cfg.generation.no_beamable_mm = True  # fconv would take the beam of all calls for granted
-        self.model.prepare_for_inference_(self.cfg)
-        self.model.to(self.device)
-        decoding_options.set_decode_dtype(self.task, self.model, config["weights"])
-        generator = self.task.build_generator([self.model], self.cfg.generation)
-        self._own: _Search | None = _Search(self.model, generator, self.nbest)
-        self._others: dict[str, _Search] = {}
-        limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
-        limit -= 2  # two symbols may be added
+        self._lock, self._process, self._closed = threading.Lock(), os.getpid(), False
+        self._engine: EngineBackend | None = None
+        self._pytorch: PyTorchBackend | None = None
+        if device == "cpu" and backend != "pytorch":
+            try:
+                self._engine = EngineBackend(self.folder, config, max_tokens, self._options)
+            except (UnsupportedError, ImportError) as error:
+                if backend == "engine":
+                    raise ValueError(f"backend='engine' does not support this: {error}") from None
+        loaded: Backend = self._engine or self.pytorch()
+        self.nbest, limit = loaded.search({}).nbest, loaded.max_pieces
         if max_length is not None and max_length > limit:
             raise ValueError(f"max_length={max_length}: {self.folder} has positions for at most {limit} pieces")
         self.max_length = max_length or min(config["longest_source"] or limit, limit)
-        self._lock = threading.Lock()
-        self._process = os.getpid()
+
+    def pytorch(self) -> PyTorchBackend:
+        """The model in PyTorch, which is loaded by the first call that needs it.
+
+        Raises:
+            ValueError: for a decoding option outside its range.
+        """
+        from amlp_fairseq.translator.pytorch_backend import PyTorchBackend  # takes seconds
+
+        with self._lock:
+            if self._pytorch is None:
+                self._pytorch = PyTorchBackend(self.folder, self.config, self.device, self.max_tokens, self._options)
+            return self._pytorch
 
     def __repr__(self) -> str:
-        state = self.device if self._own else "closed"
+        state = "closed" if self._closed else self.device
         return f"<Translator {self.folder}: {' to '.join(self.languages)}, {state}>"
 
     def __enter__(self) -> Self:
@@ -186,8 +179,8 @@ class Translator:
     def close(self) -> None:
         """Let go of the model; what other threads are translating is finished."""
         with self._lock:
-            self.model = self._own = None
-            self._others.clear()
+            self._engine = self._pytorch = None
+            self._closed = True
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Translator cannot be copied or pickled: make another one, Translator(folder)")
@@ -209,9 +202,6 @@ class Translator:
         """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
-        alignment = options.get("print_alignment", self.cfg.generation.print_alignment)
-        if alignment not in (None, "hard"):
-            raise ValueError(f"print_alignment={alignment!r}: {decoding_options.PAIRS}")
         search = self._search(with_present_names(options))
         sources = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
         decoded = iter(self._decode([part for line in sources for part in line if part.pieces], search))
@@ -304,103 +294,35 @@ class Translator:
                 between = "" if in_word or not writes_spaces(self.languages[1]) else " "
         return result
 
-    def _decode(self, parts: list[_Source], search: _Search) -> list[Part]:
-        found = self.hypotheses([part.pieces for part in parts], search)
-        return [self._part(part, each[: search.nbest]) for part, each in zip(parts, found, strict=True)]
+    def _decode(self, sources: list[_Source], search: Search) -> list[Part]:
+        found = search([source.pieces for source in sources])
+        return [self._part(source, translations) for source, translations in zip(sources, found, strict=True)]
 
-    def _search(self, options: dict[str, Any]) -> _Search:
-        """The way of decoding with options of a call."""
+    def _search(self, options: dict[str, Any]) -> Search:
+        """The search with the options of a call."""
         if self._process != os.getpid():  # it would wait for threads that a fork does not copy
             raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
-        with self._lock:
-            if self._own is None:
-                raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
-            if not options:
-                return self._own
-            key = repr(sorted(options.items()))
-            if key not in self._others:
-                search = self._new_search(self._own, options)
-                if len(self._others) == MOST_SEARCHES:
-                    del self._others[next(iter(self._others))]
-                self._others[key] = search
-            return self._others[key]
+        if self._closed:
+            raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
+        engine = self._engine
+        of_call = options.keys() <= CallOptions.__annotations__.keys()
+        if engine is not None and of_call and engine_backend.supports({**engine.options, **options}):
+            return engine.search(options)
+        return self.pytorch().search(options)
 
-    def _new_search(self, own: _Search, options: dict[str, Any]) -> _Search:
-        name = self.task.cfg._name
-        known = decoding_options.known(name)
-        refuse_unknown(options, sorted(known), "translate")
-        if of_all := sorted(options.keys() - CallOptions.__annotations__.keys()):
-            raise ValueError(
-                f"{of_all[0]} cannot be given for one call: Translator({str(self.folder)!r}, {of_all[0]}=…)"
-            )
-        decoding_options.check(options, name)
-        cfg, task = copy.deepcopy(self.cfg.generation), copy.copy(self.task)
-        task.cfg = copy.deepcopy(task.cfg)
-        for option, value in options.items():
-            setattr(cfg if option in cfg else task.cfg, option, value)
-        nbest = _nbest(cfg)
-        generator = task.build_generator([own.model], cfg)
-        for shared in SHARED & vars(generator).keys():
-            setattr(generator, shared, getattr(own.generator, shared))
-        return _Search(own.model, generator, nbest)
-
-    def hypotheses(self, sources: list[str], search: _Search | None = None) -> list[list[dict[str, Any]]]:
-        """What fairseq's generators find for sentences, given as pieces: the best hypothesis of each first. Batches are
-        made of sentences of similar length."""
-        model, generator, _ = search or self._search({})
-        if not sources:
-            return []
-        index, eos = self.task.source_dictionary.index, self.task.source_dictionary.eos()
-        tokens = [torch.tensor([*map(index, each.split()), eos]) for each in sources]
-        lengths = [len(each) for each in tokens]
-        dataset = self.task.build_dataset_for_inference(tokens, lengths)
-        by_length, most = np.argsort(lengths, kind="stable"), max(self.max_tokens, max(lengths) + 1)
-        found: dict[int, list[dict[str, Any]]] = {}
-        for rows in dataset.batch_by_size(by_length, max_tokens=most) if len(tokens) > 1 else [[0]]:
-            batch = dataset.collater([dataset[row] for row in rows])
-            with self._lock:
-                moved = utils.move_to_cuda(batch, self.device) if self.device.type == "cuda" else batch
-                hypotheses = with_steps(self.task.inference_step(generator, [model], moved))
-            found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
-        return [found[row] for row in range(len(sources))]
-
-    def _part(self, source: _Source, hypotheses: list[dict[str, Any]]) -> Part:
-        best, *others = hypotheses
-        pieces = self._pieces(best)
-        alignment = best["alignment"] if best["alignment"] is not None else ()
+    def _part(self, source: _Source, found: Sequence[Found]) -> Part:
+        best = found[0]
         return Part(
             source=source.text,
-            text=self.text.decode(pieces),
-            score=float(best["score"]),
-            calls=int(best["steps"]),
-            alternatives=tuple((self.text.decode(self._pieces(each)), float(each["score"])) for each in others),
-            alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
+            text=self.text.decode(best.pieces),
+            score=best.score,
+            calls=best.calls,
+            alternatives=tuple((self.text.decode(each.pieces), each.score) for each in found[1:]),
+            alignment=best.alignment,
             source_pieces=tuple(source.pieces.split()),
-            pieces=tuple(pieces.split()),
+            pieces=tuple(best.pieces.split()),
             cut=source.cut,
         )
-
-    def _pieces(self, hypothesis: dict[str, Any]) -> str:
-        return str(self.task.target_dictionary.string(hypothesis["tokens"].tolist()))
-
-
-def _nbest(generation: Any) -> int:
-    """How many hypotheses are asked for.
-
-    Raises:
-        ValueError: for more than the beam finds.
-    """
-    beam, nbest = generation.beam, generation.nbest
-    _check_counts(beam=beam, nbest=nbest)
-    if nbest > beam:
-        raise ValueError(f"nbest={nbest} is more than beam={beam} finds: raise beam, or lower nbest")
-    return int(nbest)
-
-
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name}={value!r}: a whole number from 1 is needed")
 
 
 def _check_text(line: str, number: int) -> None:
@@ -411,14 +333,6 @@ def _check_text(line: str, number: int) -> None:
     except UnicodeEncodeError as error:
         found = f"{line[error.start]!r} at character {error.start}"
         raise ValueError(f"text {number} has half a surrogate pair, {found}: it is not text") from None
-
-
-def _device(name: str) -> torch.device:
-    try:
-        torch.empty(0, device=name).tolist()
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
-    return torch.device(name)
 
 
 def _best_combinations(found: Sequence[Sequence[tuple[str, float]]], count: int) -> list[tuple[tuple[str, ...], float]]:

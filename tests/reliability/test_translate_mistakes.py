@@ -21,7 +21,7 @@ from conftest import System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator
-from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.translator import text_shards as shards
 from amlp_fairseq.translator.files import check_files, refuse_compressed
 

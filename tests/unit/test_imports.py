@@ -9,7 +9,19 @@ import commands
 
 #: From the ground up. A folder imports from those before it.
 FLOORS = [
-    *("common", "text", "ops", "compat", "model_folder", "attention", "data", "models", "criterions", "decoding"),
+    *(
+        "common",
+        "text",
+        "engine",
+        "ops",
+        "compat",
+        "model_folder",
+        "attention",
+        "data",
+        "models",
+        "criterions",
+        "decoding",
+    ),
     *("search", "tasks", "plugin", "translator", "server", "training", "corpora", "evaluation", "cli"),
 ]
 

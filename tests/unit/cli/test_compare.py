@@ -50,11 +50,9 @@ def test_fairseqs_search_writes_the_same_words() -> None:
     """Their last decoder call differs: the plugin's stops where nothing can change."""
     stock = compare.Candidate.of(f"{MODELS}/ar --engine fairseq").load([], {})
     own = compare.Candidate.of(f"{MODELS}/ar").load([], {})
-    assert stock._own is not None
-    assert own._own is not None
-    assert type(stock._own.generator) is SequenceGenerator
-    assert type(own._own.generator) is not SequenceGenerator
-    assert stock._own.generator.beam_size == 4  # the folder's
+    assert type(stock.pytorch().search({}).generator) is SequenceGenerator
+    assert type(own.pytorch().search({}).generator) is not SequenceGenerator
+    assert stock.pytorch().search({}).generator.beam_size == 4  # the folder's
     assert [each.text for each in stock.translations(TEXT)] == [each.text for each in own.translations(TEXT)]
 
 
@@ -62,8 +60,8 @@ def test_options_of_one_model(tmp_path: Path) -> None:
     first = compare.Candidate.of(f"{MODELS}/ar --beam 1 --decode-dtype int8")
     assert first.name == "ar --beam 1 --decode-dtype int8"
     model = first.load(["--beam", "3", "--lenpen", "2"], {"max_tokens": 500})
-    assert (model.cfg.generation.beam, model.cfg.generation.lenpen, model.max_tokens) == (1, 2, 500)
-    assert model.cfg.task.decode_dtype == "int8"
+    assert (model.pytorch().cfg.generation.beam, model.pytorch().cfg.generation.lenpen, model.max_tokens) == (1, 2, 500)
+    assert model.pytorch().cfg.task.decode_dtype == "int8"
     spaced = shutil.copytree(MODELS / "ar", tmp_path / "a b --beam 1")
     assert compare.Candidate.of(str(spaced)) == (spaced, [])
 

@@ -12,7 +12,7 @@ import pytest
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli import compare, translate, watch
-from amlp_fairseq.model_folder.format import read_config
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.translator import text_shards as shards
 
 MODEL = commands.ROOT / "examples/models/ar"

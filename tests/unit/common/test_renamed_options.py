@@ -15,7 +15,8 @@ from amlp_fairseq.common import renamed_options
 from amlp_fairseq.common.arguments import command_parser
 from amlp_fairseq.common.renamed_options import with_present_flags, with_present_names
 from amlp_fairseq.compat import commands as fairseqs_commands
-from amlp_fairseq.model_folder.format import read_config, write
+from amlp_fairseq.model_folder.config import read_config
+from amlp_fairseq.model_folder.format import write
 from amlp_fairseq.training import config
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translator

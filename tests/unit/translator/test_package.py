@@ -19,6 +19,7 @@ from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import is_of_documents, package
 from amlp_fairseq.decoding import packed_linear
 from amlp_fairseq.model_folder import format as model_folder
+from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.translator import decoding_options
 
 MODEL = commands.ROOT / "examples/models/ar"
@@ -77,7 +78,7 @@ def test_scores_of_the_model_that_it_was_made_of(tmp_path: Path) -> None:
 def test_a_folder_appears_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal ends the command without another line of it."""
 
-    def killed(folder: Path) -> Any:
+    def killed(folder: Path, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -192,12 +193,12 @@ def int8_maps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_int8_weights_decode_in_int8(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(arguments(MODEL.parent / name, tmp_path / "out", weights="int8"), [])
     folder = tmp_path / "out"
-    assert int8_maps(Translator(folder), monkeypatch) > 10
-    assert int8_maps(Translator(folder, decode_dtype="float32"), monkeypatch) == 0
+    assert int8_maps(Translator(folder, backend="pytorch"), monkeypatch) > 10
+    assert int8_maps(Translator(folder, backend="pytorch", decode_dtype="float32"), monkeypatch) == 0
     assert "| decodes in | int8 on x86 processors, float32 on others" in (folder / "README.md").read_text("utf-8")
     package(arguments(folder, tmp_path / "again"), ["--decode-dtype", "float32"])
-    assert model_folder.read_config(tmp_path / "again")["weights"] == "int8"
-    assert int8_maps(Translator(tmp_path / "again"), monkeypatch) == 0
+    assert read_config(tmp_path / "again")["weights"] == "int8"
+    assert int8_maps(Translator(tmp_path / "again", backend="pytorch"), monkeypatch) == 0
     assert "| decodes in | float32 |" in (tmp_path / "again/README.md").read_text("utf-8")
 
 
@@ -206,11 +207,11 @@ def test_int8_weights_where_there_is_no_int8(tmp_path: Path, monkeypatch: pytest
     package(arguments(MODEL, tmp_path / "out", weights="int8"), [])
     for module in (packed_linear, decoding_options):
         monkeypatch.setattr(module, "fast_dtypes", lambda device: ("float32",))
-    translator = Translator(tmp_path / "out")
-    assert translator.task.cfg.decode_dtype is None
+    translator = Translator(tmp_path / "out", backend="pytorch")
+    assert translator.pytorch().task.cfg.decode_dtype is None
     assert translator.translate(TEXT)[1] == "Der Arzt ist sechzig Jahre alt."
     with pytest.raises(ValueError, match="--decode-dtype int8 is not for cpu"):
-        Translator(tmp_path / "out", decode_dtype="int8").translate(TEXT)
+        Translator(tmp_path / "out", backend="pytorch", decode_dtype="int8").translate(TEXT)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_a_length_without_positions(tmp_path: Path) -> None:
 
 def test_files_of_another_model(model: Path) -> None:
     """Valid ones: what was written with them would be garbage. Folders of older versions have no checksums."""
-    assert model_folder.read_config(model)["checksums"].keys() == {
+    assert read_config(model)["checksums"].keys() == {
         *("dict.en.txt", "dict.de.txt", "sentencepiece.bpe.model", "model.safetensors")
     }
     translated = Translator(model).translate(TEXT)
@@ -315,8 +316,8 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
 def test_documents_stay_whole(model: Path, tmp_path: Path) -> None:
     """A folder of summarisation says so, and what is made of it."""
     package(arguments(edited(model, split_sentences=False), tmp_path / "out"), [])
-    assert model_folder.read_config(tmp_path / "out")["split_sentences"] is False
-    assert "split_sentences" not in model_folder.read_config(MODEL)
+    assert read_config(tmp_path / "out")["split_sentences"] is False
+    assert "split_sentences" not in read_config(MODEL)
     (tmp_path / "text.json").write_text('{"corpus": "embedded_summaries"}', encoding="utf-8")
     assert is_of_documents(tmp_path, tmp_path)
     (tmp_path / "text.json").write_text('{"corpus": "embedded"}', encoding="utf-8")

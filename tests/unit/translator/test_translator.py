@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import commands
@@ -21,7 +22,8 @@ from amlp_fairseq import Translator
 from amlp_fairseq.compat.internals import TASK_REGISTRY
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.options import CallOptions, Options
-from amlp_fairseq.translator.translator import MOST_SEARCHES, Part, _Search
+from amlp_fairseq.translator.pytorch_backend import MAX_SEARCHES
+from amlp_fairseq.translator.translator import Part
 
 MODEL = commands.ROOT / "examples/models/ar"
 
@@ -104,7 +106,7 @@ def test_another_task_behind_a_command() -> None:
 
 
 def test_whole_numbers_are_numbers() -> None:
-    assert Translator(MODEL, lenpen=1).cfg.generation.lenpen == 1
+    assert Translator(MODEL, lenpen=1).pytorch().cfg.generation.lenpen == 1
 
 
 TEXT = ["He says that the student can find the big cars."]
@@ -129,16 +131,18 @@ def test_options_of_a_call(model: str, options: CallOptions) -> None:
     assert translator.translations(TEXT) == before
 
 
-def test_options_of_a_call_use_the_same_weights(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are made ready once, and not all ways of decoding are kept."""
+def test_options_of_a_call_use_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One inference model is made, and not all searches are kept."""
+    translator = Translator(MODEL, backend="pytorch")
     translator.translate(TEXT)
-    ready = translator._search({}).generator.inference_models
-    (made,) = ready([translator.model])
-    monkeypatch.setattr(ready, "prepare", None)
-    for length in range(1, MOST_SEARCHES + 5):
+    backend = translator.pytorch()
+    inference_models = backend.search({}).generator.inference_models
+    (made,) = inference_models([backend.model])
+    monkeypatch.setattr(inference_models, "prepare", None)
+    for length in range(1, MAX_SEARCHES + 5):
         translator.translate(TEXT, max_len_b=length)
-    assert translator._search({"max_len_b": 1}).generator.inference_models([translator.model]) == [made]
-    assert len(translator._others) == MOST_SEARCHES
+    assert backend.search({"max_len_b": 1}).generator.inference_models([backend.model]) == [made]
+    assert len(backend._others) == MAX_SEARCHES
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_with() -> None:
     with Translator(MODEL) as translator:
         assert repr(translator) == f"<Translator {MODEL}: en to de, cpu>"
         assert translator.translate(TEXT)
-    assert translator.model is None
+    assert translator._engine is translator._pytorch is None
     assert repr(translator) == f"<Translator {MODEL}: en to de, closed>"
     with pytest.raises(RuntimeError, match="closed"):
         translator.translate(TEXT)
@@ -313,15 +317,10 @@ def copying(**options: Any) -> Translator:
     translator = Translator.__new__(Translator)
     translator.languages, translator.max_length, translator.nbest, translator.long = ("en", "de"), 12, 1, "split"
     translator.split_sentences = options["split_sentences"]
-    translator.cfg, translator.text = Config(), Letters()  # type: ignore[assignment]
-    translator._search = lambda options: _Search(None, None, 1)  # type: ignore[method-assign]
+    translator.text = Letters()  # type: ignore[assignment]
+    translator._search = lambda options: SimpleNamespace(nbest=1)  # type: ignore[method-assign, return-value]
     translator._decode = lambda parts, _: [Part(each.text, each.text.strip(), cut=each.cut) for each in parts]  # type: ignore[method-assign]
     return translator
-
-
-class Config:
-    class generation:
-        print_alignment = None
 
 
 class Letters:

@@ -1,0 +1,54 @@
+"""The library for this processor: the engine is compiled once for each instruction set."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+#: The instruction sets from the fastest on, each with its options of GCC and the flags of Linux that it needs.
+ISAS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
+_AVX2 = ("-mavx2", "-mfma", "-mf16c"), frozenset({"avx2", "fma", "f16c"})
+_AVX512 = (
+    (*_AVX2[0], "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
+    _AVX2[1] | {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
+)
+ISAS["avx512_vnni"] = (*_AVX512[0], "-mavx512vnni"), _AVX512[1] | {"avx512_vnni"}
+ISAS["avx512"] = _AVX512
+ISAS["avx_vnni"] = (*_AVX2[0], "-mavxvnni"), _AVX2[1] | {"avx_vnni"}
+ISAS["avx2"] = _AVX2
+ISAS["generic"] = (), frozenset()
+
+#: The environment variable that names an instruction set, for tests and reports of bugs.
+FORCED = "AMLP_FAIRSEQ_ISA"
+
+
+def supported() -> list[str]:
+    """The instruction sets of this processor, from the fastest on."""
+    flags: set[str] = set()
+    if platform.machine() == "x86_64" and (cpuinfo := Path("/proc/cpuinfo")).is_file():
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+        flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+    return [name for name, (_, needed) in ISAS.items() if needed <= flags]
+
+
+def library() -> ModuleType:
+    """The engine's library for the fastest instruction set of this processor for which there is one.
+
+    Raises:
+        ImportError: if there is none.
+        ValueError: if ``AMLP_FAIRSEQ_ISA`` names an instruction set that this processor has not.
+    """
+    names = supported()
+    if forced := os.environ.get(FORCED):
+        if forced not in names:
+            raise ValueError(f"{FORCED}={forced}: this processor has {', '.join(names)}")
+        return import_module(f"amlp_fairseq.engine._{forced}")
+    for name in names:
+        try:
+            return import_module(f"amlp_fairseq.engine._{name}")
+        except ImportError:
+            continue
+    raise ImportError("the engine has not been compiled (a C++ compiler is needed when amlp-fairseq is installed)")

@@ -1,0 +1,147 @@
+"""A model folder in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from amlp_fairseq.engine import safetensors
+from amlp_fairseq.engine.description import UnsupportedError, describe
+from amlp_fairseq.engine.isa import library
+from amlp_fairseq.text.dictionary import EOS
+
+#: What ``decode_dtype`` may be here.
+DECODE_DTYPES = ("float32", "int8")
+#: The suffix of the name of an int8 matrix' scales.
+_SCALES = ":scales"
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The settings of the beam search; see ``search/options.py``, where the same have the same names as here or as
+    fairseq's."""
+
+    beam: int = 5
+    max_len_a: float = 0.0
+    max_len_b: int = 200
+    min_len: int = 1
+    normalize: bool = True
+    gnmt: bool = False
+    length_penalty: float = 1.0
+    unk_penalty: float = 0.0
+    temperature: float = 1.0
+    count_after_end: bool = False
+    keep_all: bool = False
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation.
+
+    Attributes:
+        tokens: in reading order, without the end symbol.
+        score: the sum of the log-probabilities divided by the length penalty, in nats.
+        steps: decoder calls.
+    """
+
+    tokens: list[int]
+    score: float
+    steps: int
+
+
+class Model:
+    """A model that decodes on a CPU. Several threads may call it at a time; they share its weights.
+
+    Args:
+        folder: of ``amlp-fairseq package``.
+        config: its ``config.json``.
+        decode_dtype: one of ``DECODE_DTYPES``; None: int8 for weights that are stored in int8, else float32.
+
+    Attributes:
+        decode_dtype: of the linear maps.
+        max_positions: of the decoder.
+        vocabularies: the numbers of source and target tokens.
+
+    Raises:
+        UnsupportedError: for a model or a type that the engine does not have.
+        ValueError: if the folder is damaged.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], decode_dtype: str | None = None) -> None:
+        dtype = decode_dtype or ("int8" if config["weights"] == "int8" else "float32")
+        if dtype not in DECODE_DTYPES:
+            raise UnsupportedError(f"--decode-dtype {dtype}")
+        engine, path = library().Engine, folder / "model.safetensors"
+        stored = safetensors.load(path)
+        weights: dict[str, Any] = {
+            name: (array, stored[name + _SCALES]) if name + _SCALES in stored else array
+            for name, array in stored.items()
+            if not name.endswith(_SCALES)
+        }
+        try:
+            weights |= {name: weights[other] for name, other in config["shared_weights"].items()}
+            description = describe(config, weights)
+            self._engine = engine(description, weights, dtype == "int8")
+        except UnsupportedError:
+            raise
+        except (KeyError, ValueError, IndexError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        self._order, self.max_positions = description["order"], description["decoder"]["max_positions"]
+        self.decode_dtype = dtype
+        self.vocabularies = description["encoder"]["vocabulary"], description["decoder"]["vocabulary"]
+
+    def search(
+        self, sources: Sequence[Sequence[int]], options: SearchOptions, threads: int = 1
+    ) -> list[list[Hypothesis]]:
+        """At most ``options.beam`` translations of each source, best first.
+
+        Args:
+            sources: tokens with the end symbol.
+            options: of the search.
+            threads: how many work on this call.
+
+        Raises:
+            ValueError: if ``min_len`` exceeds what the lengths allow.
+            RuntimeError: if a source has no translation of finite probability.
+        """
+        with_words = [index for index, source in enumerate(sources) if any(token != EOS for token in source)]
+        results = [[Hypothesis([], 0.0, 0)] for _ in sources]
+        if not with_words:
+            return results
+        shortest = min(len(sources[index]) for index in with_words)
+        limit = min(int(options.max_len_a * shortest + options.max_len_b), self.max_positions - 1)
+        if options.min_len > limit:
+            raise ValueError(
+                f"--min-len {options.min_len} exceeds the {limit} words that --max-len-a, --max-len-b and "
+                "--max-target-positions allow for a sentence"
+            )
+        found = self._engine.search([sources[index] for index in with_words], asdict(options), threads)
+        for index, hypotheses in zip(with_words, found, strict=True):
+            if not hypotheses:
+                raise RuntimeError(
+                    "a sentence has no translation: the model gives no word a finite probability, or --min-len leaves "
+                    "none"
+                )
+            results[index] = [Hypothesis(self._read(each.tokens[:-1]), each.score, each.steps) for each in hypotheses]
+        return results
+
+    def _read(self, tokens: Sequence[int]) -> list[int]:
+        """Tokens from generation order to reading order: see ``ops/generation_order.py``."""
+        directions, count = self._order["num_directions"], len(tokens)
+        if directions == 1:
+            return list(tokens)
+        segments, result = directions // 2, [0] * count
+        shortest, longer = divmod(count, segments)
+        for slot, token in enumerate(tokens):
+            number, segment = divmod(slot, segments)
+            start, size = segment * shortest + min(segment, longer), shortest + (segment < longer)
+            pair, backward = divmod(number, 2)
+            if self._order["middle_to_side"]:
+                middle = start + (size + 1) // 2
+                index = middle + pair if backward else middle - 1 - pair
+            else:
+                index = start + size - 1 - pair if backward else start + pair
+            result[index] = token
+        return result

@@ -1,0 +1,4 @@
+// For processors of any kind.
+
+#define AMLP_MODULE _generic
+#include "module.h"

@@ -1,0 +1,293 @@
+// Linear maps y = x W^T + b with weights in the order in which they are read, in float32 and int8.
+
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#include "simd.h"
+#include "threads.h"
+
+namespace amlp {
+
+constexpr int64_t kGrain = 1 << 17;  // multiplications from which on another thread helps
+constexpr int64_t kRowsPerPart = 8 * kTileRows;
+
+inline int64_t grain_of(int64_t work) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work)); }
+
+// The outputs of a matrix in panels of kLanes, and these in blocks of kPanels; the rest are blocks of one.
+struct Blocks {
+  int64_t whole, count;
+
+  explicit Blocks(int64_t out) {
+    const int64_t panels = (out + kLanes - 1) / kLanes;
+    whole = panels / kPanels, count = whole + panels % kPanels;
+  }
+
+  int64_t panels(int64_t block) const { return block < whole ? kPanels : 1; }
+  int64_t first_panel(int64_t block) const { return block < whole ? block * kPanels : block + whole * (kPanels - 1); }
+};
+
+// Call tile<Rows, Panels>(row) for tiles of Rows <= kTileRows rows that cover `rows` of a block.
+template <typename Tile>
+void for_tiles(int64_t rows, int64_t panels, const Tile& tile) {
+  const auto over_rows = [&]<int Panels, int... Rest>(std::integral_constant<int, Panels>,
+                                                      std::integer_sequence<int, Rest...>) {
+    int64_t row = 0;
+    for (; row + kTileRows <= rows; row += kTileRows) tile.template operator()<kTileRows, Panels>(row);
+    (void)((rows - row == Rest + 1 && (tile.template operator()<Rest + 1, Panels>(row), true)) || ...);
+  };
+  const auto rest = std::make_integer_sequence<int, kTileRows - 1>{};
+  if (panels == kPanels)
+    over_rows(std::integral_constant<int, kPanels>{}, rest);
+  else
+    over_rows(std::integral_constant<int, 1>{}, rest);
+}
+
+template <int Panels>
+void prefetch(const void* weights) {
+  AMLP_UNROLL for (int p = 0; p < Panels; p++)
+    __builtin_prefetch(static_cast<const char*>(weights) + kPrefetch + p * 4 * kLanes);
+}
+
+// `Rows` rows of x times a block of `Panels` panels (in, Panels, kLanes), into rows of y: its next `out` columns, all if there
+// are so many. An output is its bias, if any, plus the sum over the inputs in their order, in tiles of every size: the result
+// of a row does not depend on the rows beside it.
+template <int Rows, int Panels>
+void multiply_tile(const float* x, int64_t x_stride, int64_t in, const float* block, const float* biases, float* y,
+                   int64_t y_stride, int64_t out, bool relu) {
+  Lanes sums[Rows][Panels];
+  AMLP_UNROLL for (int r = 0; r < Rows; r++)
+    AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = biases == nullptr ? Lanes{} : load(biases + p * kLanes);
+  for (int64_t i = 0; i < in; i++, block += Panels * kLanes) {
+    Lanes weights[Panels];
+    AMLP_UNROLL for (int p = 0; p < Panels; p++) weights[p] = load(block + p * kLanes);
+    AMLP_UNROLL for (int r = 0; r < Rows; r++)
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] += x[r * x_stride + i] * weights[p];
+    prefetch<Panels>(block);
+  }
+  AMLP_UNROLL for (int r = 0; r < Rows; r++)
+    AMLP_UNROLL for (int p = 0; p < Panels; p++) {
+      const Lanes sum = relu ? (sums[r][p] < 0 ? Lanes{} : sums[r][p]) : sums[r][p];
+      store(sum, y + r * y_stride + p * kLanes, out - p * kLanes);
+    }
+}
+
+// x (rows, in) times a matrix in panels, into y (rows, out).
+inline void multiply(const float* x, int64_t x_stride, int64_t rows, int64_t in, const float* panels, const float* biases,
+                     float* y, int64_t y_stride, int64_t out, bool relu, int64_t first_block, int64_t last_block) {
+  const Blocks blocks(out);
+  for (int64_t block = first_block; block < last_block; block++) {
+    const int64_t begin = blocks.first_panel(block) * kLanes;
+    for_tiles(rows, blocks.panels(block), [=]<int Rows, int Panels>(int64_t row) {
+      multiply_tile<Rows, Panels>(x + row * x_stride, x_stride, in, panels + begin * in,
+                                  biases == nullptr ? nullptr : biases + begin, y + row * y_stride + begin, y_stride, out - begin,
+                                  relu);
+    });
+  }
+}
+
+// A matrix (in, out) with these strides in panels of `Group` inputs at a time; padding is zero.
+template <typename Number, int64_t Group>
+std::vector<Number> make_panels(const Number* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride) {
+  const int64_t groups = (in + Group - 1) / Group;
+  std::vector<Number> result(whole_vectors(out) * groups * Group, 0);
+  const Blocks blocks(out);
+  Number* to = result.data();
+  for (int64_t block = 0; block < blocks.count; block++)
+    for (int64_t g = 0; g < groups; g++) {
+      const int64_t first = blocks.first_panel(block) * kLanes;
+      for (int64_t o = first; o < first + blocks.panels(block) * kLanes; o++)
+        for (int64_t i = g * Group; i < (g + 1) * Group; i++, to++)
+          if (o < out && i < in) *to = from[i * in_stride + o * out_stride];
+    }
+  return result;
+}
+
+inline std::vector<float> padded(const std::vector<float>& vector) {
+  std::vector<float> result = vector;
+  result.resize(whole_vectors(vector.size()), 0);
+  return result;
+}
+
+// Call part(block, begin, end) for all blocks of outputs and parts of the rows.
+template <typename Part>
+void for_blocks(ThreadPool& pool, int64_t rows, int64_t work_of_row, int64_t blocks, const Part& part) {
+  const int64_t parts = (rows + kRowsPerPart - 1) / kRowsPerPart;
+  const int64_t work = std::min(rows, kRowsPerPart) * work_of_row / std::max<int64_t>(1, blocks);
+  pool.run(blocks * parts, grain_of(work), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+      const int64_t first = i % parts * kRowsPerPart;
+      part(i / parts, first, std::min(first + kRowsPerPart, rows));
+    }
+  });
+}
+
+class Linear {
+ public:
+  int64_t in, out;
+
+  Linear(int64_t in, int64_t out) : in(in), out(out) {}
+  virtual ~Linear() = default;
+
+  // x (rows, in) to y (rows, out), and max(0, y) with `relu`.
+  virtual void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const = 0;
+
+  void product(ThreadPool& pool, const float* x, int64_t rows, std::vector<float>& y, bool relu = false) const {
+    y.resize(rows * out);
+    product(pool, x, rows, y.data(), relu);
+  }
+};
+
+class FloatLinear : public Linear {
+ public:
+  // weight: W (out, in).
+  // bias: b (out,).
+  FloatLinear(const std::vector<float>& weight, const std::vector<float>& bias)
+      : Linear(weight.size() / bias.size(), bias.size()), panels_(make_panels<float, 1>(weight.data(), in, out, 1, in)),
+        biases_(padded(bias)) {}
+
+  void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
+    for_blocks(pool, rows, in * out, Blocks(out).count, [&](int64_t block, int64_t begin, int64_t end) {
+      multiply(x + begin * in, in, end - begin, in, panels_.data(), biases_.data(), y + begin * out, out, out, relu, block,
+               block + 1);
+    });
+  }
+
+ private:
+  std::vector<float> panels_, biases_;
+};
+
+constexpr int64_t kGroup = 4;  // int8 products that are added up for each lane
+typedef int32_t Integers __attribute__((vector_size(4 * kLanes)));
+
+inline Integers load_integers(const void* from) {
+  Integers result;
+  std::memcpy(&result, from, sizeof result);
+  return result;
+}
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr int32_t kMaxUnit = 255;
+#else
+constexpr int32_t kMaxUnit = 127;  // two products are added up in 16 bits
+#endif
+
+// Add to the sum of each lane the products of its four unsigned inputs with its four weights.
+inline void add_products(Integers& sum, Integers inputs, Integers weights) {
+#if defined(__AVX512VNNI__)
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(inputs), "v"(weights));  // GCC 12 moves sums of the intrinsic to memory and back
+#elif defined(__AVXVNNI__)
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(inputs), "x"(weights));
+#elif defined(__AVX512F__)
+  const __m512i pairs = _mm512_maddubs_epi16((__m512i)inputs, (__m512i)weights);
+  sum += (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)inputs, (__m256i)weights);
+  sum += (Integers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#else
+  uint8_t x[4 * kLanes];
+  int8_t w[4 * kLanes];
+  std::memcpy(x, &inputs, sizeof x), std::memcpy(w, &weights, sizeof w);
+  for (int64_t lane = 0; lane < kLanes; lane++)
+    for (int64_t i = lane * kGroup; i < (lane + 1) * kGroup; i++) sum[lane] += x[i] * w[i];
+#endif
+}
+
+// int8 weights with a scale per output. Inputs are divided by the largest magnitude of their row and rounded to kMaxUnit
+// steps, so that the result of a row does not depend on the rows beside it.
+class Int8Linear : public Linear {
+ public:
+  // weight: W (out, in) in int8.
+  // scales: of the outputs, (out,).
+  // bias: b (out,).
+  // nonnegative: no input is below 0, which halves the step.
+  Int8Linear(const std::vector<int8_t>& weight, const std::vector<float>& scales, const std::vector<float>& bias,
+             bool nonnegative)
+      : Linear(weight.size() / bias.size(), bias.size()), groups_((in + kGroup - 1) / kGroup),
+        zero_(nonnegative ? 0 : kMaxUnit / 2 + 1), units_(kMaxUnit - zero_),
+        panels_(make_panels<int8_t, kGroup>(weight.data(), in, out, 1, in)), scales_(padded(scales)), biases_(padded(bias)),
+        corrections_(scales_.size(), 0) {
+    for (float& scale : scales_) scale /= units_;
+    for (int64_t o = 0; o < out; o++) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < in; i++) sum += weight[o * in + i];
+      corrections_[o] = zero_ * sum;
+    }
+  }
+
+  void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
+    thread_local std::vector<uint8_t> inputs;
+    thread_local std::vector<float> sizes;
+    inputs.resize(rows * groups_ * kGroup), sizes.resize(rows);
+    uint8_t* const units = inputs.data();
+    float* const size = sizes.data();
+    pool.run(rows, grain_of(2 * in), [=, this](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) size[r] = quantize(x + r * in, units + r * groups_ * kGroup);
+    });
+    const Blocks blocks(out);
+    for_blocks(pool, rows, in * out / kGroup, blocks.count, [=, this](int64_t block, int64_t begin, int64_t end) {
+      for_tiles(end - begin, blocks.panels(block), [=, this]<int Rows, int Panels>(int64_t row) {
+        const int64_t first = begin + row;
+        tile<Rows, Panels>(units + first * groups_ * kGroup, size + first, blocks.first_panel(block), y + first * out, relu);
+      });
+    });
+  }
+
+ private:
+  int64_t groups_;
+  int32_t zero_, units_;
+  std::vector<int8_t> panels_;
+  std::vector<float> scales_, biases_;
+  std::vector<int32_t> corrections_;
+
+  // A row of x in steps; returns the largest magnitude of its numbers, NaN if one of them is not finite.
+  float quantize(const float* x, uint8_t* units) const {
+    float size = 0, wrong = 0;
+#pragma omp simd reduction(max : size) reduction(+ : wrong)
+    for (int64_t i = 0; i < in; i++) {
+      size = std::max(size, std::abs(x[i]));
+      wrong += x[i] * 0;
+    }
+    const float factor = size > 0 ? 1 / size : 0, steps = units_;
+#pragma omp simd
+    for (int64_t i = 0; i < in; i++) {
+      const int32_t unit = static_cast<int32_t>(std::nearbyint(x[i] * factor * steps)) + zero_;
+      units[i] = std::min(std::max(unit, 0), 255);
+    }
+    for (int64_t i = in; i < groups_ * kGroup; i++) units[i] = 0;
+    return size + wrong;
+  }
+
+  template <int Rows, int Panels>
+  void tile(const uint8_t* units, const float* sizes, int64_t first_panel, float* y, bool relu) const {
+    Integers sums[Rows][Panels];
+    AMLP_UNROLL for (int r = 0; r < Rows; r++)
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = Integers{};
+    const int8_t* block = panels_.data() + first_panel * groups_ * kLanes * kGroup;
+    for (int64_t g = 0; g < groups_; g++, block += Panels * kLanes * kGroup) {
+      Integers weights[Panels];
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) weights[p] = load_integers(block + p * kLanes * kGroup);
+      AMLP_UNROLL for (int r = 0; r < Rows; r++) {
+        int32_t group;
+        std::memcpy(&group, units + (r * groups_ + g) * kGroup, sizeof group);
+        const Integers inputs = Integers{} + group;
+        AMLP_UNROLL for (int p = 0; p < Panels; p++) add_products(sums[r][p], inputs, weights[p]);
+      }
+      prefetch<Panels>(block);
+    }
+    AMLP_UNROLL for (int r = 0; r < Rows; r++)
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) {
+        const int64_t begin = (first_panel + p) * kLanes;
+        const Integers sum = sums[r][p] - load_integers(&corrections_[begin]);
+        const Lanes value = __builtin_convertvector(sum, Lanes) * load(&scales_[begin]) * sizes[r] + load(&biases_[begin]);
+        store(relu ? (value < 0 ? Lanes{} : value) : value, y + r * out + begin, out - begin);
+      }
+  }
+};
+
+}  // namespace amlp

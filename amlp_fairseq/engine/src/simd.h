@@ -1,0 +1,101 @@
+// Vectors of numbers for the processor that this file is compiled for, and functions of single numbers and rows.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace amlp {
+
+#if defined(__AVX512F__)
+constexpr int64_t kLanes = 16;  // numbers in a vector
+constexpr int kPanels = 4;      // outputs of a tile, in vectors
+#elif defined(__AVX2__)
+constexpr int64_t kLanes = 8;
+constexpr int kPanels = 2;
+#else
+constexpr int64_t kLanes = 4;
+constexpr int kPanels = 2;
+#endif
+constexpr int kTileRows = 6;  // rows of a tile: as many sums as there are registers
+constexpr int64_t kPrefetch = 4096;  // how far ahead weights are fetched, in bytes
+
+template <int Count>
+struct Vector {
+  typedef float Type __attribute__((vector_size(4 * Count)));
+};
+typedef Vector<kLanes>::Type Lanes;
+
+// Loops over the sums of a tile are unrolled: only then does the compiler keep the sums in registers.
+#define AMLP_UNROLL _Pragma("GCC unroll 8")
+
+inline Lanes load(const float* from) {
+  Lanes lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+
+// Store the lanes, or the first `count` where there is room for fewer.
+inline void store(const Lanes& lanes, float* to, int64_t count) {
+  if (count >= kLanes)
+    std::memcpy(to, &lanes, sizeof lanes);
+  else if (count > 0)
+    std::memcpy(to, &lanes, count * sizeof(float));
+}
+
+// The sum of the numbers in a vector, which is halved until one is left.
+template <int Count>
+float sum_of(const typename Vector<Count>::Type& numbers) {
+  if constexpr (Count == 2) {
+    return numbers[0] + numbers[1];
+  } else {
+    typename Vector<Count / 2>::Type halves[2];
+    std::memcpy(halves, &numbers, sizeof halves);
+    return sum_of<Count / 2>(halves[0] + halves[1]);
+  }
+}
+
+// e^x for x <= 0, within 2 units in the last place; 0 below -87. Without branches, so that the compiler vectorises it.
+inline float exponential(float x) {
+  const float bounded = std::max(x, -87.0f);
+  const float power = std::nearbyint(bounded * 1.44269504f);
+  const float rest = (bounded - power * 0.693359375f) + power * 2.12194440e-4f;
+  float series = 1.9875691500e-4f;
+  series = series * rest + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.0f;
+  const int32_t exponent = (static_cast<int32_t>(power) + 127) << 23;
+  float scale;
+  std::memcpy(&scale, &exponent, sizeof scale);
+  return x < -87.0f ? 0.0f : series * scale;
+}
+
+inline float largest_of(const float* x, int64_t count) {
+  float largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < count; i++) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+// Layer norm of a row of `width` numbers; `out` may be `x`.
+inline void normalize(const float* x, float* out, int64_t width, const float* weight, const float* bias, float eps) {
+  float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < width; i++) sum += x[i];
+  const float mean = sum / width;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < width; i++) squares += (x[i] - mean) * (x[i] - mean);
+  const float scale = 1 / std::sqrt(squares / width + eps);
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+}
+
+inline int64_t whole_vectors(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
+
+}  // namespace amlp

@@ -1,0 +1,54 @@
+"""What decodes for a ``Translator``: the engine in C++, or PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Found:
+    """A translation of a sentence, in pieces.
+
+    Attributes:
+        pieces: with spaces between them.
+        score: see ``Translation``.
+        calls: decoder calls.
+        alignment: pairs of a source and a target piece, counted from 0.
+    """
+
+    pieces: str
+    score: float
+    calls: int
+    alignment: tuple[tuple[int, int], ...] = ()
+
+
+class Search(Protocol):
+    """A model with decoding options."""
+
+    @property
+    def nbest(self) -> int:
+        """The number of translations that are wanted."""
+
+    def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
+        """At most ``nbest`` translations of each sentence, given as pieces, best first."""
+
+
+class Backend(Protocol):
+    """A model that is loaded."""
+
+    @property
+    def max_pieces(self) -> int:
+        """The length of a source that the model has positions for."""
+
+    def search(self, options: Mapping[str, Any]) -> Search:
+        """The search with decoding options that win over those with which the model was loaded."""
+
+
+def check_counts(**counts: int) -> None:
+    """Raise ValueError for what is not a whole number from 1; names it."""
+    for name, value in counts.items():
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name}={value!r}: a whole number from 1 is needed")

@@ -1,0 +1,182 @@
+"""A model folder in the engine: Transformers and IBDecoders on a CPU, without PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.engine.model import DECODE_DTYPES, Hypothesis, Model, SearchOptions
+from amlp_fairseq.model_folder.config import check_files
+from amlp_fairseq.text.dictionary import Dictionary, fingerprint
+from amlp_fairseq.translator.backend import Found
+
+#: The task whose search the engine has.
+TASK = "translation_interleaved"
+#: Sentences of a batch: more do not fit into the caches of a processor.
+MAX_SENTENCES = 32
+#: Larger beams are PyTorch's, which knows what memory there is.
+MAX_BEAM = 256
+
+
+def _whole(value: Any, at_least: int = 0) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= at_least
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < 1e9
+
+
+def _one_of(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: any(type(value) is type(one) and value == one for one in values)
+
+
+#: The decoding options that the engine knows, and the values that it takes: of those that it lacks the value that turns
+#: them off. With any other PyTorch decodes, or says what is wrong.
+OPTIONS: dict[str, Callable[[Any], bool]] = {
+    "beam": lambda value: _whole(value, 1) and value <= MAX_BEAM,
+    "nbest": lambda value: _whole(value, 1),
+    "lenpen": lambda value: _finite(value) and abs(value) <= 10,
+    "length_penalty": _one_of("fairseq", "gnmt"),
+    "unnormalized": _one_of(False, True),
+    "max_len_a": lambda value: _finite(value) and value >= 0,
+    "max_len_b": _whole,
+    "min_len": _whole,
+    "unkpen": _finite,
+    "temperature": lambda value: _finite(value) and value > 0,
+    "words_after_end": _one_of("ignore", "count"),
+    "finished": _one_of("best", "all"),
+    "decode_dtype": _one_of(None, *DECODE_DTYPES),
+    **dict.fromkeys(("match_source_len", "sampling", "retain_dropout", "cuda_graphs"), _one_of(False)),
+    **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), lambda value: _whole(value) and value == 0),
+    **dict.fromkeys(("rescore_path", "draft_path", "draft_file"), _one_of(None, "")),
+    **dict.fromkeys(("no_beamable_mm", "no_seed_provided"), _one_of(False, True)),  # of no effect here
+    "draft": _one_of(None, "none"),
+    "print_alignment": _one_of(None),
+}
+#: Options of the task, by whose configuration a folder may have them, too.
+TASK_OPTIONS = (
+    *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "decode_dtype", "cuda_graphs"),
+    *("rescore_path", "draft_path", "draft", "draft_file"),
+)
+
+
+def supports(options: Mapping[str, Any]) -> bool:
+    """True if the engine decodes with these options: those that it lacks must be turned off."""
+    known = all(name in OPTIONS and OPTIONS[name](value) for name, value in options.items())
+    return known and options.get("nbest", 1) <= options.get("beam", 5)
+
+
+class EngineBackend:
+    """A model that decodes in the engine. Threads may share it.
+
+    Args:
+        folder: of the model.
+        config: its ``config.json``.
+        max_tokens: source pieces of a batch.
+        options: decoding options that win over the folder's.
+
+    Attributes:
+        max_pieces: of a source, by the model's positions.
+
+    Raises:
+        UnsupportedError: for a model or an option that the engine does not have.
+        ValueError: for a damaged folder.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], max_tokens: int, options: Mapping[str, Any]) -> None:
+        task = config["task"]
+        if task["_name"] != TASK:
+            raise UnsupportedError(f"--task {task['_name']}")
+        of_task = {name: task[name] for name in TASK_OPTIONS if name in task}
+        self.options: dict[str, Any] = {**of_task, **config["decoding"], **options}
+        if not supports(self.options):
+            raise UnsupportedError("these decoding options")
+        self.model = Model(folder, config, self.options.get("decode_dtype"))
+        check_files(folder, config)
+        self.source, self.target = (
+            Dictionary(folder / f"dict.{task[name]}.txt") for name in ("source_lang", "target_lang")
+        )
+        for side, dictionary, rows in zip(
+            ("encoder", "decoder"), (self.source, self.target), self.model.vocabularies, strict=True
+        ):
+            if len(dictionary) != rows:
+                sizes = f"it has {len(dictionary)} entries, the {side}'s embedding {rows}"
+                raise ValueError(f"{dictionary.path} is not the dictionary of the model: {sizes}")
+        trained = config["task_state"].get("dictionaries") or {}
+        for side, dictionary in (("source", self.source), ("target", self.target)):
+            if trained.get(side, own := fingerprint(dictionary.symbols)) != own:
+                raise ValueError(
+                    f"the {side} dictionary of {folder} ({own}) is not the one that the model was trained with "
+                    f"({trained[side]})"
+                )
+        positions = (task.get("max_source_positions") or 1024, config["model"].get("max_source_positions") or 1024)
+        self.max_pieces = min(*positions, self.model.max_positions) - 2  # as PyTorchBackend has it
+        self.max_tokens = max_tokens
+
+    def search(self, options: Mapping[str, Any]) -> EngineSearch:
+        """The search with the options of a call, which ``supports`` must have allowed."""
+        merged = {**self.options, **options}
+        return EngineSearch(
+            self,
+            SearchOptions(
+                beam=merged.get("beam", 5),
+                max_len_a=merged.get("max_len_a", 0.0),
+                max_len_b=merged.get("max_len_b", 200),
+                min_len=merged.get("min_len", 1),
+                normalize=not merged.get("unnormalized", False),
+                gnmt=merged.get("length_penalty", "fairseq") == "gnmt",
+                length_penalty=merged.get("lenpen", 1.0),
+                unk_penalty=merged.get("unkpen", 0.0),
+                temperature=merged.get("temperature", 1.0),
+                count_after_end=merged.get("words_after_end", "ignore") == "count",
+                keep_all=merged.get("finished", "best") == "all",
+            ),
+            merged.get("nbest", 1),
+        )
+
+
+@dataclass(frozen=True)
+class EngineSearch:
+    """A model with the options of its search, and how many translations are wanted."""
+
+    backend: EngineBackend
+    options: SearchOptions
+    nbest: int
+
+    def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
+        """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length."""
+        backend, count = self.backend, threads()
+        tokens = [backend.source.encode(source) for source in sources]
+        results: dict[int, list[Found]] = {}
+        for batch in _batches([len(source) for source in tokens], backend.max_tokens):
+            hypotheses = backend.model.search([tokens[index] for index in batch], self.options, count)
+            for index, found in zip(batch, hypotheses, strict=True):
+                results[index] = [self._found(each) for each in found[: self.nbest]]
+        return [results[index] for index in range(len(sources))]
+
+    def _found(self, hypothesis: Hypothesis) -> Found:
+        return Found(self.backend.target.decode(hypothesis.tokens), hypothesis.score, hypothesis.steps)
+
+
+def threads() -> int:
+    """The number of threads of a search: ``OMP_NUM_THREADS``, or the processors that this process may use."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
+
+
+def _batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """The indices of sentences in batches of similar length: of at most ``max_tokens``, unless one alone has more."""
+    batches: list[list[int]] = []
+    size = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if not batches or len(batches[-1]) == MAX_SENTENCES or size + lengths[index] > max_tokens:
+            batches.append([])
+            size = 0
+        batches[-1].append(index)
+        size += lengths[index]
+    return batches

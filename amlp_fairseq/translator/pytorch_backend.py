@@ -1,0 +1,174 @@
+"""A model folder in PyTorch: every system, device and decoding option."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils, utils
+
+from amlp_fairseq.common.arguments import refuse_unknown
+from amlp_fairseq.compat.tasks import with_steps
+from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator.backend import Found, check_counts
+from amlp_fairseq.translator.options import CallOptions
+
+#: Searches that are kept, of those that calls have asked for.
+MAX_SEARCHES = 16
+#: What generators share: inference models, and the auxiliary ones.
+SHARED = frozenset({"inference_models", "reranker", "reranking_model", "drafter"})
+
+
+class PyTorchBackend:
+    """A model that fairseq has loaded.
+
+    Args:
+        folder: of the model.
+        config: its ``config.json``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, …
+        max_tokens: source pieces of a batch, padding included.
+        options: decoding options that win over the folder's.
+
+    Attributes:
+        max_pieces: of a source, by the model's positions.
+
+    Raises:
+        ValueError: for a damaged folder, and for an argument outside its range.
+    """
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], device: str, max_tokens: int, options: Mapping[str, Any]
+    ) -> None:
+        self.folder, self.max_tokens = folder, max_tokens
+        name = config["task"]["_name"]
+        decoding_options.check({**config["decoding"], **options}, name)
+        (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(folder)], arg_overrides=dict(options)
+        )
+        refuse_unknown(options, sorted(decoding_options.known(name)), "Translator")
+        nbest = _nbest(self.cfg.generation)
+        self.device = _device(device)
+        self.cfg.generation.no_beamable_mm = True  # fconv would take the beam of all calls for granted
+        self.model.prepare_for_inference_(self.cfg)
+        self.model.to(self.device)
+        decoding_options.set_decode_dtype(self.task, self.model, config["weights"])
+        self.lock = threading.Lock()
+        generation = self.cfg.generation
+        generator = self.task.build_generator([self.model], generation)
+        self._own = PyTorchSearch(self, generator, nbest, generation.print_alignment)
+        self._others: dict[str, PyTorchSearch] = {}
+        limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
+        self.max_pieces = limit - 2  # two symbols may be added
+
+    def search(self, options: Mapping[str, Any]) -> PyTorchSearch:
+        """The search with the options of a call.
+
+        Raises:
+            ValueError: for an option outside its range, or which must be given when the model is loaded.
+        """
+        if not options:
+            return self._own
+        key = repr(sorted(options.items()))
+        with self.lock:
+            if key not in self._others:
+                search = self._new_search(options)
+                if len(self._others) == MAX_SEARCHES:
+                    del self._others[next(iter(self._others))]
+                self._others[key] = search
+            return self._others[key]
+
+    def _new_search(self, options: Mapping[str, Any]) -> PyTorchSearch:
+        name = self.task.cfg._name
+        refuse_unknown(options, sorted(decoding_options.known(name)), "translate")
+        if of_all := sorted(options.keys() - CallOptions.__annotations__.keys()):
+            raise ValueError(
+                f"{of_all[0]} cannot be given for one call: Translator({str(self.folder)!r}, {of_all[0]}=…)"
+            )
+        decoding_options.check(options, name)
+        cfg, task = copy.deepcopy(self.cfg.generation), copy.copy(self.task)
+        task.cfg = copy.deepcopy(task.cfg)
+        for option, value in options.items():
+            setattr(cfg if option in cfg else task.cfg, option, value)
+        nbest = _nbest(cfg)
+        generator = task.build_generator([self.model], cfg)
+        for shared in SHARED & vars(generator).keys():
+            setattr(generator, shared, getattr(self._own.generator, shared))
+        return PyTorchSearch(self, generator, nbest, cfg.print_alignment)
+
+
+@dataclass(frozen=True)
+class PyTorchSearch:
+    """A generator of fairseq's interface, how many of its hypotheses are wanted, and with which alignment."""
+
+    backend: PyTorchBackend
+    generator: Any
+    nbest: int
+    alignment: str | None
+
+    def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
+        """At most ``nbest`` translations of each source, best first.
+
+        Raises:
+            ValueError: for soft alignments, which are not pairs.
+        """
+        if self.alignment not in (None, "hard"):
+            raise ValueError(f"print_alignment={self.alignment!r}: {decoding_options.PAIRS}")
+        return [[self._found(each) for each in found[: self.nbest]] for found in self.hypotheses(sources)]
+
+    def hypotheses(self, sources: Sequence[str]) -> list[list[dict[str, Any]]]:
+        """The hypotheses of fairseq's generator for sentences, given as pieces, best first. Batches are of sentences of
+        similar length."""
+        if not sources:
+            return []
+        backend, task = self.backend, self.backend.task
+        tokens = [
+            torch.tensor([*map(task.source_dictionary.index, source.split()), task.source_dictionary.eos()])
+            for source in sources
+        ]
+        lengths = [len(source) for source in tokens]
+        dataset = task.build_dataset_for_inference(tokens, lengths)
+        by_length, max_tokens = np.argsort(lengths, kind="stable"), max(backend.max_tokens, max(lengths) + 1)
+        found: dict[int, list[dict[str, Any]]] = {}
+        for rows in dataset.batch_by_size(by_length, max_tokens=max_tokens) if len(tokens) > 1 else [[0]]:
+            batch = dataset.collater([dataset[row] for row in rows])
+            with backend.lock:
+                moved = utils.move_to_cuda(batch, backend.device) if backend.device.type == "cuda" else batch
+                hypotheses = with_steps(task.inference_step(self.generator, [backend.model], moved))
+            found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
+        return [found[row] for row in range(len(sources))]
+
+    def _found(self, hypothesis: Mapping[str, Any]) -> Found:
+        alignment = hypothesis["alignment"] if hypothesis["alignment"] is not None else ()
+        return Found(
+            pieces=str(self.backend.task.target_dictionary.string(hypothesis["tokens"].tolist())),
+            score=float(hypothesis["score"]),
+            calls=int(hypothesis["steps"]),
+            alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
+        )
+
+
+def _nbest(generation: Any) -> int:
+    """How many hypotheses are asked for.
+
+    Raises:
+        ValueError: for more than the beam finds.
+    """
+    beam, nbest = generation.beam, generation.nbest
+    check_counts(beam=beam, nbest=nbest)
+    if nbest > beam:
+        raise ValueError(f"nbest={nbest} is more than beam={beam} finds: raise beam, or lower nbest")
+    return int(nbest)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        torch.empty(0, device=name).tolist()
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return torch.device(name)
