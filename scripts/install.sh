@@ -24,7 +24,9 @@ fi
 # shellcheck source=scripts/venv.sh
 source "$root/scripts/venv.sh"
 
+# What the package's C++ is compiled to, anew where it has changed.
 compile_operators() {
+  if [[ ! $wheels ]]; then "$venv/bin/python" setup.py -q build_ext --inplace; fi
   "$venv/bin/amlp-fairseq" compile > /dev/null || echo "install: without operators in C++ CPUs decode slower" >&2
 }
 
