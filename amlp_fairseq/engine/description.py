@@ -21,7 +21,7 @@ ONLY = {
     "cross_self_attention": False,
     "adaptive_input": False,
 }
-ACTIVATIONS = ("relu", "gelu", "gelu_accurate", "gelu_fast", "swish", "tanh", "linear")
+ACTIVATIONS = ("relu", "gelu", "gelu_accurate", "gelu_fast", "tanh", "linear")
 #: Indices of fairseq's dictionaries.
 PAD, EOS, UNK = 1, 2, 3
 

@@ -32,7 +32,7 @@ struct Norm {
   }
 };
 
-enum class Activation { kRelu, kGelu, kGeluAccurate, kSwish, kTanh, kLinear };
+enum class Activation { kRelu, kGelu, kGeluAccurate, kTanh, kLinear };
 
 inline void activate(Activation activation, float* x, int64_t count) {
   switch (activation) {
@@ -45,9 +45,6 @@ inline void activate(Activation activation, float* x, int64_t count) {
     case Activation::kGeluAccurate:
       for (int64_t i = 0; i < count; i++)
         x[i] *= 0.5f * (1 + std::tanh(0.79788456f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
-      return;
-    case Activation::kSwish:
-      for (int64_t i = 0; i < count; i++) x[i] /= 1 + std::exp(-x[i]);
       return;
     case Activation::kTanh:
       for (int64_t i = 0; i < count; i++) x[i] = std::tanh(x[i]);

@@ -52,7 +52,7 @@ class Weights {
         std::vector<float> matrix = floats(names[i] + ".weight");
         for (float& weight : matrix) weight *= factor;
         const int64_t rows = py::len(has(names[i] + ".bias") ? find(names[i] + ".bias") : value);
-        if (rows == 0 || matrix.size() % rows) throw std::invalid_argument(names[i] + " has biases of another size");
+        if (rows == 0 || matrix.size() % rows) throw std::invalid_argument(names[i] + " has weights and biases of another size");
         if (int8_)
           quantize(matrix, rows, units, scales);
         else
@@ -113,7 +113,6 @@ Activation activation_of(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
   if (name == "gelu") return Activation::kGelu;
   if (name == "gelu_accurate" || name == "gelu_fast") return Activation::kGeluAccurate;
-  if (name == "swish") return Activation::kSwish;
   if (name == "tanh") return Activation::kTanh;
   if (name == "linear") return Activation::kLinear;
   throw std::invalid_argument("the activation " + name + " is unknown");
@@ -251,6 +250,18 @@ class Engine {
 
 PYBIND11_MODULE(AMLP_MODULE, module) {
   using namespace amlp;
+  // Steps from the zero point to the largest int8 input, and a product with int8 weights, for tests.
+  module.attr("INT8_INPUT_STEPS") = kMaxUnit;
+  module.def("int8_product", [](const Int8Array& weight, const FloatArray& scales, const FloatArray& bias, const FloatArray& x,
+                                bool nonnegative, bool relu) {
+    const auto floats = [](const FloatArray& array) { return std::vector<float>(array.data(), array.data() + array.size()); };
+    const Int8Linear linear({weight.data(), weight.data() + weight.size()}, floats(scales), floats(bias), nonnegative);
+    if (x.size() % linear.in) throw std::invalid_argument("inputs for other weights");
+    FloatArray y(std::vector<py::ssize_t>{x.size() / linear.in, linear.out});
+    ThreadPool pool(1);
+    linear.product(pool, x.data(), x.size() / linear.in, y.mutable_data(), relu);
+    return y;
+  });
   py::class_<Hypothesis>(module, "Hypothesis", py::module_local())
       .def_readonly("tokens", &Hypothesis::tokens)
       .def_readonly("token_scores", &Hypothesis::token_scores)

@@ -83,7 +83,10 @@ def test_a_model_folder_and_one_that_is_made_of_it(tmp_path: Path) -> None:
 def test_python_calls(name: str) -> None:
     old: dict[str, Any] = {name: "ignore"}
     counting, ignoring = Translator(OLD_FOLDER), Translator(OLD_FOLDER, **old)
-    assert (counting.pytorch().cfg.task.words_after_end, ignoring.pytorch().cfg.task.words_after_end) == ("count", "ignore")
+    assert (counting.pytorch().cfg.task.words_after_end, ignoring.pytorch().cfg.task.words_after_end) == (
+        "count",
+        "ignore",
+    )
     text = ["a black dog in a field ."]
     assert counting.translations(text, **old) == ignoring.translations(text) != counting.translations(text)
 

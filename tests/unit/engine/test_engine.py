@@ -1,0 +1,305 @@
+"""The engine, with each instruction set of this processor, beside the search in PyTorch and NumPy."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import commands
+import numpy as np
+import pytest
+import torch
+import toy
+from fairseq.data import Dictionary as FairseqDictionary
+from safetensors.torch import save_file
+
+from amlp_fairseq import Translator
+from amlp_fairseq.engine import isa, safetensors
+from amlp_fairseq.engine.description import UnsupportedError, describe
+from amlp_fairseq.engine.model import SearchOptions
+from amlp_fairseq.ops.generation_order import GenerationOrder
+from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.search.options import SearchOptions as PyTorchOptions
+from amlp_fairseq.text.dictionary import Dictionary
+
+MODELS = commands.ROOT / "examples/models"
+WORDS = 24
+SOURCES = [[4, 9, 7, 5, 20, 11, 2], [6, 2], [21, 8, 8, 13, 2], [10, 15, 16, 17, 18, 19, 22, 23, 4, 2]]
+
+
+@pytest.fixture(params=isa.supported())
+def library(request: pytest.FixtureRequest) -> ModuleType:
+    return import_module(f"amlp_fairseq.engine._{request.param}")
+
+
+def test_the_fastest_library_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isa.library().__name__.endswith(f"._{isa.supported()[0]}")
+    monkeypatch.setenv(isa.FORCED, "generic")
+    assert isa.library().__name__.endswith("._generic")
+    monkeypatch.setenv(isa.FORCED, "avx1024")
+    with pytest.raises(ValueError, match=r"^AMLP_FAIRSEQ_ISA=avx1024: this processor has .*generic"):
+        isa.library()
+
+
+def built(library: ModuleType, model: Any, order: GenerationOrder, int8: bool = False) -> Any:
+    """The engine of a toy model."""
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    config = {
+        "model": {**vars(model.cfg), "_name": "ibdecoder"},
+        "task_state": {"interleaving": vars(order)},
+    }
+    return library.Engine(describe(config, weights), weights, int8)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {**vars(SearchOptions()), "beam": 4, "max_len_b": 12, **changes}
+
+
+def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The hypotheses of the search in PyTorch."""
+    search = PyTorchOptions(
+        beam_size=options["beam"],
+        max_len_a=options["max_len_a"],
+        max_len_b=options["max_len_b"],
+        min_len=options["min_len"],
+        normalize_scores=options["normalize"],
+        len_penalty=options["length_penalty"],
+        length_penalty_kind="gnmt" if options["gnmt"] else "fairseq",
+        unk_penalty=options["unk_penalty"],
+        temperature=options["temperature"],
+        words_after_end="count" if options["count_after_end"] else "ignore",
+        finished="all" if options["keep_all"] else "best",
+    )
+    length = max(map(len, SOURCES))
+    rows = [[task.tgt_dict.pad()] * (length - len(source)) + source for source in SOURCES]
+    net_input = {"src_tokens": torch.tensor(rows), "src_lengths": torch.tensor(list(map(len, SOURCES)))}
+    return MultiwordBeamSearch([model], task.tgt_dict, task.order, search).generate([model], {"net_input": net_input})
+
+
+def near(found: list[list[Any]], expected: list[list[dict[str, Any]]], order: GenerationOrder) -> None:
+    """The same hypotheses: sums of at most 13 log-probabilities up to 20, in float32 (2^-24 each) after layers whose sums
+    have some hundred terms. Those whose scores are as near as that may change places."""
+    tolerance = 13 * 20 * 2**-24 * 100
+    for hypotheses, others in zip(found, expected, strict=True):
+        assert len(hypotheses) == len(others)
+        for rank, (one, other) in enumerate(zip(hypotheses, others, strict=True)):
+            score = float(other["score"])
+            assert one.score == pytest.approx(score, abs=tolerance)
+            gaps = [abs(float(each["score"]) - score) for index, each in enumerate(others) if index != rank]
+            if min(gaps, default=1.0) < 2 * tolerance:
+                continue
+            assert one.steps == other["steps"]
+            words = other["tokens"][:-1]
+            assert one.tokens == [*order.interleave(words).tolist(), 2]
+            scores = order.interleave(other["positional_scores"][:-1])
+            torch.testing.assert_close(torch.tensor(one.token_scores[:-1]), scores, atol=tolerance, rtol=0)
+
+
+CASES: list[tuple[tuple[int, int, bool], dict[str, Any], dict[str, Any]]] = [
+    ((1, 1, False), {}, {}),
+    ((1, 1, False), {"decoder_normalize_before": True, "encoder_normalize_before": True}, {"beam": 1}),
+    ((2, 1, False), {"encoder_learned_pos": True}, {"gnmt": True, "length_penalty": 0.6}),
+    ((2, 1, True), {"layernorm_embedding": True}, {"count_after_end": True, "keep_all": True}),
+    ((2, 2, False), {"activation_fn": "gelu"}, {"min_len": 4, "unk_penalty": 0.5}),
+    (
+        (4, 1, False),
+        {"no_scale_embedding": True, "activation_fn": "gelu_accurate"},
+        {"temperature": 1.3, "max_len_b": 5},
+    ),
+    ((2, 0, False), {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40}, {"normalize": False}),
+    ((4, 2, True), {"share_decoder_input_output_embed": True}, {"length_penalty": -0.5, "beam": 3}),
+    ((2, 1, False), {"decoder_attention_heads": 4, "encoder_layers": 1, "decoder_layers": 3}, {"max_len_a": 0.7}),
+]
+
+
+@pytest.mark.parametrize(("order", "model", "options"), CASES)
+def test_the_hypotheses_are_those_of_the_search_in_pytorch(
+    order: tuple[int, int, bool], model: dict[str, Any], options: dict[str, Any], library: ModuleType
+) -> None:
+    directions, words, middle = order
+    task = toy.task(WORDS, num_directions=directions, words_per_direction=words, middle_to_side=middle)
+    network = toy.model(task, seed=sum(order), **model)
+    chosen = settings(**options)
+    found = built(library, network, task.order).search(SOURCES, chosen, 1)
+    near(found, reference(network, task, chosen), task.order)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_sentence_does_not_depend_on_its_batch_or_on_threads(int8: bool, library: ModuleType) -> None:
+    """Bit for bit; several threads may search at a time."""
+    task = toy.task(WORDS, num_directions=2, words_per_direction=1)
+    engine = built(library, toy.model(task, encoder_embed_dim=64, decoder_embed_dim=64), task.order, int8)
+
+    def search(sources: list[list[int]], threads: int) -> list[Any]:
+        return [
+            [(each.tokens, each.token_scores, each.score) for each in hypotheses]
+            for hypotheses in engine.search(sources, settings(), threads)
+        ]
+
+    expected = [search([source], 1)[0] for source in SOURCES]
+    for threads in (1, 2, 3):
+        assert search(SOURCES, threads) == expected
+        assert search(SOURCES[::-1], threads) == expected[::-1]
+    found: list[Any] = []
+    workers = [threading.Thread(target=lambda: found.append(search(SOURCES, 2))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [expected] * 4
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (7, 64, 70), (50, 33, 129)])
+def test_int8_products(rows: int, inputs: int, outputs: int, nonnegative: bool, library: ModuleType) -> None:
+    """Inputs are rounded to steps of the row's largest magnitude, sums are exact, and three roundings follow."""
+    random = np.random.default_rng(rows)
+    weight = random.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+    scales, bias = (random.random(outputs).astype(np.float32) for _ in range(2))
+    x = random.standard_normal((rows, inputs)).astype(np.float32)
+    x = np.abs(x) if nonnegative else x
+    x[0] = 0
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    steps = np.float32(library.INT8_INPUT_STEPS - (0 if nonnegative else library.INT8_INPUT_STEPS // 2 + 1))
+    factor = np.divide(np.float32(1), largest, out=np.zeros_like(largest), where=largest > 0)
+    units = np.rint(x * factor * steps).astype(np.int64)
+    exact = (units @ weight.T.astype(np.int64)) * (scales.astype(np.float64) / steps) * largest + bias
+    for relu in (False, True):
+        found = library.int8_product(weight, scales, bias, x, nonnegative, relu)
+        wanted = np.maximum(exact, 0) if relu else exact
+        np.testing.assert_allclose(found, wanted, rtol=4 * 2**-24, atol=4 * 2**-24 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("name", ["ar", "ibdecoder", "ibdecoder_sa"])
+def test_a_model_folder_translates_as_in_pytorch(name: str) -> None:
+    texts = [
+        "She falls asleep. He sleeps.",
+        "",
+        "The old doctor sees\na very small car.",
+        "?",
+        "He says that he reads.",
+    ]
+    options: list[dict[str, Any]] = [{}, {"beam": 1}, {"nbest": 3, "beam": 5, "lenpen": 1.2}, {"max_len_b": 3}]
+    engine, pytorch = Translator(MODELS / name, backend="engine"), Translator(MODELS / name, backend="pytorch")
+    for given in options:
+        found, expected = engine.translations(texts, **given), pytorch.translations(texts, **given)
+        for one, other in zip(found, expected, strict=True):
+            assert (one.text, one.calls, one.pieces) == (other.text, other.calls, other.pieces)
+            assert [text for text, _ in one.alternatives] == [text for text, _ in other.alternatives]
+            # sums of 34 log-probabilities of at most 10, after layers whose sums have some hundred terms
+            assert one.score == pytest.approx(other.score, abs=34 * 10 * 2**-24 * 100)
+
+
+def test_pytorch_takes_what_the_engine_lacks() -> None:
+    translator = Translator(MODELS / "ar")
+    assert translator._engine is not None
+    assert translator._pytorch is None
+    (found,) = translator.translations(["She falls asleep."], print_alignment="hard")
+    assert found.alignment
+    assert translator._pytorch is not None
+    assert Translator(MODELS / "cmlmc")._engine is None
+    with pytest.raises(ValueError, match=r"^backend='engine' does not support this: --task translation_cmlmc"):
+        Translator(MODELS / "cmlmc", backend="engine")
+
+
+def test_a_line_needs_no_pytorch(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.argv = ['amlp-fairseq', 'translate', '--model', sys.argv[1], '--beam', '2']\n"
+        "from amlp_fairseq.cli.main import main; main()\n"
+        "assert not {'torch', 'fairseq', 'omegaconf'} & sys.modules.keys()"
+    )
+    done = commands.fresh(sys.executable, "-c", program, str(MODELS / "ar"), input="She falls asleep.\n")
+    assert done.stdout == "Sie schläft ein.\n"
+
+
+def test_weights_are_those_of_the_file(tmp_path: Path) -> None:
+    tensors = {
+        "float32": torch.randn(3, 5),
+        "bfloat16": torch.randn(7).bfloat16(),
+        "float16": torch.randn(2, 2).half(),
+        "int8": torch.arange(-3, 3, dtype=torch.int8),
+        "empty": torch.empty(0, 4),
+    }
+    save_file(tensors, tmp_path / "x")
+    found = safetensors.load(tmp_path / "x")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].tolist() == tensor.tolist()
+
+
+HEADERS: list[bytes] = [
+    b"",
+    b"\x01",
+    b"\xff" * 8,
+    b"\x02\0\0\0\0\0\0\0[]",
+    *(
+        len(header).to_bytes(8, "little") + header
+        for header in (
+            b"{",
+            b'{"x": 1}',
+            b'{"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}',
+            b'{"x": {"dtype": "F99", "shape": [], "data_offsets": [0, 0]}}',
+            b'{"x": {"dtype": "F32", "shape": [-1], "data_offsets": [8, 0]}}',
+            b'{"x": {"dtype": "F32", "shape": [9], "data_offsets": [0, 0]}}',
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("content", HEADERS)
+def test_damaged_weights(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path / 'x'} is damaged: "):
+        safetensors.load(tmp_path / "x")
+
+
+def test_weights_of_another_size_or_missing(library: ModuleType) -> None:
+    task = toy.task(WORDS, num_directions=2, words_per_direction=1)
+    model = toy.model(task)
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    config = {"model": {**vars(model.cfg), "_name": "ibdecoder"}, "task_state": {"interleaving": vars(task.order)}}
+    description = describe(config, weights)
+    for name in weights:
+        if name.endswith(("version", "interleaving", "_float_tensor")):
+            continue
+        with pytest.raises(ValueError, match=r"another size"):
+            library.Engine(description, {**weights, name: weights[name][:-1]}, False)
+        if name.endswith(".bias") and "norm" not in name:
+            continue  # maps may do without
+        with pytest.raises(ValueError, match=r"the model has no weights named"):
+            library.Engine(description, {other: weight for other, weight in weights.items() if other != name}, False)
+
+
+def test_what_the_engine_does_not_have() -> None:
+    config = json.loads((MODELS / "ibdecoder/config.json").read_text(encoding="utf-8"))
+    weights = safetensors.load(MODELS / "ibdecoder/model.safetensors")
+    weights |= {name: weights[other] for name, other in config["shared_weights"].items()}
+    describe(config, weights)
+    for option, value in (
+        ("decoder_self_attention_type", "average"),
+        ("activation_fn", "softsign"),
+        ("_name", "cmlmc"),
+    ):
+        with pytest.raises(UnsupportedError):
+            describe({**config, "model": {**config["model"], option: value}}, weights)
+
+
+def test_dictionaries_are_fairseqs(tmp_path: Path) -> None:
+    path = tmp_path / "dict.txt"
+    path.write_text("the 10\n▁a 9\n<unk> 3 #fairseq:overwrite\nx y 2\n", encoding="utf-8")
+    own, fairseqs = Dictionary(path), FairseqDictionary.load(str(path))
+    assert own.symbols == fairseqs.symbols
+    text = "the <unk> ▁a nothing"
+    tokens = own.encode(text)
+    assert tokens == [*(fairseqs.index(piece) for piece in text.split()), fairseqs.eos()]
+    assert own.decode(tokens) == fairseqs.string(torch.tensor(tokens))
+    for content in ("the 1\nthe 2\n", "the\n", "the x\n"):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=f"^{path} is not a dictionary: line "):
+            Dictionary(path)
