@@ -83,8 +83,8 @@ def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[di
 
 
 def near(found: list[list[Any]], expected: list[list[dict[str, Any]]], order: GenerationOrder) -> None:
-    """The same hypotheses: sums of at most 13 log-probabilities up to 20, in float32 (2^-24 each) after layers whose sums
-    have some hundred terms. Those whose scores are as near as that may change places."""
+    """The same hypotheses: sums of at most 13 log-probabilities up to 20, in float32 (2^-24 each) after layers whose
+    sums have some hundred terms. Those whose scores are as near as that may change places."""
     tolerance = 13 * 20 * 2**-24 * 100
     for hypotheses, others in zip(found, expected, strict=True):
         assert len(hypotheses) == len(others)
