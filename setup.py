@@ -30,7 +30,7 @@ setup(
         "amlp_fairseq": ["py.typed", "corpora/*.yaml", "*/*.html", "ops/*/*.cpp", "ops/*/*.h"],
         **{name: ["*.yaml"] for name in CONFIGS},
     },
-    # Where a library cannot be compiled, PyTorch decodes.
+    # A library for each instruction set, or for AMLP_FAIRSEQ_ISA. Where one cannot be compiled, PyTorch decodes.
     ext_modules=[
         Pybind11Extension(
             f"amlp_fairseq.engine._{name}",
@@ -41,7 +41,7 @@ setup(
             optional=True,
         )
         for name, (options, _) in ISAS.items()
-        if not options or platform.machine() == "x86_64"
+        if (not options or platform.machine() == "x86_64") and os.environ.get("AMLP_FAIRSEQ_ISA", name) == name
     ],
     cmdclass={"build_ext": ParallelBuild},
 )

@@ -58,24 +58,6 @@ def test_a_memory_of_the_same_translations_knows_every_word(greedy: list[tuple[s
     assert sum(each.calls for each in model.translations(TEXTS)) < sum(calls for _, calls in greedy) / 2
 
 
-def test_the_encoder_runs_once_if_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Translator(MODELS / "ar", beam=1, draft_path=str(MODELS / "ar"))
-    expected = model.translate(TEXTS[:1])
-    generator = model._own.generator
-    (verifier,) = generator.inference_models([model.model])
-    drafting = generator.drafter
-    (drafter,) = drafting.generator.inference_models([drafting.model])
-    assert drafter.encoder is verifier.encoder
-    calls = []
-    run = verifier.encoder.encoder.forward_torchscript
-    monkeypatch.setattr(
-        verifier.encoder.encoder, "forward_torchscript", lambda net_input: calls.append(1) or run(net_input)
-    )
-    for times in (1, 2):  # the same sources once more are encoded once more
-        assert model.translate(TEXTS[3:4] + TEXTS[:1]) != expected
-        assert len(calls) == times
-
-
 def test_watch_shows_drafts_and_what_became_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"beam": 1, "draft_path": str(MODELS / "ibdecoder_sa")}
     found = steps.decode(steps.load(MODELS / "ar", **options), TEXTS[1])

@@ -27,7 +27,7 @@ from amlp_fairseq.training import config
 from amlp_fairseq.training.data_folder import is_distilled
 from amlp_fairseq.training.distill import teachers_of
 from amlp_fairseq.translator import text_shards as shards
-from amlp_fairseq.translator.decoding_options import PATHS
+from amlp_fairseq.translator.options import PATHS
 
 COMMAND = "amlp_fairseq.cli.main"
 PAGE = commands.ROOT / "docs/large-corpora.md"

@@ -77,6 +77,7 @@ def test_user_dir_is_an_installed_copy(corpus: Path, tmp_path: Path, monkeypatch
         shutil.copy(commands.ROOT / name, source)
     for name in ("amlp_fairseq", "configs"):
         shutil.copytree(commands.ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("AMLP_FAIRSEQ_ISA", "generic")  # one library of the engine: all take minutes
     pip = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-compile")
     commands.fresh(*pip, "--no-deps", "--no-build-isolation", "--target", installed, source)
 
