@@ -116,7 +116,7 @@ def decodes_with(folder: Path, **options: Any) -> Path:
 def test_options_that_are_newer_than_the_checkpoint(system: Callable[[str], System], tmp_path: Path) -> None:
     draft = folder_of(system("ibdecoder_sa"), tmp_path / "draft")
     folder = decodes_with(folder_of(system("amlp_transformer"), tmp_path / "model"), beam=1, draft_path=str(draft))
-    assert Translator(folder).cfg.task.draft_path == str(draft)
+    assert Translator(folder).pytorch().cfg.task.draft_path == str(draft)
     with pytest.raises(ValueError, match="--draft-path"):
         Translator(folder, beam=2)
 

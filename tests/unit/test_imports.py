@@ -9,20 +9,8 @@ import commands
 
 #: From the ground up. A folder imports from those before it.
 FLOORS = [
-    *(
-        "common",
-        "text",
-        "engine",
-        "ops",
-        "compat",
-        "model_folder",
-        "attention",
-        "data",
-        "models",
-        "criterions",
-        "decoding",
-    ),
-    *("search", "tasks", "plugin", "translator", "server", "training", "corpora", "evaluation", "cli"),
+    *("common", "text", "engine", "ops", "compat", "model_folder", "attention", "data", "models", "criterions"),
+    *("decoding", "search", "tasks", "plugin", "translator", "server", "training", "corpora", "evaluation", "cli"),
 ]
 
 
