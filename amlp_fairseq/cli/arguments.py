@@ -139,7 +139,7 @@ def _engine_options(words: list[str]) -> dict[str, Any] | None:
     return options if engine_backend.supports(options) else None
 
 
-#: What :func:`refuse_details` says where only the best translation is shown.
+#: Error text of :func:`refuse_details` where only the best translation is shown.
 BEST_ALONE = "has no effect: the best translation alone is shown"
 
 

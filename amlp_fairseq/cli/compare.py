@@ -64,7 +64,7 @@ class Candidate(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Candidate:
-        """What ``--model`` says: a folder, whatever is in its name, or one with options."""
+        """The value of ``--model``: a folder, whatever is in its name, or one with options."""
         folder, *options = [text] if Path(text).is_dir() or not text else shlex.split(text)
         return cls(Path(folder), options)
 

@@ -62,7 +62,7 @@ WITHOUT_USER_DIR = ("preprocess",)
 ENGINE = ("translate", "serve")
 
 
-#: What is answered without torch and fairseq, wherever it stands in the line.
+#: Flags that are answered without torch and fairseq, wherever they stand in the line.
 QUICK = {"-h", "--help", "--version"}
 
 

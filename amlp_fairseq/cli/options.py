@@ -1,4 +1,4 @@
-"""What the plugin registers, and every option that it adds to fairseq's commands.
+"""Everything that the plugin registers, and every option that it adds to fairseq's commands.
 
     amlp-fairseq options                            tasks, architectures, attentions, generation options
     amlp-fairseq options translation_interleaved    a task: its options, and fairseq's generation options that it takes

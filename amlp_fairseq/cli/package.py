@@ -137,7 +137,7 @@ def longest_source(data: Path, languages: list[str], cfg: Any) -> int | None:
 
 
 def is_of_documents(data: Path, run: Path) -> bool:
-    """Whether a line of the data is a document (of summarisation), and not a sentence."""
+    """True if a line of the data is a document (of summarisation), and not a sentence."""
     if is_model_folder(data):
         return not splits_sentences(read_config(data))
     corpus = (stored_text(data) or {}).get("corpus")

@@ -36,9 +36,9 @@ from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.translator import decoding_options, page, steps
 from amlp_fairseq.translator.steps import Decoding, Step
 
-#: Of directions, in turn.
+#: Colours of directions, in turn.
 COLOURS = ("cyan", "magenta", "blue", "yellow")
-#: Of words in iterative refinement, by the least probability.
+#: Colours of words in iterative refinement, by the smallest probability.
 CONFIDENCE = ((0.9, "green"), (0.5, "yellow"), (0.0, "red"))
 MISSING, MASKED = "·", "▒"
 
@@ -186,7 +186,7 @@ def _colour(decoding: Decoding, step: Step, place: int) -> str:
 
 
 def caption(decoding: Decoding, step: Step | None) -> str:
-    """What happens in a step, with the probabilities of the words in percent."""
+    """The events of a step, with the probabilities of the words in percent."""
     if step is None:
         return "reads the source"
     if step.kind == steps.MASK:

@@ -1,1 +1,1 @@
-"""What every folder may use: arguments, files, lines, progress, metrics. Imports nothing of the package."""
+"""Tools for every folder: arguments, files, lines, progress, metrics. Imports nothing of the package."""

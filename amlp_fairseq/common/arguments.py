@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from amlp_fairseq.common.renamed_options import with_present_flags
 
-#: What --user-dir must be.
+#: The value of --user-dir.
 PLUGIN = Path(__file__).parents[1]
 #: More choices than these are not listed.
 MOST_CHOICES = 20
@@ -242,7 +242,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-#: What a folder's name must not have.
+#: Characters that a folder's name must not have.
 WITHOUT_COLON = "choose a name without ':', at which fairseq splits paths"
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-#: What a write to a full disk, or beyond a quota or limit, fails with.
+#: Errors of a write to a full disk, or beyond a quota or limit.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

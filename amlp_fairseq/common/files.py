@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-#: What is wrong with a folder that another process has locked.
+#: Error text for a folder that another process has locked.
 IN_USE = "another run, or a process that it has left, is using"
 
 

@@ -1,4 +1,4 @@
-"""What the commands of amlp-fairseq print beside their results: what matters of the logs.
+"""Logs of the commands of amlp-fairseq: what matters of them is printed beside the results.
 
 Logs of commands that write translations go to standard error, so that standard output has only results.
 """
@@ -31,7 +31,7 @@ NOISE = (
 )
 #: The commands that write translations.
 DECODING = ("generate", "interactive")
-#: Those whose logs are their results, too.
+#: Commands whose logs are their results, too.
 LOGGING = ("train", "validate", "eval-lm", "preprocess")
 
 
@@ -42,7 +42,7 @@ def take_verbose(words: list[str]) -> tuple[list[str], bool]:
 
 @contextlib.contextmanager
 def readable(name: str, verbose: bool) -> Iterator[None]:
-    """What a command runs in, see the top of this file.
+    """The context in which a command runs, see the top of this file.
 
     Args:
         name: of the command.

@@ -1,4 +1,4 @@
-"""What the outputs of a corpus are scored by: ``metric`` of its file in configs/data."""
+"""Metrics of corpora: ``metric`` of their files in configs/data."""
 
 from __future__ import annotations
 

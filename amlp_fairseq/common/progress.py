@@ -19,7 +19,7 @@ def counter(visible: bool, **options: Any) -> tqdm[Any]:
 
 
 def pace(bar: tqdm[Any], unit: str) -> list[str]:
-    """What has been done, how fast, and the time left, as parts of a line."""
+    """Progress, speed and the time left, as parts of a line."""
     state = bar.format_dict
     done, total = state["n"], state["total"]
     rate = (done - state["initial"]) / max(state["elapsed"], 1e-9)

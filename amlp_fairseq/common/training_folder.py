@@ -8,11 +8,11 @@ from pathlib import Path
 
 from amlp_fairseq.common.files import writing
 
-#: How the model of a training with ``amlp-fairseq train --row`` is trained and decoded.
+#: The file that says how the model of ``amlp-fairseq train --row`` is trained and decoded.
 RECIPE = "recipe.yaml"
 #: The default of ``--restore-file``.
 LAST = "checkpoint_last.pt"
-#: What fairseq writes when a training diverges; after how many updates that was, and the reason.
+#: The file of a training that has diverged: after how many updates, and the reason.
 CRASH, DIVERGED = "crash.pt", "diverged.json"
 #: Says that another process has locked a folder.
 BUSY = "another training writes its checkpoints there"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-#: What torch says of a parameter.
+#: The error text of torch for a parameter of another shape.
 _MISMATCH = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\((\[[^]]*\])\) from checkpoint, the shape in "
     r"current model is torch\.Size\((\[[^]]*\])\)"

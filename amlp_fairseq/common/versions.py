@@ -16,7 +16,7 @@ TESTED: dict[str, tuple[Version, Version]] = {
     "triton": ((3, 6), (3, 8)),
     "numpy": ((1, 26), (2, 5)),
 }
-#: What must be there for the package to be imported at all, and how to get it.
+#: Requirements for importing the package at all, and how to get them.
 LEAST: dict[str, tuple[Version, str]] = {
     "Python": ((3, 10), "make a virtual environment of Python 3.10, 3.11 or 3.12"),
     "torch": ((2, 6), 'pip install "torch>=2.11,<2.15"'),

@@ -46,7 +46,7 @@ def require() -> None:
 
 
 def _install() -> str:
-    """How to get fairseq on this machine."""
+    """Instructions for installing fairseq on this machine."""
     return BUILD if shutil.which("g++") else WITHOUT_COMPILER
 
 

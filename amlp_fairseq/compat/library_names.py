@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-#: What fairseq uses of them: ``compat.long``.
+#: The names that fairseq uses: ``compat.long``.
 NAMES = {"float": float, "int": int, "compat": types.SimpleNamespace(long=int)}
 
 
 def missing() -> dict[str, Any]:
-    """Those of :data:`NAMES` that this numpy does not have."""
+    """The names of :data:`NAMES` that this numpy does not have."""
     return {name: value for name, value in NAMES.items() if name not in vars(np)}
 
 

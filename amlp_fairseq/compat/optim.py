@@ -15,7 +15,7 @@ PARAMETERS, LOSS_SCALE = "float32_parameters", "loss_scaler"
 
 
 def float32_state(optimizer: Any) -> dict[str, Any]:
-    """What fairseq does not keep of an optimizer; nothing where all is in float32."""
+    """The part of an optimizer's state that fairseq does not keep; nothing where all is in float32."""
     if type(optimizer) is not FP16Optimizer:
         return {}
     state: dict[str, Any] = {PARAMETERS: [parameter.data for parameter in _parameters(optimizer)]}
@@ -49,7 +49,7 @@ def check_overflow(stock: Any, self: Any, grad_norm: Any) -> None:
 
 
 def _parameters(optimizer: FP16Optimizer) -> list[Tensor]:
-    """Those in float32: one by one, or all of a device in one tensor."""
+    """The parameters in float32: one by one, or all of a device in one tensor."""
     parameters = optimizer.fp32_params
     return [*parameters.values()] if isinstance(parameters, dict) else [*parameters]
 

@@ -96,7 +96,7 @@ class Sentences(progress_bar.SimpleProgressBar):  # type: ignore[misc]
 
 
 class Training:
-    """How far a training is, over its epochs."""
+    """Progress of a training, over its epochs."""
 
     def __init__(self) -> None:
         self.counter: tqdm[Any] | None = None

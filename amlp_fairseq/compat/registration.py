@@ -27,7 +27,7 @@ def register_task(name: str, dataclass: type[FairseqDataclass]) -> Decorator:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a task or model is the plugin's."""
+    """True if a task or model is the plugin's."""
     return cls.__module__.split(".")[0] == __name__.split(".")[0]
 
 

@@ -16,7 +16,7 @@ SENTENCES = 3
 
 
 def mentions(text: str, noun: str) -> bool:
-    """Whether a noun is in a text, in the singular or plural."""
+    """True if a noun is in a text, in the singular or plural."""
     return not {NOUNS[noun].singular, NOUNS[noun].plural}.isdisjoint(text.split())
 
 

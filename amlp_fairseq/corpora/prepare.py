@@ -143,7 +143,7 @@ def refuse_options(args: argparse.Namespace, given: dict[str, Any]) -> None:
 
 
 def reversed_sides(args: argparse.Namespace, given: dict[str, Any]) -> bool:
-    """Whether the second language of a corpus is the source."""
+    """True if the second language of a corpus is the source."""
     return bool(given.get("reverse")) != args.reverse
 
 

@@ -61,7 +61,7 @@ def map_lines(function: Callable[[str], str], source: Path, target: Path, worker
 
 
 def is_good(first: str, second: str, max_length: int, max_ratio: float) -> bool:
-    """Whether both sides have 1 to ``max_length`` words and neither ``max_ratio`` times as many as the other."""
+    """True if both sides have 1 to ``max_length`` words and neither ``max_ratio`` times as many as the other."""
     lengths = sorted(len(text.split()) for text in (first, second))
     return lengths[0] >= 1 and lengths[1] <= min(max_length, max_ratio * lengths[0])
 

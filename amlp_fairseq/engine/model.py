@@ -12,7 +12,7 @@ from amlp_fairseq.engine.description import UnsupportedError, describe
 from amlp_fairseq.engine.isa import library
 from amlp_fairseq.text.dictionary import EOS
 
-#: What ``decode_dtype`` may be here.
+#: Values of ``decode_dtype`` here.
 DECODE_DTYPES = ("float32", "int8")
 #: The suffix of the name of an int8 matrix' scales.
 _SCALES = ":scales"

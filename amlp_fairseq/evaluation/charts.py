@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 #: Sizes in units of the SVG, which are pixels on the page.
 FONT, GAP, TOP, BOTTOM, LEFT = 12, 15, 14, 42, 54
-#: How far a label may be from its point.
+#: The largest distance of a label from its point.
 OFFSETS = (
     *((9, 4), (-9, 4), (-9, -8), (9, -8), (0, -10), (0, 20), (9, 16), (-9, 16)),
     *((9, -20), (-9, -20), (9, 28), (-9, 28), (-9, -32), (-9, 40)),

@@ -1,4 +1,4 @@
-"""What a result of benchmarks/decoding.py says of speed.
+"""Speeds in a result of benchmarks/decoding.py.
 
 A speed-up is the median over sentences (or batches) of the baseline's time for the sentence over the system's own, so
 that a sentence that was disturbed does not count more than another.

@@ -138,7 +138,7 @@ class Evaluation:
         return self.folder / f"generated.{subset}.{way}.txt".replace(", ", ".").replace(" ", "-")
 
     def generate(self, subset: str, values: dict[str, Any], output: Path, *more: str) -> str:
-        """What fairseq-generate prints for a subset; also written to a file."""
+        """The output of fairseq-generate for a subset; also written to a file."""
         words = [
             *(sys.executable, "-m", "amlp_fairseq", "generate"),
             str(self.data),
@@ -227,7 +227,7 @@ class Evaluation:
         return [self.facts(subset, name) | {"diverges": True} | environment() for name, subset in pairs]
 
     def facts(self, subset: str, way: str) -> dict[str, Any]:
-        """What a result is of."""
+        """The experiment of a result."""
         return facts(self.recipe, self.data, self.text, subset, self.named(way))
 
 

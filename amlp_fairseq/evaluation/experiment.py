@@ -1,4 +1,4 @@
-"""What is trained: a row, the data that it learns from and the seed."""
+"""An experiment: a row, the data that it learns from and the seed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Experiment(NamedTuple):
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Experiment:
-        """That of which a line of results is."""
+        """The experiment of a line of results."""
         return cls(line["system"], line["distilled"], line["seed"])
 
     @property
     def configuration(self) -> str:
-        """What seeds have in common."""
+        """The name without the seed."""
         return self.row + "-distilled" * self.distilled
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """The name of its folder."""
         return f"{self.configuration}-{self.seed}"

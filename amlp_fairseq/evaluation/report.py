@@ -76,7 +76,7 @@ def read_lines(path: Path) -> list[Json]:
 
 
 def read_benchmark(path: Path) -> tuple[str, Json]:
-    """What a file of a benchmark is about (``decoding``, ``length`` or ``kernels``), and its content.
+    """The subject of a file of a benchmark (``decoding``, ``length`` or ``kernels``), and its content.
 
     Raises:
         ValueError: if it is of none.
@@ -134,7 +134,7 @@ def render(paths: Sequence[Path]) -> str:
 
 
 def _results(card: Element, results: Results) -> None:
-    """What ``amlp-fairseq evaluate`` has found on one corpus at one scale."""
+    """The results of ``amlp-fairseq evaluate`` on one corpus at one scale."""
     split = "test" if any(key.split == "test" for key in results.groups) else "valid"
     keys = [key for key in results.groups if key.split == split]
     models = _models(keys)
@@ -437,7 +437,7 @@ def _way(row: Json, rows: Sequence[Json]) -> str:
 
 
 def _program(system: str) -> str:
-    """What decodes a system of benchmarks/decoding.py, if it is not the plugin."""
+    """The program that decodes a system of benchmarks/decoding.py, if it is not the plugin."""
     if "ctranslate2" in system:
         return "CTranslate2"
     return "fairseq's own search" if system.split("-")[0] in ("transformer", "cmlm") else ""

@@ -81,7 +81,7 @@ class Reproduction:
     teacher_seeds: Sequence[int] = (1,)
     rescore: bool = False
     dry_run: bool = False
-    #: What a dry run would have made.
+    #: Files that a dry run would have made.
     made: set[Path] = field(default_factory=set)
 
     def entries(self, recipe: Recipe) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ class Reproduction:
         return [name for name in SPLITS if name == "test" or valid]
 
     def needs_alignments(self, row: str) -> bool:
-        """Whether a row learns from alignments."""
+        """True if a row learns from alignments."""
         return bool(load(row, self.corpus, self.scale).train.get("load-alignments"))
 
     def known(self) -> dict[Experiment, set[Known]]:
@@ -138,7 +138,7 @@ class Reproduction:
         return found
 
     def is_like(self, experiment: Experiment, scale: str, training_options: str) -> bool:
-        """Whether a training at this scale with these options of the user's is the experiment's."""
+        """True if a training at this scale with these options of the user's is the experiment's."""
         begins = ["--finetune-from-model", ""] if self.from_teacher and experiment.distilled else []
         expected = [*self.options, *self.training, *begins]
         return scale == self.scale and _apart(shlex.split(training_options)) == _apart(expected)
@@ -177,7 +177,7 @@ class Reproduction:
             raise failed(f"amlp-fairseq {quoted(words)}", status, printed, path)
 
     def is_new(self, path: Path) -> bool:
-        """Whether a file or folder is to be made, which it is from then on."""
+        """True if a file or folder is to be made, which it is from then on."""
         new = path not in self.made and not path.exists()
         self.made.add(path)
         return new
@@ -307,7 +307,7 @@ class Reproduction:
 
 
 def training_size(recipe: Recipe, words: Sequence[str]) -> str:
-    """How many updates a training with these arguments has, and how large they are on one and on eight GPUs."""
+    """The number of updates of a training with these arguments, and their size on one and on eight GPUs."""
     given, _ = split_options(words, {"--max-update": int, "--max-tokens": int})
     if recipe.tokens_per_update is None:
         return f"{given.max_update} updates of at most {given.max_tokens} tokens"
@@ -319,7 +319,7 @@ def training_size(recipe: Recipe, words: Sequence[str]) -> str:
 
 
 def evaluation_size(recipe: Recipe) -> str:
-    """What an evaluation averages and tunes."""
+    """The options of an evaluation that say what it averages and tunes."""
     counts: list[Any] = [count for _, count in recipe.averages]
     choices = {
         f"the average of checkpoints, --{recipe.averages[0][0]}": counts,
@@ -332,6 +332,6 @@ def evaluation_size(recipe: Recipe) -> str:
 
 
 def _apart(words: Sequence[str]) -> tuple[bool, str]:
-    """Whether options of training have a model to begin with, and the others but the seed and the device."""
+    """True if options of training have a model to begin with, and the others but the seed and the device."""
     beginning = "--finetune-from-model"
     return bool(among(words, [beginning])), changes(without(words, [beginning]))

@@ -32,7 +32,7 @@ from amlp_fairseq.training.environment import environment
 
 #: Sets of references, each with one for each output.
 References = Sequence[Sequence[str]]
-#: What a file of outputs may be.
+#: Kinds of files of outputs.
 FORMS = ("auto", "lines", "fairseq")
 
 

@@ -34,12 +34,12 @@ NOT_DECODED = "—: no result on the validation set, of which the table is: amlp
 ORDERINGS = CONFIGS / "orderings.yaml"
 #: Where results must be of the same, so that a speed-up can be told.
 MACHINE = ("device", "threads", "engine")
-#: What every result has, beside its scores.
+#: Keys of every result, beside its scores.
 FIELDS = ("data", "scale", "system", "distilled", "decoding", "seed", "parameters", "updates")
 
 
 class Key(NamedTuple):
-    """What is the same in results that differ only in the seed."""
+    """The keys that results share which differ only in the seed."""
 
     system: str
     distilled: bool
@@ -99,7 +99,7 @@ class Results:
         return [line[name] for line in self.groups.get(key, ()) if name in line]
 
     def diverging(self, key: Key) -> int:
-        """How many seeds diverge."""
+        """The number of seeds that diverge."""
         return sum(DIVERGES in line for line in self.groups.get(key, ()))
 
     def score(self, key: Key, name: str | None = None) -> str:
@@ -172,7 +172,7 @@ class Results:
         return {table: _beside(rows) for table, rows in sorted(tables.items())}
 
     def orderings(self) -> str:
-        """Whether the claims of configs/orderings.yaml hold here, as far as they are of the metric."""
+        """True if the claims of configs/orderings.yaml hold here, as far as they are of the metric."""
         rows = []
         for claim in yaml.safe_load(ORDERINGS.read_text(encoding="utf-8")):
             if claim.get("metric", DEFAULT) != self.metric_name:
@@ -197,7 +197,7 @@ class Results:
         return markdown(["table", "the paper", "margin here", ""], rows) if rows else ""
 
     def notes(self) -> str:
-        """What the results have in common."""
+        """The keys that the results share."""
         names = ("subset", *(f"{metric}_signature" for metric in ("bleu", "kytea", "chrf", "rouge")))
         names += ("device", "threads", "torch", "commit", "date")
         lines = []
@@ -229,7 +229,7 @@ class Comparison:
 
     @property
     def has_results(self) -> bool:
-        """Whether the row has any in this way of decoding, on whatever set."""
+        """True if the row has any in this way of decoding, on whatever set."""
         keys = [key._replace(split=split) for key in (self.raw, self.distilled) for split in ("valid", "test")]
         return any(key in self.results.groups for key in keys)
 
@@ -261,7 +261,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """What the numbers are called."""
+        """The name of the numbers."""
         return "Perplexity" if self.field == PERPLEXITY else self.results.metric.title
 
     def cells(self, baseline: Comparison | None) -> dict[str, str]:

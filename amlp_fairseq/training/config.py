@@ -73,7 +73,7 @@ PUBLISHED = (
     *("data", "table", "row", "decoding", "kind", "split", "bleu", "rouge", "perplexity", "deviation", "distilled"),
     *("latency", "speedup", "raw-speedup", "sentences-per-second", "pmi", "against", "parameters", "over", "note"),
 )
-#: What may be averaged, by the names of the options of ``amlp-fairseq average``.
+#: Checkpoints that may be averaged, by the names of the options of ``amlp-fairseq average``.
 AVERAGES = ("last-epochs", "last-updates", "best")
 PAPER = "paper"
 
@@ -275,7 +275,7 @@ def paper_variant(data: str, table: str) -> str:
 
 
 def corpus_metric(data: str) -> str:
-    """What the outputs of a corpus of configs/data are scored by, one of ``METRICS``."""
+    """The metric of a corpus of configs/data, one of ``METRICS``."""
     merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
     return str(merged.get("metric", DEFAULT))
 
@@ -413,7 +413,7 @@ def _check_parts(content: DictConfig, path: Path) -> None:
 
 
 def _of(part: DictConfig, section: str, wanted: list[str]) -> list[DictConfig]:
-    """What a corpus or scale has for these families or this row."""
+    """The settings of a corpus or scale for these families or this row."""
     return [part[section][name] for name in wanted if name in (part.get(section) or {})]
 
 

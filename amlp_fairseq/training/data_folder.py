@@ -1,4 +1,4 @@
-"""What recipes read from a data folder, and the options that choose a configuration."""
+"""Facts that recipes read from a data folder, and the options that choose a configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from amlp_fairseq.common.arguments import folder
 from amlp_fairseq.training.config import Recipe, load, names
 
-#: What fairseq-preprocess has made, in the folder that ``amlp-fairseq prepare`` writes.
+#: The output of fairseq-preprocess, in the folder that ``amlp-fairseq prepare`` writes.
 BINARISED = "data-bin"
 
 
@@ -37,7 +37,7 @@ def with_data_folder(words: Sequence[str]) -> list[str]:
 
 
 def stored_text(data: Path) -> dict[str, Any] | None:
-    """What is in ``text.json`` of a data folder; None without the file.
+    """The content of ``text.json`` of a data folder; None without the file.
 
     Raises:
         ValueError: if it is damaged.
@@ -104,5 +104,5 @@ def usual_scale(corpus: str) -> str:
 
 
 def is_distilled(data: Path) -> bool:
-    """Whether the targets of a data folder are a teacher's translations."""
+    """True if the targets of a data folder are a teacher's translations."""
     return (data / "manifest.json").is_file()

@@ -72,7 +72,7 @@ from amlp_fairseq.training.engine import (
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.training.following import scale_of
 
-#: How sources are drawn from the reverse model; each set of them has its number as seed.
+#: Options with which sources are drawn from the reverse model; each set of them has its number as seed.
 SAMPLING = ["--beam", "1", "--sampling", "--sampling-topp", "0.9", "--seed"]
 #: And those that would change which sentences are decoded, or what the S- and H- lines say.
 REFUSED = ELSEWHERE | frozenset(
@@ -309,7 +309,7 @@ class Distillation:
             print(f"distill: {self.out}/train{number or ''}: {json.dumps(each)}", file=sys.stderr)
 
     def checkpoints(self, model: str, digests: list[str]) -> list[dict[str, str]]:
-        """What the manifest says of a model."""
+        """The entry of a model in the manifest."""
         return [{"path": str(path), "sha256": digest} for path, digest in zip(self.models[model], digests, strict=True)]
 
     def translate(self, corpus: TrainingSet, model: str, folder: Path, lock: IO[str], prefix: Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Which search decodes a model: the plugin's, or fairseq's own where it is asked for.
+"""The search that decodes a model: the plugin's, or fairseq's own where it is asked for.
 
 Of an autoregressive Transformer both write the same words in as many decoder calls, the plugin's in a fraction of the
 time: how long one model takes with one and another model with the other says nothing of the models.

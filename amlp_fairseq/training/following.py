@@ -13,7 +13,7 @@ from amlp_fairseq.training.config import PAPER, flags, load, names, read
 from amlp_fairseq.training.data_folder import stored_text, usual_scale
 from amlp_fairseq.training.engine import section_of, task_of
 
-#: What fits a model's scale.
+#: Data that fit a model's scale.
 SIZES = ("encoder-embed-dim", "encoder-ffn-embed-dim", "encoder-layers", "decoder-layers")
 
 

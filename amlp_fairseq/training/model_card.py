@@ -20,7 +20,7 @@ OTHERS = "Those of the model folder that it was made of:"
 
 
 def card(translator: Translator, name: str, run: Path) -> str:
-    """What the model is, how to use it, and its scores.
+    """A description of the model, its use, and its scores.
 
     Args:
         translator: the loaded model.
@@ -65,7 +65,7 @@ def decode_dtype(translator: Translator) -> str:
 
 
 def decoding(translator: Translator) -> str:
-    """How hypotheses are found and ranked, and what else the folder asks for."""
+    """The search, its ranking of hypotheses, and further settings of the folder."""
     task, generation = translator.pytorch().task, translator.pytorch().cfg.generation
     parts = []
     if isinstance(task, TranslationLevenshteinTask):

@@ -130,7 +130,7 @@ def data_sha256(folder: Path, split: str) -> str:
 
 
 def same_data(line: dict[str, Any], data_sha256: str | None, name: str) -> bool:
-    """Whether a result is of the data with this checksum (None: unknown) and name. Old results have no checksum: for
+    """True if a result is of the data with this checksum (None: unknown) and name. Old results have no checksum: for
     them the name counts."""
     known = line.get("data_sha256")
     return line.get("data") == name if known is None or data_sha256 is None else known == data_sha256

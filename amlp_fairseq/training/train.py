@@ -114,7 +114,7 @@ def command(recipe: Recipe, data: Path, save_dir: Path, rest: list[str], environ
 
 
 def has_ended(words: list[str], save_dir: Path) -> bool:
-    """Whether a training with these arguments has had its updates."""
+    """True if a training with these arguments has had its updates."""
     updates = split_options(words, {"--max-update": int})[0].max_update
     checkpoint = save_dir / LAST
     if not updates or not checkpoint.is_file():

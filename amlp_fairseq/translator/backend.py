@@ -1,4 +1,4 @@
-"""What decodes for a ``Translator``: the engine in C++, or PyTorch."""
+"""Backends of a ``Translator``: the engine in C++, or PyTorch."""
 
 from __future__ import annotations
 

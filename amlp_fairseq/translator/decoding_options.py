@@ -25,9 +25,9 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
 }
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
-#: What is wrong with other alignments.
+#: Error text for alignments other than ``hard``.
 PAIRS = "a translation comes with pairs of pieces, which 'hard' finds"
-#: What the value of an option must be, by the type of its field.
+#: The kind of value that an option needs, by the type of its field.
 KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "True or False"),
     int: (Integral, "a whole number"),
@@ -100,7 +100,7 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
 
 
 def quantisable(task: Any, model: Any) -> bool:
-    """Whether a model can decode in int8."""
+    """True if a model can decode in int8."""
     refines = isinstance(task, TranslationCMLMCTask)
     return refines or (isinstance(task, PluginTranslationTask) and StepDecoder.supports(model.decoder))
 

@@ -1,4 +1,4 @@
-"""What the data of a training say about its model: how long sentences were, and how words were cut up."""
+"""Facts about a model from the data of its training: lengths of sentences, and subword units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from amlp_fairseq.compat.internals import data_utils
 from amlp_fairseq.text.subwords import segmenter
 
-#: Of so many sources that the training kept one may be longer than the limit, which is their 99.9th percentile.
+#: One of so many sources that the training kept may be longer than the limit, their 99.9th percentile.
 ONE_OF = 1000
 #: The characters that mark pieces, by how words were cut up: sentencepiece's before a word, subword_nmt's after a part.
 MARKS: dict[str, Callable[[str], bool]] = {
@@ -116,7 +116,7 @@ def _symbols(path: Path) -> list[str]:
 
 
 def _is_word(kind: str, piece: str) -> bool:
-    """Whether a piece is a word that was left whole, or the end of one, of more than one character."""
+    """True if a piece is a word that was left whole, or the end of one, of more than one character."""
     return MARKS[kind](piece) == (kind == "sentencepiece") and len(piece.strip("\N{LOWER ONE EIGHTH BLOCK}")) > 1
 
 
