@@ -20,7 +20,7 @@ PLUGIN = Path(__file__).parents[1]
 MOST_CHOICES = 20
 #: More names than these are not listed.
 MOST_NAMES = 100
-#: What other programs call an option, and what to give here: the first of which the command has the option.
+#: Names of an option in other programs, and what to give here: the first of which the command has the option.
 SPELLINGS: dict[str, tuple[str, ...]] = {
     name: ways
     for names, ways in {
@@ -78,7 +78,7 @@ def flags_of(words: Iterable[str]) -> list[str]:
 
 
 def among(words: Iterable[str], names: Collection[str]) -> list[str]:
-    """Which of some options, ``-s`` too, are given on a command line; sorted."""
+    """The options of a list, ``-s`` too, that are given on a command line; sorted."""
     return sorted({word.split("=")[0] for word in words}.intersection(names))
 
 
@@ -106,8 +106,7 @@ def without(words: Sequence[str], options: Iterable[str], switches: Iterable[str
 
 
 def instead(flag: str, known: Collection[str]) -> str | None:
-    """What to give for a flag that a command does not take: of what it takes the same thing under its name here, or the
-    nearest name."""
+    """The flag to give for one that a command does not take: the same option under its name here, or the nearest name."""
     if flag not in SPELLINGS:
         return nearest(flag, known)
     return next((way for way in SPELLINGS[flag] if not way.startswith("--") or way.split()[0] in known), None)
@@ -155,7 +154,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (all options: {self.prog} --help)\n")
 
     def unknown(self, flag: str, others: Iterable[str] = ()) -> str:
-        """What is wrong with a flag that this parser does not have, and that is not one of the others that the command
+        """Error text for a flag that this parser does not have, and that is not one of the others that the command
         takes."""
         if flag in GONE:
             return f"{flag} is gone; {GONE[flag]}"
@@ -168,7 +167,7 @@ class Parser(argparse.ArgumentParser):
         return self.unknown(flags[0]) if flags else f"{words[0]!r} is one argument too many"
 
     def _swallowed(self) -> str:
-        """Which options of the command line may have taken the arguments that are missing."""
+        """The options of the command line that may have taken the arguments that are missing."""
         many = [flag for action in self._actions if action.nargs == "+" for flag in action.option_strings]
         given = [flag for flag in many if flag in sys.argv]
         return f"; they come before {', '.join(given)}, which takes all words behind it" if given else ""
@@ -272,8 +271,8 @@ def parse_with_fairseqs(
     accepted: Callable[[argparse.Namespace], Iterable[str]] = lambda args: (),
     forward_device: bool = False,
 ) -> tuple[argparse.Namespace, list[str]]:
-    """What a command's own parser reads of the command line, and the words that it leaves to a command of fairseq. A
-    flag that neither can have ends it as the parser's errors do.
+    """The options that a command's own parser reads, and the words that it leaves to a command of fairseq. A flag that
+    neither can have ends the command as the parser's errors do.
 
     Args:
         parser: of the command.

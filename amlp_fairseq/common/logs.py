@@ -91,8 +91,8 @@ def _is_result(record: logging.LogRecord) -> bool:
     return record.name == "fairseq_cli.generate" and str(record.msg).startswith("Translated ")
 
 
-#: How logs begin that say nothing to users. Of each checkpoint that is saved there are four; tracebacks are of errors
-#: that fairseq raises when it has logged them, as of a checkpoint that cannot be written.
+#: Beginnings of logs that say nothing to users. Of each checkpoint that is saved there are four; tracebacks are of
+#: errors that fairseq raises when it has logged them, as of a checkpoint that cannot be written.
 UNREADABLE = (
     "Traceback (most recent call last)",
     *("Please install tensorboardX", "--user-dir=", "Preparing to save checkpoint", "Saving checkpoint to"),

@@ -52,7 +52,7 @@ CHECKPOINT_TYPES: list[Any] = [
     np.dtypes.Int64DType,
     np.dtypes.Float64DType,
 ]
-#: What rank 0 sends to the other workers when training is resumed: there ``cfg`` is a DictConfig.
+#: Types that rank 0 sends to the other workers when training is resumed: there ``cfg`` is a DictConfig.
 BROADCAST_TYPES: list[Any] = [
     omegaconf.DictConfig,
     omegaconf.ListConfig,

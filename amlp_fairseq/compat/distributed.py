@@ -13,7 +13,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from amlp_fairseq.compat.trainer import Diverged
 
-#: What torchrun sets, and fairseq looks for; WORLD_SIZE alone is what a cluster has left.
+#: Variables that torchrun sets and fairseq reads; WORLD_SIZE alone is what a cluster has left.
 TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 
 

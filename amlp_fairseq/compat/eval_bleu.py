@@ -40,7 +40,7 @@ class DecodedValidationTask(TranslationTask):
       ``KeyError: 'bleu'``.
     """
 
-    #: What ``--eval-bleu-args`` may have: the generation options that change which words the task's search chooses.
+    #: Keys of ``--eval-bleu-args``: the generation options that change which words the task's search chooses.
     VALIDATION_OPTIONS = frozenset(
         "beam max_len_a max_len_b min_len unnormalized lenpen unkpen temperature match_source_len no_repeat_ngram_size "
         "sampling sampling_topk sampling_topp diverse_beam_groups diverse_beam_strength diversity_rate".split()
@@ -87,7 +87,7 @@ class DecodedValidationTask(TranslationTask):
         return self.with_statistics(super().valid_step(sample, model, criterion))
 
     def with_statistics(self, result: tuple[Any, Any, dict[str, Any]]) -> tuple[Any, Any, dict[str, Any]]:
-        """What a validation step returns, with sums over the hypotheses that it has decoded, if any."""
+        """The result of a validation step, with sums over the hypotheses that it has decoded, if any."""
         loss, sample_size, logs = result
         return loss, sample_size, {**logs, **self.__dict__.pop("_statistics", {})}
 
@@ -167,7 +167,7 @@ def _bleu(meters: Any) -> float:
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
-    """What the value of an option says; raises ValueError if it is not an object in JSON."""
+    """The parsed value of an option; raises ValueError if it is not an object in JSON."""
     try:
         result = json.loads(text)
     except json.JSONDecodeError as error:

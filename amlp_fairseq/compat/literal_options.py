@@ -34,7 +34,7 @@ MODULES = (
     "fairseq.optim.fused_lamb",
     "fairseq.utils",
 )
-#: How many elements ``+`` and ``*`` may make in one value: ``[0] * 10**10`` would take all memory.
+#: The largest number of elements that ``+`` and ``*`` may make in one value: ``[0] * 10**10`` would take all memory.
 MOST = 10_000
 
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -46,12 +46,12 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def modules() -> list[str]:
-    """Those of :data:`MODULES` that this version has; a module's own name hides the builtin."""
+    """The modules of :data:`MODULES` that this version has; a module's own name hides the builtin."""
     return [name for name in MODULES if importlib.util.find_spec(name) is not None]
 
 
 def literal(text: str) -> Any:
-    """What ``eval(text)`` gives, for literals, ``+`` and ``-`` and ``*`` and ``/`` of numbers, and ``+`` and ``*`` of
+    """The value of ``eval(text)``, for literals, ``+`` and ``-`` and ``*`` and ``/`` of numbers, and ``+`` and ``*`` of
     lists, as in ``[(512, 3)] * 4 + [(768, 3)] * 2``.
 
     Raises:

@@ -22,7 +22,7 @@ Row = tuple[str, ...]
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz")
 STORIES = "_stories.tgz"
 HIGHLIGHT = "@highlight"
-#: What ends a line of a story (See et al. 2017); others get a full stop.
+#: Punctuation that ends a line of a story (See et al. 2017); others get a full stop.
 CLOSED = (*".!?'`\")", "\N{RIGHT SINGLE QUOTATION MARK}", "\N{RIGHT DOUBLE QUOTATION MARK}")
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 

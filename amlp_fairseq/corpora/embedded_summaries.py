@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from amlp_fairseq.corpora.embedded_corpus import NOUNS, Sampler, Sentence, english, fill
 
-#: Of a document.
+#: Number of sentences of a document.
 SENTENCES = 3
 
 

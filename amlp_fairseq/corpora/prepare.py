@@ -148,7 +148,7 @@ def reversed_sides(args: argparse.Namespace, given: dict[str, Any]) -> bool:
 
 
 def configuration(args: argparse.Namespace) -> dict[str, Any]:
-    """What the configuration of a corpus says.
+    """The configuration of a corpus.
 
     Raises:
         ValueError: for unknown names, and options that do not fit.
@@ -288,7 +288,7 @@ def binarise(texts: Texts, out: Path, workers: int, lock: IO[str]) -> Path:
 
 
 def binarised_sentences(index: Path) -> int:
-    """How many sentences a .idx file of fairseq-preprocess has: magic (9 bytes), version (8), type (1), count (8)."""
+    """The number of sentences in a .idx file of fairseq: magic (9 bytes), version (8), type (1), count (8)."""
     with index.open("rb") as file:
         (count,) = struct.unpack("<Q", file.read(26)[18:])
     return int(count)

@@ -68,7 +68,7 @@ def is_good(first: str, second: str, max_length: int, max_ratio: float) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a corpus is prepared.
+    """Settings for preparing a corpus.
 
     Attributes:
         name: of the corpus.
@@ -143,7 +143,7 @@ class Texts:
         yield from zip(*(lines(path) for stage in stages for path in self.pair(stage, name)), strict=True)
 
     def count(self, name: str, *stages: str) -> int:
-        """How many lines the files of a name have at some stages.
+        """Line counts of the files of a name at some stages.
 
         Raises:
             ValueError: naming two files, if they do not have the same number.

@@ -31,7 +31,7 @@ class SpeedUp(NamedTuple):
 
 
 def speed_up(row: Row, base: Row) -> SpeedUp:
-    """Of a row over one of the same sentences."""
+    """Speed of a row over one of the same sentences."""
     ratios = [slow / fast for slow, fast in zip(base["ms"], row["ms"], strict=True)]
     low, median, high = np.percentile(ratios, [25, 50, 75]).tolist()
     return SpeedUp(median, low, high)

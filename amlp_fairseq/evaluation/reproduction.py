@@ -99,7 +99,7 @@ class Reproduction:
         return [recipe.row for recipe in recipes if self.entries(recipe)]
 
     def targets(self, row: str) -> Sequence[str]:
-        """What a row is trained on where the user does not say it: of language models raw text; at the scale of the
+        """Data of a row where the user does not name them: of language models raw text; at the scale of the
         papers what the tables have numbers of, and raw text if they have none; else both."""
         if corpus_metric(self.corpus) == "perplexity":
             return TARGETS[:1]
@@ -111,8 +111,8 @@ class Reproduction:
         return [name for name, has in zip(TARGETS, (raw, distilled), strict=True) if has]
 
     def splits(self, recipe: Recipe) -> list[str]:
-        """What is decoded: the test set, and the validation set at the scale of the papers, if a table is of it, or if
-        it chooses a seed."""
+        """The subsets that are decoded: the test set, and the validation set at the scale of the papers, if a table is
+        of it, or if it chooses a seed."""
         valid = self.scale == PAPER or any(entry.get("split") == "valid" for entry in self.entries(recipe))
         valid |= recipe.best_seed and len(set(self.seeds)) > 1
         return [name for name in SPLITS if name == "test" or valid]
@@ -224,7 +224,7 @@ class Reproduction:
 
     @property
     def teachers(self) -> dict[Experiment, Path]:
-        """Those whose translations are the distilled data, with their checkpoints."""
+        """The teachers whose translations are the distilled data, with their checkpoints."""
         experiments = [Experiment(TEACHER, distilled=False, seed=seed) for seed in self.teacher_seeds]
         return {experiment: self.average(experiment) for experiment in experiments}
 

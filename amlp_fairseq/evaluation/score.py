@@ -118,7 +118,7 @@ def chrf(hypotheses: list[str], references: References) -> dict[str, object]:
 def score(
     hypotheses: list[str], references: References, language: str = "de", metric: str = DEFAULT
 ) -> dict[str, object]:
-    """What ``metric`` says of outputs, and counts of faulty ones.
+    """Scores of outputs by ``metric``, and counts of faulty ones.
 
     Args:
         hypotheses: one for each sentence.

@@ -94,7 +94,7 @@ class Results:
         return fmean(values) if values else None
 
     def values(self, key: Key, name: str | None = None) -> list[float]:
-        """Those of the seeds."""
+        """The values of the seeds."""
         name = name or self.metric.main
         return [line[name] for line in self.groups.get(key, ()) if name in line]
 
@@ -129,7 +129,7 @@ class Results:
         return f"{self.mean(key, 'steps_per_sentence'):.2f}" if counted else ""
 
     def speedup(self, key: Key, baseline: Key) -> float | None:
-        """How many times as fast as another way of decoding, if both were timed on one kind of machine."""
+        """Speed-up over another way of decoding, if both were timed on one kind of machine."""
         lines = [*self.groups.get(key, ()), *self.groups.get(baseline, ())]
         machines = {tuple(line.get(name) for name in MACHINE) for line in lines}
         ours, theirs = (self.mean(each, "milliseconds_per_sentence") for each in (key, baseline))
@@ -248,7 +248,7 @@ class Comparison:
         return f"{best:.2f} (best of {len(self.results.groups[key])})"
 
     def difference(self, key: Key) -> str:
-        """How much higher our number is than the paper's, empty where they cannot be compared."""
+        """Our number minus the paper's, empty where they cannot be compared."""
         theirs = self.entry.get("distilled" if key.distilled else self.title.lower())
         lines = self.results.groups.get(key, [])
         variant = paper_variant(self.entry["data"], self.entry["table"])

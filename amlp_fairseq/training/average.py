@@ -73,7 +73,7 @@ def newest(folder: Path, pattern: str) -> list[Path]:
 
 
 def best(folder: Path) -> list[Path]:
-    """What ``--keep-best-checkpoints`` kept, the best last: the highest if the training has
+    """Checkpoints that ``--keep-best-checkpoints`` kept, the best last: the highest if the training has
     ``--maximize-best-checkpoint-metric``, else the lowest.
 
     Raises:
@@ -87,7 +87,7 @@ def best(folder: Path) -> list[Path]:
     return paths if highest else paths[::-1]
 
 
-#: Which checkpoints of a folder an option means, and the option of fairseq-train that keeps them.
+#: Checkpoints of a folder that an option means, and the option of fairseq-train that keeps them.
 CHOICES = {
     "last_epochs": (lambda folder: newest(folder, r"checkpoint(\d+)\.pt"), "--keep-last-epochs"),
     "last_updates": (lambda folder: newest(folder, r"checkpoint_\d+_(\d+)\.pt"), "--keep-interval-updates"),

@@ -253,7 +253,7 @@ def read(path: Path) -> Recipe:
 
 
 def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
-    """How the text of a corpus is prepared: the section ``prepare``, see ``corpora/prepare.py``.
+    """The preparation of a corpus' text: the section ``prepare``, see ``corpora/prepare.py``.
 
     Raises:
         ValueError: for unknown names, and corpora that cannot be prepared.

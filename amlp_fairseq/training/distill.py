@@ -96,7 +96,7 @@ def default_ratio(data: Path) -> float | None:
 
 
 def verdict(source: int, target: int, max_ratio: float | None) -> str:
-    """What happens to a pair with these numbers of tokens, without end symbols: 'kept', 'empty' or 'ratio'."""
+    """Outcome for a pair with these numbers of tokens, without end symbols: 'kept', 'empty' or 'ratio'."""
     short, long = sorted((source, target))
     if short == 0:
         return "empty"

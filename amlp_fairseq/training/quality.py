@@ -35,7 +35,7 @@ SENTENCES = 50
 FIRST = 60.0
 #: The part of the time that signs may take.
 SHARE = 0.02
-#: How they are decoded; a task's search takes of it what it has. A model that knows nothing would go on to 200 words.
+#: Decoding options; a task's search takes the ones that it has. A model that knows nothing would go on to 200 words.
 OPTIONS = {"beam": 1, "max_len_a": 1.5, "max_len_b": 10, "iter_decode_max_iter": 4}
 
 

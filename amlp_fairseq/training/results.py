@@ -121,8 +121,8 @@ def facts(recipe: Recipe, data: Path, text: dict[str, Any], split: str, decoding
 
 
 def data_sha256(folder: Path, split: str) -> str:
-    """What a data folder decodes: a checksum over the names and contents of its dictionaries and of a split, binarised
-    and raw; the first 16 hexadecimal digits."""
+    """Identity of the data that are decoded: a checksum over the names and contents of the dictionaries and of a split,
+    binarised and raw; the first 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("dict*.txt"), *folder.glob(f"{split}.*"), *folder.glob(f"raw/{split}.*")]):
         digest.update(f"{path.relative_to(folder)} {sha256(path)}\n".encode())

@@ -59,7 +59,7 @@ from amlp_fairseq.training.validation_search import by_the_plugins_search
 
 
 def world_flags(environment: Mapping[str, str], cpu: bool) -> list[str]:
-    """What fairseq must be told about the processes of torchrun, which it finds by itself only on GPUs."""
+    """Options that tell fairseq about the processes of torchrun, which it finds by itself only on GPUs."""
     if started_by_torchrun(environment) == 1:
         return []
     words = ["--distributed-world-size", environment["WORLD_SIZE"], "--distributed-rank", environment["RANK"]]

@@ -111,13 +111,13 @@ OBEYED = frozenset(
 OBEYED_GREEDILY = frozenset({"min_len", "no_repeat_ngram_size", "temperature", "finished"})
 #: With a length penalty of 0 its search ends earlier than the plugin's.
 NO_PENALTY = 1e-6
-#: Of GNMT's exponent: ((5 + n) / 6)^a grows as n^(a n / (5 + n)), with some 20 pieces as n^(0.8 a).
+#: Factor of GNMT's exponent: ((5 + n) / 6)^a grows as n^(a n / (5 + n)), with some 20 pieces as n^(0.8 a).
 GNMT_SHARE = 0.8
 
 
 def search_options(translator: Translator) -> dict[str, Any]:
-    """What ``exported_program.py`` needs to write the words that a model folder writes: among them the options of
-    ``translate_batch``.
+    """The settings with which ``exported_program.py`` writes the words that a model folder writes: among them the
+    options of ``translate_batch``.
 
     Raises:
         ValueError: for decoding options that CTranslate2 lacks.

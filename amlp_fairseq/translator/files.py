@@ -16,7 +16,7 @@ from amlp_fairseq.common.lines import buffered_read, refuse_closed_input
 from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.translator import Translation, Translator
 
-#: How compressed files begin, and what unpacks them.
+#: First bytes of compressed files, and the programs that unpack them.
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 
 
@@ -45,7 +45,7 @@ def as_json(line: str, translation: Translation) -> str:
 
 
 def about_cuts(translator: Translator) -> str:
-    """What has become of a sentence with a cut."""
+    """Description of a sentence with a cut."""
     what = "cut between words" if translator.long == "split" else "not read to its end"
     return f"a sentence of more than {translator.max_length} pieces (--max-length), which was {what}"
 

@@ -23,14 +23,14 @@ from ray.util.annotations import RayDeprecationWarning
 from amlp_fairseq.common.logs import readable
 from amlp_fairseq.translator.text_shards import Job, Outcome, Shard, translate
 
-#: How often a shard is tried again whose worker has died.
+#: Number of new tries of a shard whose worker has died.
 RETRIES = 3
 #: Bytes of shared memory of an own Ray: only names of files pass through it.
 MEMORY = 100 << 20
 
 
 class Worker:
-    """What an actor does: it translates the shards of rows, with ``source`` and ``output``, into their files."""
+    """The work of an actor: it translates the shards of rows, with ``source`` and ``output``, into their files."""
 
     def __init__(self, job: Job) -> None:
         with readable("translate", verbose=False):  # Ray prints what its workers print

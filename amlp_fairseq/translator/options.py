@@ -9,7 +9,7 @@ PATHS = frozenset({"draft_path", "draft_file", "rescore_path"})
 
 
 class CallOptions(TypedDict, total=False):
-    """Those that may differ from call to call."""
+    """Options that may differ from call to call."""
 
     beam: int
     nbest: int

@@ -21,7 +21,7 @@ from amlp_fairseq.translator.options import CallOptions
 
 #: Searches that are kept, of those that calls have asked for.
 MAX_SEARCHES = 16
-#: What generators share: inference models, and the auxiliary ones.
+#: Attributes that generators share: inference models, and the auxiliary ones.
 SHARED = frozenset({"inference_models", "reranker", "reranking_model", "drafter"})
 
 
@@ -154,7 +154,7 @@ class PyTorchSearch:
 
 
 def _nbest(generation: Any) -> int:
-    """How many hypotheses are asked for.
+    """The number of hypotheses that are asked for.
 
     Raises:
         ValueError: for more than the beam finds.

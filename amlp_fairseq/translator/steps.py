@@ -1,4 +1,4 @@
-"""How a translation comes about: what was written in which decoder call, for every system of the plugin.
+"""The steps of a translation: what was written in which decoder call, for every system of the plugin.
 
 The words stand in reading order from the first step on, which is known afterwards: an order of generation gives every
 word its place when the length is known.

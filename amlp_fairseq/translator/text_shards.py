@@ -20,7 +20,7 @@ from amlp_fairseq.translator.files import as_json, say, translated
 from amlp_fairseq.translator.options import PATHS
 from amlp_fairseq.translator.translator import Translator
 
-#: What the files of a folder were translated with.
+#: The file with the settings that a folder's files were translated with.
 SETTINGS = ".settings.json"
 
 
@@ -34,7 +34,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Job:
-    """How shards are translated.
+    """Settings for translating shards.
 
     Attributes:
         model: a model folder.
@@ -52,7 +52,7 @@ class Job:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides about the translations, as JSON has it: files by their checksums, and what they say where
+        """Everything that the translations depend on, as JSON data: files by their checksums, and what they say where
         nothing is given."""
         others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
         config = read_config(self.model)
@@ -66,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a shard: its number of lines, and of those with a sentence that was cut; or why it is not
+    """Result of a shard: its number of lines, and of those with a sentence that was cut; or why it is not
     translated."""
 
     name: str
@@ -149,7 +149,7 @@ def translate(translator: Translator, shard: Shard, job: Job) -> Outcome:
     return Outcome(shard.source.name, count_lines(shard.output), cut=cut)
 
 
-#: What translates shards: the outcome of each, as they end.
+#: A function that translates shards: the outcome of each, as they end.
 Outcomes = Callable[[Job, list[Shard]], Iterator[Outcome]]
 
 
@@ -182,7 +182,7 @@ def run(job: Job, paths: Iterable[Path], out: Path, outcomes: Outcomes = here) -
 
 
 def _checksums(path: Path) -> dict[str, str]:
-    """Those of a file, or of the files of a model folder."""
+    """Checksums of a file, or of the files of a model folder."""
     if not path.is_dir():
         return checksums(path.parent, [path.name])
     return checksums(path, (each.name for each in path.iterdir() if each.is_file() and each.name != CARD))

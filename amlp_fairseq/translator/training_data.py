@@ -66,8 +66,8 @@ def _most(cfg: Any, side: str) -> float:
 
 
 def marked(path: Path) -> str | None:
-    """How words were cut up into the pieces of a dictionary: ``sentencepiece``, ``subword_nmt``, or ``GPT-2``, whose
-    pieces are numbers; None for a dictionary of words."""
+    """The segmentation of words into the pieces of a dictionary: ``sentencepiece``, ``subword_nmt``, or ``GPT-2``,
+    whose pieces are numbers; None for a dictionary of words."""
     symbols = _symbols(path)
     for kind, is_marked in MARKS.items():
         if sum(map(is_marked, symbols)) > len(symbols) / 100:

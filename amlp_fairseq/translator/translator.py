@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of a text.
+    """The translation of a text.
 
     Attributes:
         text: the translation.
@@ -220,7 +220,7 @@ class Translator:
             pass
 
     def _parts(self, line: str, number: int) -> Iterator[_Source]:
-        """What is translated by itself: sentences, and the parts of those that are too long."""
+        """Parts of a text that are translated one by one: sentences, and parts of sentences that are too long."""
         _check_text(line, number)
         whole = [(" ".join(line.split()), "")]
         for text, space in sentences.split(line, self.languages[0]) if self.split_sentences else whole:
