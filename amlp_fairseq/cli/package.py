@@ -81,7 +81,8 @@ def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) 
 def text_settings(
     data: Path, languages: list[str], dictionaries: dict[str, Path], given: argparse.Namespace
 ) -> tuple[dict[str, Any], Path | None]:
-    """The subword segmentation of lines and its model: from a model's folder or DATA/text.json, or else the command line.
+    """The subword segmentation of lines, and its model: from a model's folder or DATA/text.json, or else from the
+    command line, ``given``.
 
     Raises:
         ValueError: where there is no answer for a dictionary of pieces, and for a subword model that is not the one

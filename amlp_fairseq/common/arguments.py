@@ -106,7 +106,7 @@ def without(words: Sequence[str], options: Iterable[str], switches: Iterable[str
 
 
 def instead(flag: str, known: Collection[str]) -> str | None:
-    """The flag to give for one that a command does not take: the same option under its name here, or the nearest name."""
+    """The flag to give for one that a command lacks: the same option under its name here, or the nearest name."""
     if flag not in SPELLINGS:
         return nearest(flag, known)
     return next((way for way in SPELLINGS[flag] if not way.startswith("--") or way.split()[0] in known), None)
