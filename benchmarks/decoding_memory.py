@@ -163,7 +163,9 @@ def measure(name: str, dtype: str, data: Path, work: Path, count: int) -> list[l
         words = ["train", str(cut), "--row", "transformer", "--scale", "embedded", "--arch", "plugin_transformer"]
         words += ["--save-dir", str(training), "--finetune-from-model", folder, "--max-update", "1", "--lr", "1e-9"]
         run([*words, "--cpu"], log)
-    return run(["evaluate", str(training), str(cut), "--results", str(scratch), "--cpu", *options], log)
+    results = work / "results.jsonl"
+    results.unlink(missing_ok=True)  # or what is there is not evaluated again
+    return run(["evaluate", str(training), str(cut), "--results", str(results), "--cpu", *options], log)
 
 
 def summary(samples: list[list[float]]) -> dict[str, Any]:

@@ -45,16 +45,20 @@ class ThreadPool {
     const std::function<void(int64_t)> task = [&](int64_t i) { part(count * i / parts, count * (i + 1) / parts); };
     {
       const std::lock_guard lock(mutex_);
-      task_ = &task, parts_ = parts, next_ = 0, busy_ = workers_.size();
+      task_ = &task, parts_ = parts, next_ = 0;
       generation_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     take_parts(task, parts);
+    {
+      const std::lock_guard lock(mutex_);
+      task_ = nullptr;  // a thread that wakes up later is not waited for
+    }
     while (busy_.load(std::memory_order_acquire) > 0) pause();
   }
 
  private:
-  static constexpr int kSpins = 20000;  // before a thread that waits for work sleeps: tens of microseconds
+  static constexpr int kSpins = 20000;  // before a thread that waits for work sleeps: some hundred microseconds
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;
@@ -87,6 +91,8 @@ class ThreadPool {
         wake_.wait(lock, [&] { return stopped_ || generation_.load() != seen; });
         if (stopped_) return;
         seen = generation_.load(), task = task_, parts = parts_;
+        if (task == nullptr) continue;
+        busy_.fetch_add(1);
       }
       take_parts(*task, parts);
       busy_.fetch_sub(1, std::memory_order_release);
