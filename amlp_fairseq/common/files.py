@@ -114,7 +114,8 @@ def locked(path: Path, busy: str | None = None) -> Iterator[IO[str]]:
 
 
 def hold(path: Path, busy: str) -> None:
-    """Hold the lock of a file until this process ends, however it ends.
+    """Hold the lock of a file until this process ends, however it ends. Its forks do not hold it: workers that load data
+    live some seconds longer than a training that is killed.
 
     Raises:
         ValueError: as ``locked``.
@@ -125,6 +126,16 @@ def hold(path: Path, busy: str) -> None:
 
 
 _held: dict[Path, IO[str]] = {}
+
+
+def _let_go() -> None:
+    """Close the locked files in a fork, which leaves the locks to the parent."""
+    for file in _held.values():
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _lock(path: Path, busy: str | None) -> IO[str]:

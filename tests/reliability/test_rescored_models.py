@@ -42,7 +42,7 @@ def test_the_teacher_likes_what_it_chooses_at_least_as_well(name: str, decode_dt
 
 def scores_of_ar(translations: list[Translation]) -> list[float]:
     """Mean log-probabilities, by the model's own forward pass."""
-    ar = Translator(MODELS / "ar")
+    ar = Translator(MODELS / "ar", backend="pytorch").pytorch()
     dictionary, found = ar.task.target_dictionary, []
     for each in translations:
         source = ar.task.source_dictionary.encode_line(" ".join(each.source_pieces), add_if_not_exist=False).long()

@@ -13,6 +13,7 @@ import pytest
 PROGRAM = """
 import os, signal, subprocess, sys
 from amlp_fairseq.common.exit_handling import clear_endings
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where nohup runs the tests
 with clear_endings("test"):
     {}
 """

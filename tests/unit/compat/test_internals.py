@@ -11,7 +11,7 @@ PACKAGE = Path(amlp_fairseq.__file__).parent
 #: fairseq's public interface: packages, and the modules that its documentation describes.
 PUBLIC = {
     *("checkpoint_utils", "options", "tasks", "utils", "data", "dataclass", "models", "models.nat"),
-    *("models.text_to_speech", "models.transformer", "modules", "tasks.translation"),
+    *("models.text_to_speech", "models.transformer", "modules", "tasks.translation", "criterions", "optim"),
 }
 
 
