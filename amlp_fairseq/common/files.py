@@ -114,8 +114,8 @@ def locked(path: Path, busy: str | None = None) -> Iterator[IO[str]]:
 
 
 def hold(path: Path, busy: str) -> None:
-    """Hold the lock of a file until this process ends, however it ends. Its forks do not hold it: workers that load data
-    live some seconds longer than a training that is killed.
+    """Hold the lock of a file until this process ends, however it ends. Its forks do not hold it: workers that load
+    data live some seconds longer than a training that is killed.
 
     Raises:
         ValueError: as ``locked``.

@@ -7,19 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from typing import Any
 
 import pytest
 
 PROGRAM = """
 import os, signal, subprocess, sys
 from amlp_fairseq.common.exit_handling import clear_endings
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where nohup runs the tests
 with clear_endings("test"):
     {}
 """
 
 
-def run(code: str, **options: int) -> subprocess.CompletedProcess[str]:
+def run(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", PROGRAM.format(code)]
     return subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, **options)
 
@@ -28,7 +29,8 @@ def run(code: str, **options: int) -> subprocess.CompletedProcess[str]:
 def test_a_signal_ends_the_command_and_its_children(number: signal.Signals) -> None:
     code = "child = subprocess.Popen(['sleep', '60']); print(child.pid); os.kill(os.getpid(), {}); child.wait()"
     read, write = os.pipe()
-    done = run(code.format(int(number)), stdout=write)
+    with_sighup = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # also where nohup runs the tests
+    done = run(code.format(int(number)), stdout=write, preexec_fn=with_sighup)
     os.close(write)
     with open(read, encoding="utf-8") as file:
         child = int(file.read())
