@@ -91,7 +91,8 @@ class _Source:
 
 
 class Translator:
-    """A model folder, loaded. Threads may share it; they decode one after the other. ``with`` closes it at the end.
+    """A model folder, loaded. Threads may share it: the engine serves them side by side, PyTorch one after the other.
+    ``with`` closes it at the end.
 
     Args:
         folder: made by ``amlp-fairseq package``.
