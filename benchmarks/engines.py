@@ -191,7 +191,7 @@ class Ours(_Generator):
 
 
 class Rescored(Ours):
-    """An autoregressive model of the same sizes chooses among the hypotheses; its one call is not counted."""
+    """An autoregressive model of the same sizes reranks the hypotheses; its one call is not counted."""
 
     def new_generator(self, length_beam: int) -> Any:
         generator = super().new_generator(length_beam)

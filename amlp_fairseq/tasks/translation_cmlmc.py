@@ -54,7 +54,7 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
     INSTEAD = MappingProxyType(
         {
             "beam": " (sentences of how many lengths are tried: --iter-decode-with-beam)",
-            "iter_decode_with_external_reranker": " (the model that chooses among them: --rescore-path)",
+            "iter_decode_with_external_reranker": " (the model that reranks them: --rescore-path)",
         }
     )
 

@@ -167,8 +167,8 @@ def _characters(text: str) -> list[str]:
 
 
 def _cut(text: str, kinds: Sequence[Callable[[str], list[str]]], fits: Callable[[str], bool]) -> Iterator[str]:
-    """The parts of a text: as many units of the first kind as fit together. Units that do not fit are cut into units of
-    the next kind, the last of which are joined with the following units."""
+    """The parts of a text: as many units of the first kind as fit together. A unit that does not fit is cut into units
+    of the next kind, and its last piece is joined with the units after it."""
     if not kinds:
         raise ValueError(f"the character {text.strip()!r} alone is too long: a larger --max-length")
     units, start = kinds[0](text), 0

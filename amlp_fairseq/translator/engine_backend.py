@@ -58,6 +58,11 @@ OPTIONS: dict[str, Callable[[Any], bool]] = {
     "draft": _one_of(None, "none"),
     "print_alignment": _one_of(None),
 }
+#: Decoding options that are numbers of the search, with their names in ``SearchOptions``, which has their defaults.
+SEARCH_OPTIONS = {
+    **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len", "temperature")},
+    **{"lenpen": "length_penalty", "unkpen": "unk_penalty"},
+}
 #: Options of the task, by whose configuration a folder may have them, too.
 TASK_OPTIONS = (
     *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "decode_dtype", "cuda_graphs"),
@@ -68,7 +73,7 @@ TASK_OPTIONS = (
 def supports(options: Mapping[str, Any]) -> bool:
     """True if the engine decodes with these options: those that it lacks must be turned off."""
     known = all(name in OPTIONS and OPTIONS[name](value) for name, value in options.items())
-    return known and options.get("nbest", 1) <= options.get("beam", 5)
+    return known and options.get("nbest", 1) <= options.get("beam", SearchOptions.beam)
 
 
 class EngineBackend:
@@ -124,17 +129,11 @@ class EngineBackend:
         return EngineSearch(
             self,
             SearchOptions(
-                beam=merged.get("beam", 5),
-                max_len_a=merged.get("max_len_a", 0.0),
-                max_len_b=merged.get("max_len_b", 200),
-                min_len=merged.get("min_len", 1),
                 normalize=not merged.get("unnormalized", False),
-                gnmt=merged.get("length_penalty", "fairseq") == "gnmt",
-                length_penalty=merged.get("lenpen", 1.0),
-                unk_penalty=merged.get("unkpen", 0.0),
-                temperature=merged.get("temperature", 1.0),
-                count_after_end=merged.get("words_after_end", "ignore") == "count",
-                keep_all=merged.get("finished", "best") == "all",
+                gnmt=merged.get("length_penalty") == "gnmt",
+                count_after_end=merged.get("words_after_end") == "count",
+                keep_all=merged.get("finished") == "all",
+                **{field: merged[name] for name, field in SEARCH_OPTIONS.items() if name in merged},
             ),
             merged.get("nbest", 1),
         )
