@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext, with_slots
 from amlp_fairseq.compat.internals import FairseqIncrementalState
+from amlp_fairseq.engine.description import UnsupportedError
 
 #: Initial size of the buffers in fairseq's incremental decoding, in slots; a full buffer is doubled.
 INITIAL_SLOTS = 16
@@ -35,6 +36,8 @@ class Attention(FairseqIncrementalState, nn.Module):
     takes_mask = False
     #: Names of the state's tensors with a slot for each word, (R, …, slots, width).
     per_position: tuple[str, ...] = ()
+    #: Name in the registry.
+    name: str
     #: Number of heads and width of a head, which fairseq's decoder layer reads.
     num_heads: int
     head_dim: int
@@ -79,6 +82,14 @@ class Attention(FairseqIncrementalState, nn.Module):
             Outputs (R, n, C), and the weights over the source averaged over heads (R, n, S) or None.
         """
         raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What the engine builds the attention of: its ``kind`` in ``engine/src/build.h``, sizes and switches.
+
+        Raises:
+            UnsupportedError: for an attention that the engine does not have.
+        """
+        raise UnsupportedError(f"the attention {self.name}")
 
     def continue_decoding(
         self,

@@ -44,7 +44,7 @@ def register_attention(name: str, options: type | None = None) -> Callable[[type
         for option in () if options is None else dataclasses.fields(options):
             if OPTIONS.setdefault(option.name, option) is not option:
                 raise ValueError(f"the attention option {option.name!r} is taken")
-        ATTENTIONS[name] = cls
+        ATTENTIONS[name], cls.name = cls, name
         return cls
 
     return register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,9 @@ class SoftmaxAttention(MultiHeadAttention):
     patterns = PATTERNS
     takes_mask = True
     per_position = ("kv",)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "softmax", "heads": self.num_heads}
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         return with_bias(k, v, padding_mask)

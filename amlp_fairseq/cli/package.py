@@ -13,6 +13,7 @@ Transformer of fairseq is stored as plugin_transformer, the same model, which de
 from __future__ import annotations
 
 import argparse
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,11 @@ from amlp_fairseq.common.files import whole
 from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
+from amlp_fairseq.engine import description
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder, read_config, splits_sentences
+from amlp_fairseq.models.description import description_of
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.text.dictionary import fingerprint
 from amlp_fairseq.text.pipeline import TextPipeline
@@ -251,6 +254,12 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     with whole(args.out, unique=True) as (part,):
         model_folder.write(part, state, weights, config, files)
         translator = Translator(part, backend="pytorch")
+        model, names = translator.pytorch().model, set(state["model"])
+        model.upgrade_state_dict(state["model"])
+        if names != state["model"].keys():  # an older version of fairseq had other ones
+            shutil.rmtree(part)
+            model_folder.write(part, state, weights, config, files)
+        model_folder.add(part, description.KEY, description_of(model))
         if args.max_length is not None and args.max_length > translator.max_length:
             raise ValueError(
                 f"--max-length {args.max_length}: the model has positions for {translator.max_length} pieces"

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from amlp_fairseq.engine import description as descriptions
 from amlp_fairseq.engine import safetensors
-from amlp_fairseq.engine.description import UnsupportedError, describe
+from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
 from amlp_fairseq.text.dictionary import EOS
 
@@ -62,6 +63,7 @@ class Model:
     Attributes:
         decode_dtype: of the linear maps.
         max_positions: of the decoder.
+        max_source_positions: of the encoder.
         vocabularies: the numbers of source and target tokens.
 
     Raises:
@@ -73,6 +75,7 @@ class Model:
         dtype = decode_dtype or ("int8" if config["weights"] == "int8" else "float32")
         if dtype not in DECODE_DTYPES:
             raise UnsupportedError(f"--decode-dtype {dtype}")
+        description = descriptions.read(config)
         engine, path = library().Engine, folder / "model.safetensors"
         stored = safetensors.load(path)
         weights: dict[str, Any] = {
@@ -82,13 +85,11 @@ class Model:
         }
         try:
             weights |= {name: weights[other] for name, other in config["shared_weights"].items()}
-            description = describe(config, weights)
             self._engine = engine(description, weights, dtype == "int8")
-        except UnsupportedError:
-            raise
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         self._order, self.max_positions = description["order"], description["decoder"]["max_positions"]
+        self.max_source_positions = description["encoder"]["max_positions"]
         self.decode_dtype = dtype
         self.vocabularies = description["encoder"]["vocabulary"], description["decoder"]["vocabulary"]
 

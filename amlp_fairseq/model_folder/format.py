@@ -81,8 +81,17 @@ def write(
         shutil.copy(file, folder / name)
     (folder / WEIGHTS).write_bytes(save(_stored(state["model"], weights, shared)))
     content["checksums"] = checksums(folder, (*files, WEIGHTS))
+    _write_config(folder, content)  # last: without it the folder is not a model
+
+
+def add(folder: Path, key: str, value: Any) -> None:
+    """Give the config.json of a model's folder one more entry."""
+    _write_config(folder, json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {key: value})
+
+
+def _write_config(folder: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    (folder / CONFIG).write_text(text, encoding="utf-8")  # last: without it the folder is not a model
+    (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class EngineBackend:
                     f"the {side} dictionary of {folder} ({own}) is not the one that the model was trained with "
                     f"({trained[side]})"
                 )
-        positions = (task.get("max_source_positions") or 1024, config["model"].get("max_source_positions") or 1024)
+        positions = (task.get("max_source_positions") or 1024, self.model.max_source_positions)
         self.max_pieces = min(*positions, self.model.max_positions) - 2  # as PyTorchBackend has it
         self.max_tokens = max_tokens
 

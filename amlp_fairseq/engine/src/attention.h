@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "linear.h"
+#include "layers.h"
 
 namespace amlp {
 
@@ -49,7 +49,7 @@ class PackedHead {
 
 // The keys and values of the words so far, of one layer. Steps have a table each that is written once: when hypotheses move,
 // only their paths through the tables do.
-class Cache {
+class Cache : public State {
  public:
   // width: C.
   // words: z, words of a step.

@@ -124,7 +124,7 @@ class BeamSearch {
           sentences.push_back(sentence.index), rows.push_back(&row), limits.push_back(sentence.limit);
           paths.push_back(row.path.data());
         }
-      std::vector<float>& logits = const_cast<std::vector<float>&>(session.step(tokens, sentences, paths));
+      std::vector<float>& logits = session.step(tokens, sentences, paths);
       std::vector<std::vector<Continuation>> continuations(rows.size());
       std::vector<float> normalizers(rows.size() * z);
       pool.run(rows.size(), grain_of(16 * z * vocab_), [&](int64_t begin, int64_t end) {

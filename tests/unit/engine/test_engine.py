@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -21,8 +22,9 @@ from safetensors.torch import save_file
 
 from amlp_fairseq import Translator
 from amlp_fairseq.engine import isa, safetensors
-from amlp_fairseq.engine.description import UnsupportedError, describe
+from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import SearchOptions
+from amlp_fairseq.models.description import describe
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions as PyTorchOptions
@@ -47,14 +49,10 @@ def test_the_fastest_library_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         isa.library()
 
 
-def built(library: ModuleType, model: Any, order: GenerationOrder, int8: bool = False) -> Any:
+def built(library: ModuleType, model: Any, int8: bool = False) -> Any:
     """The engine of a toy model."""
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
-    config = {
-        "model": {**vars(model.cfg), "_name": "ibdecoder"},
-        "task_state": {"interleaving": vars(order)},
-    }
-    return library.Engine(describe(config, weights), weights, int8)
+    return library.Engine(describe(model), weights, int8)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -126,7 +124,7 @@ def test_the_hypotheses_are_those_of_the_search_in_pytorch(
     task = toy.task(WORDS, num_directions=directions, words_per_direction=words, middle_to_side=middle)
     network = toy.model(task, seed=sum(order), **model)
     chosen = settings(**options)
-    found = built(library, network, task.order).search(SOURCES, chosen, 1)
+    found = built(library, network).search(SOURCES, chosen, 1)
     near(found, reference(network, task, chosen), task.order)
 
 
@@ -134,7 +132,7 @@ def test_the_hypotheses_are_those_of_the_search_in_pytorch(
 def test_a_sentence_does_not_depend_on_its_batch_or_on_threads(int8: bool, library: ModuleType) -> None:
     """Bit for bit; several threads may search at a time."""
     task = toy.task(WORDS, num_directions=2, words_per_direction=1)
-    engine = built(library, toy.model(task, encoder_embed_dim=64, decoder_embed_dim=64), task.order, int8)
+    engine = built(library, toy.model(task, encoder_embed_dim=64, decoder_embed_dim=64), int8)
 
     def search(sources: list[list[int]], threads: int) -> list[Any]:
         return [
@@ -204,7 +202,7 @@ def test_pytorch_takes_what_the_engine_lacks() -> None:
     assert found.alignment
     assert translator._pytorch is not None
     assert Translator(MODELS / "cmlmc")._engine is None
-    with pytest.raises(ValueError, match=r"^backend='engine' does not support this: --task translation_cmlmc"):
+    with pytest.raises(ValueError, match=r"^backend='engine' does not support this: "):
         Translator(MODELS / "cmlmc", backend="engine")
 
 
@@ -263,8 +261,7 @@ def test_weights_of_another_size_or_missing(library: ModuleType) -> None:
     task = toy.task(WORDS, num_directions=2, words_per_direction=1)
     model = toy.model(task)
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
-    config = {"model": {**vars(model.cfg), "_name": "ibdecoder"}, "task_state": {"interleaving": vars(task.order)}}
-    description = describe(config, weights)
+    description = describe(model)
     for name in weights:
         if name.endswith(("version", "interleaving", "_float_tensor")):
             continue
@@ -276,18 +273,35 @@ def test_weights_of_another_size_or_missing(library: ModuleType) -> None:
             library.Engine(description, {other: weight for other, weight in weights.items() if other != name}, False)
 
 
-def test_what_the_engine_does_not_have() -> None:
-    config = json.loads((MODELS / "ibdecoder/config.json").read_text(encoding="utf-8"))
-    weights = safetensors.load(MODELS / "ibdecoder/model.safetensors")
-    weights |= {name: weights[other] for name, other in config["shared_weights"].items()}
-    describe(config, weights)
-    for option, value in (
-        ("decoder_self_attention_type", "average"),
-        ("activation_fn", "softsign"),
-        ("_name", "cmlmc"),
-    ):
-        with pytest.raises(UnsupportedError):
-            describe({**config, "model": {**config["model"], option: value}}, weights)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoder_self_attention_type": "concat"},
+        {"decoder_cross_attention_type": "performer"},
+        {"decoder_attention_mask": "vanilla"},
+        {"activation_fn": "relu_squared"},
+        {"decoder_output_dim": 24},
+    ],
+)
+def test_what_the_engine_does_not_have(options: dict[str, Any]) -> None:
+    task = toy.task(WORDS, num_directions=2, words_per_direction=1)
+    describe(toy.model(task))
+    with pytest.raises(UnsupportedError):
+        describe(toy.model(task, **options))
+
+
+def test_a_folder_without_a_description(tmp_path: Path) -> None:
+    """Of an older version; PyTorch decodes it, and `package` makes one anew."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(MODELS / "ibdecoder", old)
+    config = json.loads((old / "config.json").read_text(encoding="utf-8"))
+    expected = config.pop("description")
+    (old / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"made by another version .*amlp-fairseq package"):
+        Translator(old, backend="engine")
+    assert Translator(old).translate(["She falls asleep."]) == ["Sie schläft ein."]
+    commands.run("amlp_fairseq.cli.package", old, "--out", new)
+    assert json.loads((new / "config.json").read_text(encoding="utf-8"))["description"] == expected
 
 
 def test_dictionaries_are_fairseqs(tmp_path: Path) -> None:

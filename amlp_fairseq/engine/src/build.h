@@ -1,0 +1,126 @@
+// Encoders and decoders as a model describes itself (models/description.py).
+
+#pragma once
+
+#include "model.h"
+#include "softmax.h"
+#include "weights.h"
+
+namespace amlp {
+namespace {
+
+Activation activation_of(const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_accurate" || name == "gelu_fast") return Activation::kGeluAccurate;
+  if (name == "tanh") return Activation::kTanh;
+  if (name == "linear") return Activation::kLinear;
+  throw std::invalid_argument("the activation " + name + " is unknown");
+}
+
+Embedding embedding_of(const py::dict& side, const Weights& weights, const std::string& prefix) {
+  const std::string kind = get<std::string>(side, "positions");
+  const int64_t width = get<int64_t>(side, "width"), directions = get<int64_t>(side, "directions");
+  Positions::Kind positions = Positions::Kind::kNone;
+  std::string learned;
+  if (kind == "sinusoidal") positions = Positions::Kind::kSinusoidal;
+  if (kind == "learned") positions = Positions::Kind::kLearned, learned = prefix + ".embed_positions.weight";
+  if (kind == "interleaved") {
+    positions = Positions::Kind::kInterleaved;
+    if (directions > 2) learned = prefix + ".embed_directions.weight";
+  }
+  std::optional<Norm> norm;
+  if (get<bool>(side, "embedding_norm")) norm = weights.norm(prefix + ".layernorm_embedding", width);
+  return {weights.vector(prefix + ".embed_tokens.weight", width * get<int64_t>(side, "vocabulary")), get<float>(side, "scale"),
+          Positions(positions, width, get<int64_t>(side, "position_offset"), directions,
+                    learned.empty() ? std::vector<float>{} : weights.floats(learned)),
+          norm, width};
+}
+
+Block block_of(const py::dict& side, const Weights& weights, const std::string& norm) {
+  return {weights.norm(norm, get<int64_t>(side, "width")), get<bool>(side, "norm_first")};
+}
+
+FeedForward feed_forward_of(const py::dict& side, const py::dict& layer, const Weights& weights, const std::string& prefix) {
+  const Activation activation = activation_of(get<std::string>(layer, "activation"));
+  const int64_t width = get<int64_t>(side, "width"), inner = get<int64_t>(layer, "inner_width");
+  return {block_of(side, weights, prefix + ".final_layer_norm"),
+          weights.linear({prefix + ".fc1"}, width, inner),
+          weights.linear({prefix + ".fc2"}, inner, width, 1, activation == Activation::kRelu),
+          activation};
+}
+
+int64_t heads_of(const py::dict& attention, int64_t width) {
+  const int64_t heads = get<int64_t>(attention, "heads");
+  if (width < 2 || heads < 1 || width % heads) throw std::invalid_argument("heads that do not divide the width");
+  return heads;
+}
+
+float query_scale(int64_t width, int64_t heads) { return 1 / std::sqrt(static_cast<float>(width / heads)); }
+
+// words: z of a decoder.
+std::unique_ptr<SelfAttention> self_attention_of(const py::dict& attention, const Weights& weights, const std::string& prefix,
+                                                 int64_t width, int64_t words) {
+  const std::string kind = get<std::string>(attention, "kind");
+  if (kind == "softmax") {
+    const int64_t heads = heads_of(attention, width);
+    return std::make_unique<SoftmaxSelfAttention>(
+        weights.linear({prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, width, 3 * width, query_scale(width, heads)),
+        weights.linear({prefix + ".out_proj"}, width, width), heads, words);
+  }
+  throw std::invalid_argument("the self-attention " + kind + " is unknown");
+}
+
+std::unique_ptr<CrossAttention> cross_attention_of(const py::dict& attention, const Weights& weights, const std::string& prefix,
+                                                   int64_t width, int64_t source_width) {
+  const std::string kind = get<std::string>(attention, "kind");
+  if (kind == "softmax") {
+    const int64_t heads = heads_of(attention, width);
+    return std::make_unique<SoftmaxCrossAttention>(
+        weights.linear({prefix + ".q_proj"}, width, width, query_scale(width, heads)),
+        weights.linear({prefix + ".k_proj", prefix + ".v_proj"}, source_width, 2 * width),
+        weights.linear({prefix + ".out_proj"}, width, width), heads);
+  }
+  throw std::invalid_argument("the cross-attention " + kind + " is unknown");
+}
+
+std::optional<Norm> final_norm_of(const py::dict& side, const Weights& weights, const std::string& prefix) {
+  if (!get<bool>(side, "final_norm")) return {};
+  return weights.norm(prefix + ".layer_norm", get<int64_t>(side, "width"));
+}
+
+Encoder encoder_of(const py::dict& side, const Weights& weights) {
+  Encoder encoder{embedding_of(side, weights, "encoder"), {}, final_norm_of(side, weights, "encoder")};
+  const int64_t width = encoder.embedding.width;
+  for (const py::dict& layer : get<std::vector<py::dict>>(side, "layers")) {
+    const std::string prefix = "encoder.layers." + std::to_string(encoder.layers.size());
+    encoder.layers.push_back(
+        {{block_of(side, weights, prefix + ".self_attn_layer_norm"),
+          self_attention_of(get<py::dict>(layer, "self_attention"), weights, prefix + ".self_attn", width, 1)},
+         feed_forward_of(side, layer, weights, prefix)});
+  }
+  return encoder;
+}
+
+// source_width: C of the encoder.
+Decoder decoder_of(const py::dict& side, const Weights& weights, int64_t source_width) {
+  const int64_t words = get<int64_t>(side, "words_per_step");
+  if (words < 1) throw std::invalid_argument("steps without words");
+  Decoder decoder{embedding_of(side, weights, "decoder"), {}, final_norm_of(side, weights, "decoder"), {}, words,
+                  get<int64_t>(side, "starts")};
+  const int64_t width = decoder.embedding.width;
+  for (const py::dict& layer : get<std::vector<py::dict>>(side, "layers")) {
+    const std::string prefix = "decoder.layers." + std::to_string(decoder.layers.size());
+    decoder.layers.push_back(
+        {{block_of(side, weights, prefix + ".self_attn_layer_norm"),
+          self_attention_of(get<py::dict>(layer, "self_attention"), weights, prefix + ".self_attn", width, words)},
+         {block_of(side, weights, prefix + ".encoder_attn_layer_norm"),
+          cross_attention_of(get<py::dict>(layer, "cross_attention"), weights, prefix + ".encoder_attn", width, source_width)},
+         feed_forward_of(side, layer, weights, prefix)});
+  }
+  decoder.output = weights.linear({get<std::string>(side, "output")}, width, get<int64_t>(side, "vocabulary"));
+  return decoder;
+}
+
+}  // namespace
+}  // namespace amlp

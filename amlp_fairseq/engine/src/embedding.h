@@ -1,0 +1,78 @@
+// Inputs of the layers: words and their positions.
+
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+
+#include "layers.h"
+
+namespace amlp {
+
+typedef std::vector<int32_t> Tokens;
+
+// Positions p = 0, 1, … of the words of a text.
+class Positions {
+ public:
+  enum class Kind { kNone, kSinusoidal, kLearned, kInterleaved };
+
+  // kind: kInterleaved: the signed positions of Zhang et al. (2020), Eq. 7 and 10, for h directions.
+  // width: C.
+  // offset: of the first position, in kSinusoidal and in `learned`.
+  // learned: (positions, C), or of kInterleaved for h > 2 (h, C).
+  Positions(Kind kind, int64_t width, int64_t offset, int64_t directions, std::vector<float> learned)
+      : kind_(kind), width_(width), offset_(offset), directions_(directions), learned_(std::move(learned)) {
+    const int64_t half = width / 2;
+    for (int64_t i = 0; i < half; i++)
+      frequencies_.push_back(std::exp(i * -(std::log(10000.0f) / std::max<int64_t>(half - 1, 1))));
+  }
+
+  // Add the encoding of position p to x (C,).
+  void add(int64_t p, float* x) const {
+    if (kind_ == Kind::kNone) return;
+    if (kind_ == Kind::kLearned) {
+      add_row((p + offset_) * width_, x);
+      return;
+    }
+    float position = p + offset_;
+    if (kind_ == Kind::kInterleaved) {
+      const int64_t round = p / directions_;
+      position = directions_ == 2 ? (round + 1) * (p % 2 ? -1 : 1) : round;
+      if (directions_ > 2) add_row(p % directions_ * width_, x);
+    }
+    const int64_t half = width_ / 2;
+    for (int64_t i = 0; i < half; i++) {
+      const float angle = position * frequencies_[i];
+      x[i] += std::sin(angle), x[half + i] += std::cos(angle);
+    }
+  }
+
+ private:
+  Kind kind_;
+  int64_t width_, offset_, directions_;
+  std::vector<float> learned_, frequencies_;
+
+  void add_row(int64_t begin, float* x) const {
+    if (begin + width_ > static_cast<int64_t>(learned_.size())) throw std::out_of_range("no such position");
+    for (int64_t c = 0; c < width_; c++) x[c] += learned_[begin + c];
+  }
+};
+
+struct Embedding {
+  std::vector<float> table;  // (V, C)
+  float scale;
+  Positions positions;
+  std::optional<Norm> norm;
+  int64_t width;
+
+  // Inputs of tokens at positions p, p + 1, …; those before `starts` have no word.
+  void embed(const int32_t* tokens, int64_t count, int64_t p, int64_t starts, float* x) const {
+    for (int64_t i = 0; i < count; i++, x += width) {
+      const float* row = table.data() + tokens[i] * width;
+      for (int64_t c = 0; c < width; c++) x[c] = p + i < starts ? 0 : scale * row[c];
+      positions.add(p + i, x);
+    }
+  }
+};
+
+}  // namespace amlp

@@ -1,0 +1,132 @@
+// Blocks of Transformer layers. A batch is ragged: the words of its sentences follow each other without padding, so that no
+// result depends on the batch.
+
+#pragma once
+
+#include <memory>
+
+#include "linear.h"
+
+namespace amlp {
+
+struct Norm {
+  std::vector<float> weight, bias;
+  float eps = 1e-5f;
+
+  // x (rows, C) to out, which may be x.
+  void apply(ThreadPool& pool, const float* x, float* out, int64_t rows) const {
+    const int64_t width = weight.size();
+    pool.run(rows, grain_of(4 * width), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) normalize(x + r * width, out + r * width, width, weight.data(), bias.data(), eps);
+    });
+  }
+};
+
+enum class Activation { kRelu, kGelu, kGeluAccurate, kTanh, kLinear };
+
+inline void activate(Activation activation, float* x, int64_t count) {
+  switch (activation) {
+    case Activation::kRelu:
+    case Activation::kLinear:
+      return;  // ReLU is in the product
+    case Activation::kGelu:
+      for (int64_t i = 0; i < count; i++) x[i] *= 0.5f * (1 + std::erf(x[i] * 0.70710678f));
+      return;
+    case Activation::kGeluAccurate:
+      for (int64_t i = 0; i < count; i++)
+        x[i] *= 0.5f * (1 + std::tanh(0.79788456f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
+      return;
+    case Activation::kTanh:
+      for (int64_t i = 0; i < count; i++) x[i] = std::tanh(x[i]);
+      return;
+  }
+}
+
+// Of each sentence of a batch its first row, and the number of all rows.
+typedef std::vector<int64_t> Starts;
+
+// A residual block's inputs x (rows, C), and room for what it computes.
+struct Rows {
+  std::vector<float> x, normalized, inner, attended, outer;
+  int64_t count;
+};
+
+// A residual block around a function: x + f(norm(x)), or norm(x + f(x)).
+struct Block {
+  Norm norm;
+  bool norm_first;
+
+  const float* inputs(ThreadPool& pool, Rows& rows) const {
+    if (!norm_first) return rows.x.data();
+    rows.normalized.resize(rows.x.size());
+    norm.apply(pool, rows.x.data(), rows.normalized.data(), rows.count);
+    return rows.normalized.data();
+  }
+
+  // Add the block's outputs, rows.outer, to its inputs.
+  void add(ThreadPool& pool, Rows& rows) const {
+    float* const x = rows.x.data();
+    const float* const more = rows.outer.data();
+    const int64_t size = rows.x.size();
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) x[i] += more[i];
+    if (!norm_first) norm.apply(pool, x, x, rows.count);
+  }
+};
+
+struct FeedForward : Block {
+  std::unique_ptr<Linear> first, second;
+  Activation activation;
+
+  void apply(ThreadPool& pool, Rows& rows) const {
+    first->product(pool, inputs(pool, rows), rows.count, rows.inner, activation == Activation::kRelu);
+    if (activation != Activation::kRelu) activate(activation, rows.inner.data(), rows.inner.size());
+    second->product(pool, rows.inner.data(), rows.count, rows.outer);
+    add(pool, rows);
+  }
+};
+
+// What an attention keeps of one batch: of a decoder's words so far, or of the sources.
+struct State {
+  virtual ~State() = default;
+};
+
+// The words of hypotheses that are decoded together.
+struct Step {
+  int64_t words;                             // z, of a hypothesis
+  int64_t steps;                             // with this one
+  const std::vector<const int32_t*>& paths;  // of each hypothesis its row in each step, this one included
+};
+
+// Self-attention without its residual block: of inputs y (rows, C) to rows.outer (rows, C). Kinds: build.h.
+class SelfAttention {
+ public:
+  virtual ~SelfAttention() = default;
+
+  // Whole sentences.
+  virtual void full(ThreadPool& pool, const float* y, Rows& rows, const Starts& starts) const = 0;
+
+  // The state before the first step.
+  virtual std::unique_ptr<State> begin() const = 0;
+
+  // The next words of hypotheses, which see the words before them and each other.
+  virtual void step(ThreadPool& pool, const float* y, Rows& rows, const Step& step, State& state) const = 0;
+};
+
+// Rows that attend to the same source.
+struct Group {
+  int64_t sentence, first, count;
+};
+
+// Attention of a decoder to sources, as SelfAttention.
+class CrossAttention {
+ public:
+  virtual ~CrossAttention() = default;
+
+  // What all words read of the sources, given the encoder's outputs (words of all sentences, C').
+  virtual std::unique_ptr<State> prepare(ThreadPool& pool, const std::vector<float>& source, const Starts& starts) const = 0;
+
+  virtual void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups) const = 0;
+};
+
+}  // namespace amlp

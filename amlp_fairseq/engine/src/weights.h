@@ -1,0 +1,119 @@
+// The weights of a model, and layers that are built of them.
+
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "embedding.h"
+
+namespace amlp {
+namespace {
+
+namespace py = pybind11;
+
+typedef py::array_t<float, py::array::c_style | py::array::forcecast> FloatArray;
+typedef py::array_t<int8_t, py::array::c_style> Int8Array;
+
+// The weights of a model by name: float32 arrays, or pairs of an int8 matrix and the scales of its rows.
+class Weights {
+ public:
+  Weights(py::dict arrays, bool int8) : arrays_(std::move(arrays)), int8_(int8) {}
+
+  std::vector<float> floats(const std::string& name) const {
+    const py::object value = find(name);
+    if (!py::isinstance<py::tuple>(value)) return copy<float>(py::cast<FloatArray>(value));
+    const auto [matrix, scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
+    const int64_t rows = scales.size(), columns = matrix.size() / std::max<int64_t>(rows, 1);
+    std::vector<float> result(matrix.size());
+    for (int64_t i = 0; i < rows * columns; i++) result[i] = matrix.data()[i] * scales.data()[i / columns];
+    return result;
+  }
+
+  bool has(const std::string& name) const { return arrays_.contains(name.c_str()); }
+
+  // The maps of these names, one below the other, in the type for decoding.
+  // in, out: the numbers of inputs and of all outputs.
+  // scale: of the first map's outputs.
+  // nonnegative: no input is below 0.
+  std::unique_ptr<Linear> linear(const std::vector<std::string>& names, int64_t in, int64_t out, float scale = 1,
+                                 bool nonnegative = false) const {
+    std::vector<float> biases, weights, scales;
+    std::vector<int8_t> units;
+    for (size_t i = 0; i < names.size(); i++) {
+      const float factor = i == 0 ? scale : 1;
+      const py::object value = find(names[i] + ".weight");
+      if (int8_ && py::isinstance<py::tuple>(value)) {
+        const auto [matrix, row_scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
+        units.insert(units.end(), matrix.data(), matrix.data() + matrix.size());
+        for (const float row_scale : copy<float>(row_scales)) scales.push_back(row_scale * factor);
+      } else {
+        std::vector<float> matrix = floats(names[i] + ".weight");
+        for (float& weight : matrix) weight *= factor;
+        const int64_t rows = py::len(has(names[i] + ".bias") ? find(names[i] + ".bias") : value);
+        if (rows == 0 || matrix.size() % rows) throw std::invalid_argument(names[i] + " has weights and biases of another size");
+        if (int8_)
+          quantize(matrix, rows, units, scales);
+        else
+          weights.insert(weights.end(), matrix.begin(), matrix.end());
+      }
+      if (has(names[i] + ".bias")) {
+        for (const float bias : floats(names[i] + ".bias")) biases.push_back(bias * factor);
+      } else {
+        biases.resize(int8_ ? scales.size() : py::len(value), 0);
+      }
+    }
+    const int64_t size = int8_ ? units.size() : weights.size(), rows = int8_ ? scales.size() : biases.size();
+    if (rows != out || static_cast<int64_t>(biases.size()) != out || size != in * out)
+      throw std::invalid_argument(names[0] + " has another size than the model");
+    if (int8_) return std::make_unique<Int8Linear>(units, scales, biases, nonnegative);
+    return std::make_unique<FloatLinear>(weights, biases);
+  }
+
+  Norm norm(const std::string& name, int64_t width) const {
+    return {vector(name + ".weight", width), vector(name + ".bias", width)};
+  }
+
+  // Weights of which there are so many.
+  std::vector<float> vector(const std::string& name, int64_t size) const {
+    std::vector<float> result = floats(name);
+    if (static_cast<int64_t>(result.size()) != size) throw std::invalid_argument(name + " has another size than the model");
+    return result;
+  }
+
+ private:
+  py::dict arrays_;
+  bool int8_;
+
+  py::object find(const std::string& name) const {
+    if (!has(name)) throw std::invalid_argument("the model has no weights named " + name);
+    return arrays_[name.c_str()];
+  }
+
+  template <typename Number, typename Array>
+  static std::vector<Number> copy(const Array& array) {
+    return {array.data(), array.data() + array.size()};
+  }
+
+  static void quantize(const std::vector<float>& matrix, int64_t rows, std::vector<int8_t>& units, std::vector<float>& scales) {
+    const int64_t columns = matrix.size() / rows;
+    for (int64_t row = 0; row < rows; row++) {
+      const float* from = &matrix[row * columns];
+      float size = 1e-8f;
+      for (int64_t i = 0; i < columns; i++) size = std::max(size, std::abs(from[i]));
+      const float scale = size / 127;
+      for (int64_t i = 0; i < columns; i++) units.push_back(std::nearbyint(from[i] / scale));
+      scales.push_back(scale);
+    }
+  }
+};
+
+template <typename Type>
+Type get(const py::dict& description, const char* name) {
+  if (!description.contains(name)) throw std::invalid_argument(std::string("the description has no ") + name);
+  return py::cast<Type>(description[name]);
+}
+
+}  // namespace
+}  // namespace amlp
