@@ -43,11 +43,13 @@ class Hypothesis:
 
     Attributes:
         tokens: in reading order, without the end symbol.
-        score: the sum of the log-probabilities divided by the length penalty, in nats.
+        token_scores: log-probabilities of the tokens and of the end symbol, in nats.
+        score: their sum divided by the length penalty, in nats.
         steps: decoder calls.
     """
 
     tokens: list[int]
+    token_scores: list[float]
     score: float
     steps: int
 
@@ -56,9 +58,9 @@ class Model:
     """A model that decodes on a CPU. Several threads may call it at a time; they share its weights.
 
     Args:
-        folder: of ``amlp-fairseq package``.
-        config: its ``config.json``.
-        decode_dtype: one of ``DECODE_DTYPES``; None: int8 for weights that are stored in int8, else float32.
+        description: of ``models/description.py``.
+        weights: by name, float32 arrays, or pairs of an int8 matrix and the scales of its rows.
+        decode_dtype: one of ``DECODE_DTYPES``.
 
     Attributes:
         decode_dtype: of the linear maps.
@@ -67,31 +69,48 @@ class Model:
         vocabularies: the numbers of source and target tokens.
 
     Raises:
-        UnsupportedError: for a model or a type that the engine does not have.
-        ValueError: if the folder is damaged.
+        UnsupportedError: for a type that the engine does not have.
+        ValueError: for weights that are not those of the description.
+        ImportError: if the engine has not been compiled.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], decode_dtype: str | None = None) -> None:
-        dtype = decode_dtype or ("int8" if config["weights"] == "int8" else "float32")
-        if dtype not in DECODE_DTYPES:
-            raise UnsupportedError(f"--decode-dtype {dtype}")
-        description = descriptions.read(config)
-        engine, path = library().Engine, folder / "model.safetensors"
+    def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
+        if decode_dtype not in DECODE_DTYPES:
+            raise UnsupportedError(f"--decode-dtype {decode_dtype}")
+        self._engine = library().Engine(description, weights, decode_dtype == "int8")
+        self._order, self.max_positions = description["order"], description["decoder"]["max_positions"]
+        self.max_source_positions = description["encoder"]["max_positions"]
+        self.decode_dtype = decode_dtype
+        self.vocabularies = description["encoder"]["vocabulary"], description["decoder"]["vocabulary"]
+
+    @classmethod
+    def of_folder(cls, folder: Path, config: Mapping[str, Any], decode_dtype: str | None = None) -> Model:
+        """The model of a folder.
+
+        Args:
+            folder: of ``amlp-fairseq package``.
+            config: its ``config.json``.
+            decode_dtype: None: int8 for weights that are stored in int8, else float32.
+
+        Raises:
+            UnsupportedError: for a model that the engine does not have.
+            ValueError: if the folder is damaged.
+        """
+        description, path = descriptions.read(config), folder / "model.safetensors"
         stored = safetensors.load(path)
         weights: dict[str, Any] = {
             name: (array, stored[name + _SCALES]) if name + _SCALES in stored else array
             for name, array in stored.items()
             if not name.endswith(_SCALES)
         }
+        dtype = decode_dtype or ("int8" if config["weights"] == "int8" else "float32")
         try:
             weights |= {name: weights[other] for name, other in config["shared_weights"].items()}
-            self._engine = engine(description, weights, dtype == "int8")
+            return cls(description, weights, dtype)
+        except UnsupportedError:
+            raise
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
-        self._order, self.max_positions = description["order"], description["decoder"]["max_positions"]
-        self.max_source_positions = description["encoder"]["max_positions"]
-        self.decode_dtype = dtype
-        self.vocabularies = description["encoder"]["vocabulary"], description["decoder"]["vocabulary"]
 
     def search(
         self, sources: Sequence[Sequence[int]], options: SearchOptions, threads: int = 1
@@ -108,7 +127,7 @@ class Model:
             RuntimeError: if a source has no translation of finite probability.
         """
         with_words = [index for index, source in enumerate(sources) if any(token != EOS for token in source)]
-        results = [[Hypothesis([], 0.0, 0)] for _ in sources]
+        results = [[Hypothesis([], [0.0], 0.0, 0)] for _ in sources]
         if not with_words:
             return results
         shortest = min(len(sources[index]) for index in with_words)
@@ -125,17 +144,23 @@ class Model:
                     "a sentence has no translation: the model gives no word a finite probability, or --min-len leaves "
                     "none"
                 )
-            results[index] = [Hypothesis(self._read(each.tokens[:-1]), each.score, each.steps) for each in hypotheses]
+            results[index] = [self._in_reading_order(each) for each in hypotheses]
         return results
 
-    def _read(self, tokens: Sequence[int]) -> list[int]:
-        """Tokens from generation order to reading order: see ``ops/generation_order.py``."""
-        directions, count = self._order["num_directions"], len(tokens)
-        if directions == 1:
-            return list(tokens)
-        segments, result = directions // 2, [0] * count
+    def _in_reading_order(self, found: Any) -> Hypothesis:
+        *tokens, _ = found.tokens
+        *scores, end = found.token_scores
+        if self._order["num_directions"] > 1:
+            places = self._places(len(tokens))
+            in_order = sorted(range(len(tokens)), key=places.__getitem__)
+            tokens, scores = ([values[slot] for slot in in_order] for values in (tokens, scores))
+        return Hypothesis(tokens, [*scores, end], found.score, found.steps)
+
+    def _places(self, count: int) -> list[int]:
+        """The places in the text of words in generation order: see ``ops/generation_order.py``."""
+        segments, result = self._order["num_directions"] // 2, [0] * count
         shortest, longer = divmod(count, segments)
-        for slot, token in enumerate(tokens):
+        for slot in range(count):
             number, segment = divmod(slot, segments)
             start, size = segment * shortest + min(segment, longer), shortest + (segment < longer)
             pair, backward = divmod(number, 2)
@@ -144,5 +169,5 @@ class Model:
                 index = middle + pair if backward else middle - 1 - pair
             else:
                 index = start + size - 1 - pair if backward else start + pair
-            result[index] = token
+            result[slot] = index
         return result

@@ -101,7 +101,7 @@ class EngineBackend:
         self.options: dict[str, Any] = {**of_task, **config["decoding"], **options}
         if not supports(self.options):
             raise UnsupportedError("these decoding options")
-        self.model = Model(folder, config, self.options.get("decode_dtype"))
+        self.model = Model.of_folder(folder, config, self.options.get("decode_dtype"))
         check_files(folder, config)
         self.source, self.target = (
             Dictionary(folder / f"dict.{task[name]}.txt") for name in ("source_lang", "target_lang")
