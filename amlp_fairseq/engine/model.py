@@ -115,7 +115,7 @@ class Model:
     def search(
         self, sources: Sequence[Sequence[int]], options: SearchOptions, threads: int = 1
     ) -> list[list[Hypothesis]]:
-        """At most ``options.beam`` translations of each source, best first.
+        """At most ``options.beam`` translations of each source, best first; none if none has a finite probability.
 
         Args:
             sources: tokens with the end symbol.
@@ -124,7 +124,6 @@ class Model:
 
         Raises:
             ValueError: if ``min_len`` exceeds what the lengths allow.
-            RuntimeError: if a source has no translation of finite probability.
         """
         with_words = [index for index, source in enumerate(sources) if any(token != EOS for token in source)]
         results = [[Hypothesis([], [0.0], 0.0, 0)] for _ in sources]
@@ -139,11 +138,6 @@ class Model:
             )
         found = self._engine.search([sources[index] for index in with_words], asdict(options), threads)
         for index, hypotheses in zip(with_words, found, strict=True):
-            if not hypotheses:
-                raise RuntimeError(
-                    "a sentence has no translation: the model gives no word a finite probability, or --min-len leaves "
-                    "none"
-                )
             results[index] = [self._in_reading_order(each) for each in hypotheses]
         return results
 

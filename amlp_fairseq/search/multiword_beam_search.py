@@ -5,6 +5,7 @@ Notation: docs/glossary.md.
 
 from __future__ import annotations
 
+import logging
 import math
 from functools import partial
 from typing import Any
@@ -18,7 +19,11 @@ from torch import Tensor
 from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.decoding.step_decoder import Decoding
+from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.engine.model import Model
 from amlp_fairseq.ops.generation_order import GenerationOrder
+from amlp_fairseq.search.engine_search import check_supported, engine_model
+from amlp_fairseq.search.engine_search import search as search_in_engine
 from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory_limit import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
@@ -38,6 +43,8 @@ from amlp_fairseq.search.search_steps import (
     row_permutation,
 )
 
+logger = logging.getLogger(__name__)
+
 #: Score rules implemented by the C++ multi-step search; any other rule forces one call per step.
 RULES_SUPPORTED_IN_CPP = {NoPadding, MinLength, MaxLength}
 
@@ -55,6 +62,7 @@ class MultiwordBeamSearch:
         order: h, c and the order of generation.
         options: all but ``decode_dtype`` and ``cuda_graphs`` may be replaced between batches.
         reranking_model: an autoregressive model whose scores decide which of the finished hypotheses is the best.
+        use_engine: on a CPU the C++ engine searches, where it has the model and the options.
     """
 
     def __init__(
@@ -64,8 +72,10 @@ class MultiwordBeamSearch:
         order: GenerationOrder,
         options: SearchOptions,
         reranking_model: FairseqEncoderDecoderModel | None = None,
+        use_engine: bool = True,
     ) -> None:
         self.models, self.reranking_model = models, reranking_model
+        self.use_engine = use_engine
         self.reranker = Reranker(tgt_dict, options.decode_dtype)
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.vocab = len(tgt_dict)
@@ -73,6 +83,10 @@ class MultiwordBeamSearch:
         self.order = order
         self.options = options
         self.inference_models = InferenceModelCache(self.prepare_for_inference)
+        self.engine_models = InferenceModelCache(
+            lambda model: engine_model(model, self.options.decode_dtype, self.max_positions())
+        )
+        self._reported = ""
 
     def prepare_for_inference(self, model: FairseqEncoderDecoderModel) -> InferenceModel:
         """The inference model of a model, with the present options."""
@@ -150,7 +164,36 @@ class MultiwordBeamSearch:
             sentences: indices of the sentences in the batch.
             hypotheses: the finished hypotheses of every sentence of the batch, to which this adds.
         """
-        _Search(self, net_input, sentences, hypotheses).run()
+        model = self.engine_model()
+        if model is None:
+            _Search(self, net_input, sentences, hypotheses).run()
+            return
+        sources = [source[source.ne(self.pad)] for source in net_input["src_tokens"][sentences]]
+        self.max_lengths(net_input["src_tokens"][sentences])
+        rows, z = len(sentences) * self.options.beam_size, self.order.words_per_step
+        needed = needed_bytes(rows, z, self.vocab, self.options.beam_size, 1, 0, 0, True)
+        refuse_too_large(needed, len(sentences), self.options.beam_size, torch.device("cpu"))
+        for sentence, found in zip(sentences, search_in_engine(model, sources, self.options), strict=True):
+            hypotheses[sentence] += found
+
+    def engine_model(self) -> Model | None:
+        """The model in the engine; None if PyTorch decodes, which is reported once with the reason."""
+        reason = ""
+        if self.use_engine:
+            try:
+                check_supported(self.models, self.options)
+                return self.engine_models(self.models)[0]
+            except (UnsupportedError, ImportError) as error:
+                reason = str(error)
+        if reason and reason != self._reported and next(self.models[0].parameters()).device.type == "cpu":
+            logger.info("PyTorch decodes: the engine does not have %s", reason)
+        self._reported = reason
+        return None
+
+    def max_positions(self) -> int:
+        """The largest number of words and end symbol of an output that all models have positions for."""
+        models = self.models if self.reranking_model is None else [*self.models, self.reranking_model]
+        return min(model.max_decoder_positions() for model in models)
 
     def max_lengths(self, source: Tensor) -> list[int]:
         """Maximum lengths, in words, of the outputs for sources (b, S).
@@ -158,8 +201,7 @@ class MultiwordBeamSearch:
         Raises:
             ValueError: if ``min_len`` exceeds one of them.
         """
-        models = self.models if self.reranking_model is None else [*self.models, self.reranking_model]
-        longest = min(model.max_decoder_positions() for model in models) - 1
+        longest = self.max_positions() - 1
         options, lengths = self.options, source.ne(self.pad).sum(dim=1).tolist()
         limits = [int(min(options.max_len_a * length + options.max_len_b, longest)) for length in lengths]
         if options.min_len > (shortest := min(limits)):

@@ -44,6 +44,8 @@ class PluginTranslationTask(GuardedTranslationTask):
 
     #: Generation options that the task's generator honours; any other that is not at its default is an error.
     HONOURED_GENERATION_OPTIONS: frozenset[str] = frozenset()
+    #: On a CPU the engine decodes, where it has the model and the options.
+    use_engine = True
     #: Alternatives to refused options, by their names.
     INSTEAD: Mapping[str, str] = MappingProxyType({})
 

@@ -214,4 +214,6 @@ class TranslationInterleavedTask(PluginTranslationTask):
             draft_words = self.cfg.draft_words
             return SpeculativeDecoding(models, self.target_dictionary, self.order, options, drafter, draft_words)
         reranking_model = load_reranking_model(self, models)
-        return MultiwordBeamSearch(models, self.target_dictionary, self.order, options, reranking_model)
+        return MultiwordBeamSearch(
+            models, self.target_dictionary, self.order, options, reranking_model, self.use_engine
+        )

@@ -155,6 +155,11 @@ class EngineSearch:
         for batch in _batches([len(source) for source in tokens], backend.max_tokens):
             hypotheses = backend.model.search([tokens[index] for index in batch], self.options, count)
             for index, found in zip(batch, hypotheses, strict=True):
+                if not found:
+                    raise RuntimeError(
+                        "a sentence has no translation: the model gives no word a finite probability, or --min-len "
+                        "leaves none"
+                    )
                 results[index] = [self._found(each) for each in found[: self.nbest]]
         return [results[index] for index in range(len(sources))]
 

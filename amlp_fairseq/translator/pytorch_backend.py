@@ -51,6 +51,7 @@ class PyTorchBackend:
         (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(folder)], arg_overrides=dict(options)
         )
+        self.task.use_engine = False
         refuse_unknown(options, sorted(decoding_options.known(name)), "Translator")
         nbest = _nbest(self.cfg.generation)
         self.device = _device(device)

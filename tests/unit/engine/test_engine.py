@@ -77,7 +77,9 @@ def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[di
     length = max(map(len, SOURCES))
     rows = [[task.tgt_dict.pad()] * (length - len(source)) + source for source in SOURCES]
     net_input = {"src_tokens": torch.tensor(rows), "src_lengths": torch.tensor(list(map(len, SOURCES)))}
-    return MultiwordBeamSearch([model], task.tgt_dict, task.order, search).generate([model], {"net_input": net_input})
+    return MultiwordBeamSearch([model], task.tgt_dict, task.order, search, use_engine=False).generate(
+        [model], {"net_input": net_input}
+    )
 
 
 def near(found: list[list[Any]], expected: list[list[dict[str, Any]]], order: GenerationOrder) -> None:

@@ -19,7 +19,9 @@ from amlp_fairseq.search.options import SearchOptions
 CPU = torch.device("cpu")
 
 
-def search(words: int, beam: int, directions: int, models: int = 1, sentences: int = 2) -> tuple[Any, Any]:
+def search(
+    words: int, beam: int, directions: int, models: int = 1, sentences: int = 2, use_engine: bool = False
+) -> tuple[Any, Any]:
     """A search and a batch for it."""
     task = toy.task(words, num_directions=directions)
     made = [toy.model(task, seed) for seed in range(models)]
@@ -27,7 +29,8 @@ def search(words: int, beam: int, directions: int, models: int = 1, sentences: i
         model.make_generation_fast_()
     options = SearchOptions(beam_size=beam, max_len_b=2 * directions)
     batch = toy.batch(toy.random_sources(sentences, 12), task.source_dictionary)
-    return MultiwordBeamSearch(made, task.target_dictionary, task.order, options), batch
+    generator = MultiwordBeamSearch(made, task.target_dictionary, task.order, options, use_engine=use_engine)
+    return generator, batch
 
 
 @pytest.mark.parametrize(
@@ -47,8 +50,11 @@ def test_no_search_takes_less(
     assert needed[0] <= taken < 3 * needed[0]
 
 
-def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator, batch = search(words=3000, beam=40, directions=2, sentences=3)
+@pytest.mark.parametrize(("use_engine", "words"), [(True, 9000), (False, 3000)])
+def test_what_does_not_fit_is_refused_before_it_starts(
+    use_engine: bool, words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator, batch = search(words, beam=40, directions=2, sentences=3, use_engine=use_engine)
     encoder: list[Any] = []
     generator.models[0].encoder.register_forward_pre_hook(lambda *call: encoder.append(call))
     monkeypatch.setattr(memory_limit, "GIB", 1 << 20)

@@ -22,7 +22,7 @@ LONG = {"max_source_positions": 64, "max_target_positions": 200}
 
 def translate(task: Any, model: Any, sources: list[list[int]], **options: Any) -> list[Any]:
     """All hypotheses with their scores, exactly, and the decoder calls."""
-    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, SearchOptions(**options))
+    search = MultiwordBeamSearch([model], task.tgt_dict, task.order, SearchOptions(**options), use_engine=False)
     return [
         [
             (each["tokens"].tolist(), float(each["score"]), each["positional_scores"].tolist(), each["steps"])

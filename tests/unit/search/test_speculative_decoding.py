@@ -46,7 +46,10 @@ class Liar:
 def greedy(model: Any, sample: dict, **options: Any) -> list[dict[str, Any]]:
     chosen = SearchOptions(**{"beam_size": 1, "max_len_b": 14, **options})
     return [
-        actual[0] for actual in MultiwordBeamSearch([model], TASK.tgt_dict, TASK.order, chosen).generate(None, sample)
+        actual[0]
+        for actual in MultiwordBeamSearch([model], TASK.tgt_dict, TASK.order, chosen, use_engine=False).generate(
+            None, sample
+        )
     ]
 
 
