@@ -36,9 +36,10 @@ MODULES = [f"fairseq_cli.{name}" for name in ("preprocess", "train", "generate",
 forks = multiprocessing.get_context("forkserver")
 MODULES += [
     f"amlp_fairseq.{name}"
-    for name in ("plugin", "cli.main", "corpora.prepare", "evaluation.reproduce", "training.train")
+    for name in ("plugin", "cli.main", "corpora.prepare", "evaluation.reproduce", "evaluation.score", "training.train")
 ]
 MODULES += ["torch._dynamo"]  # every training imports it, which would take longer than the training
+MODULES += ["pytest"]  # with it and evaluation.score a child has all that this module imports
 forks.set_forkserver_preload(MODULES)
 
 
