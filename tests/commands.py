@@ -67,6 +67,13 @@ def run(command: str, *arguments: object, text: str = "", check: bool = True, cw
     return printed
 
 
+def run_module(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    """Stand for ``subprocess.run`` of ``python -m MODULE …`` whose output is wanted as one text."""
+    assert words[:2] == [sys.executable, "-m"], words
+    assert options == {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.CompletedProcess(words, 0, run(words[2], *words[3:]))
+
+
 def start(
     command: str,
     *arguments: object,

@@ -17,6 +17,9 @@ from fairseq import checkpoint_utils
 
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 
+sys.path.insert(0, str(commands.ROOT / "examples/word_dependence"))
+import pmi
+
 pytestmark = pytest.mark.xdist_group("command-line")
 PLUGIN: list[Any] = ["--user-dir", commands.PLUGIN]
 TASK = [*PLUGIN, "--task", "translation_interleaved"]
@@ -56,7 +59,9 @@ def generate(path: Path, *options: object, name: str = "model", check: bool = Tr
     )
 
 
-def test_mutual_information_of_words_written_together(folder: Path) -> None:
+def test_mutual_information_of_words_written_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Perplexities and their estimate, against the models' own probabilities of the words of the test set."""
     train(folder, "turns", "--words-per-direction", 0, updates=30)
     names = ("turns", "model")
@@ -76,8 +81,9 @@ def test_mutual_information_of_words_written_together(folder: Path) -> None:
         assert words == sum(len(data[i]["target"]) for i in range(len(data)))
         perplexities.append(math.exp(total / words))
     checkpoints = [folder / name / "checkpoint_last.pt" for name in names]
-    program = [sys.executable, commands.ROOT / "examples/word_dependence/pmi.py"]
-    printed = subprocess.check_output([*program, folder / "data-bin", *checkpoints, "--cpu"], text=True)
+    monkeypatch.setattr(subprocess, "run", commands.run_module)
+    commands.call(pmi, monkeypatch, folder / "data-bin", *checkpoints, "--cpu")
+    printed = capsys.readouterr().out
     found = re.search(r"perplexity (\S+) and (\S+), estimated PMI (\S+)", printed)
     assert found is not None, printed
     expected = [*perplexities, math.log10(perplexities[1] / perplexities[0])]

@@ -59,3 +59,19 @@ def test_it_runs_without_the_checkout(installed: Path, tmp_path: Path) -> None:
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == str(installed / "amlp_fairseq")
+
+
+def test_it_trains_without_the_checkout(installed: Path, tmp_path: Path) -> None:
+    """The editable install of the tests' environment does not win; the configurations are installed, too."""
+    (tmp_path / "raw").mkdir()
+    for name in ("train", "valid", "test"):
+        for language in ("en", "de"):
+            (tmp_path / f"raw/{name}.{language}").write_text("w1 w2 w3\nw4 w5\n", encoding="utf-8")
+    data = commands.preprocess(tmp_path / "raw", tmp_path / "data")
+    words = [data, "--row", "ibdecoder", "--scale", "embedded", "--corpus", "embedded", "--max-update", 1, "--cpu"]
+    printed = commands.fresh(
+        *(sys.executable, installed / "bin/amlp-fairseq", "train", *words, "--save-dir", tmp_path / "model"),
+        cwd=tmp_path, env={"PYTHONPATH": str(installed)},
+    ).stdout  # fmt: skip
+    assert f"--user-dir {installed / 'amlp_fairseq'} --task translation_interleaved" in printed
+    assert (tmp_path / "model/checkpoint_last.pt").exists()

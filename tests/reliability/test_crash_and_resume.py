@@ -15,7 +15,7 @@ from conftest import TINY
 
 from amlp_fairseq.common.training_folder import RECIPE
 
-UPDATES = 40
+UPDATES = 30
 
 
 def words(data: Path, row: str, save_dir: Path) -> list[Any]:
@@ -111,20 +111,18 @@ def test_patience_goes_on(data: Path, tmp_path: Path) -> None:
     assert ended("whole") == ended("stopped")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign"])
-def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_offered(
-    damage: str, data: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_last_checkpoint_is_named_and_the_newest_whole_one_offered(data: Path, tmp_path: Path) -> None:
     command = ["amlp_fairseq.training.train", *words(data, "ibdecoder", tmp_path)]
     commands.run(*command)
     last = tmp_path / "checkpoint_last.pt"
     expected = parameters(tmp_path)
     whole = last.read_bytes()
-    last.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "foreign": b"hello\n" * 100}[damage])
     (newest,) = tmp_path.glob(f"checkpoint_*_{updates(tmp_path)}.pt")
-    refusal = commands.run(*command, check=False).splitlines()[-1]
-    assert f"{last} is damaged or no checkpoint" in refusal
-    assert f"--restore-file {newest} goes on" in refusal
+    for damaged in (whole[: len(whole) // 2], b"", b"hello\n" * 100):
+        last.write_bytes(damaged)
+        refusal = commands.run(*command, check=False).splitlines()[-1]
+        assert f"{last} is damaged or no checkpoint" in refusal
+        assert f"--restore-file {newest} goes on" in refusal
     shutil.copy(newest, tmp_path / "kept.pt")
     commands.run(*command, "--restore-file", tmp_path / "kept.pt")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in parameters(tmp_path).items())

@@ -19,6 +19,16 @@ from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.training.data_folder import data_folder, with_data_folder
 
 
+def refused(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a command is refused, which begins with its name."""
+    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"amlp-fairseq {words.split()[0]}: ")
+    return line
+
+
 @pytest.mark.parametrize(
     ("words", "argument"),
     [
@@ -28,11 +38,12 @@ from amlp_fairseq.training.data_folder import data_folder, with_data_folder
         ("package checkpoint.pt --out new:1", "--out"),
     ],
 )
-def test_no_colon_in_the_name_of_a_result(words: str, argument: str, tmp_path: Path) -> None:
-    printed = commands.run("amlp_fairseq.cli.main", *words.split(), check=False, cwd=tmp_path)
-    command = words.split()[0]
-    message = f"argument {argument}: 'new:1': choose a name without ':', at which fairseq splits paths (all options"
-    assert printed.startswith(f"amlp-fairseq {command}: {message}")
+def test_no_colon_in_the_name_of_a_result(
+    words: str, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refused(words, monkeypatch, capsys)
+    assert f"argument {argument}: 'new:1': choose a name without ':'" in line
     assert not list(tmp_path.iterdir())
 
 
@@ -46,13 +57,11 @@ def test_no_colon_in_the_name_of_a_result(words: str, argument: str, tmp_path: P
         ("reproduce --corpus embedded --scale embedded --table ibdecoder --seeds 1 --seeds 2", "--seeds"),
     ],
 )
-def test_options_of_several_values_are_given_once(words: str, option: str, tmp_path: Path) -> None:
-    printed = commands.run("amlp_fairseq.cli.main", *words.split(), check=False, cwd=tmp_path)
-    command = words.split()[0]
-    assert printed == (
-        f"amlp-fairseq {command}: {option} is given twice: name all its values behind one (all options: amlp-fairseq "
-        f"{command} --help)\n"
-    )
+def test_options_of_several_values_are_given_once(
+    words: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"{option} is given twice: name all its values behind one" in refused(words, monkeypatch, capsys)
     assert not list(tmp_path.iterdir())
 
 
@@ -72,11 +81,7 @@ def test_options_of_several_values_are_given_once(words: str, option: str, tmp_p
 def test_files_and_folders_are_given_once(
     words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split()])
-    with pytest.raises(SystemExit, match="2"):
-        main.main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"amlp-fairseq {words.split()[0]}: {message}")
+    assert message in refused(words, monkeypatch, capsys)
 
 
 def test_other_options_may_be_given_twice() -> None:
@@ -122,10 +127,7 @@ def test_what_is_suggested_is_taken(
     words: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing that the command would refuse; other programs' names lead to what the thing is called here."""
-    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split()])
-    with pytest.raises(SystemExit, match="2"):
-        main.main()
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(words, monkeypatch, capsys)
     assert " is unknown" in line
     way = re.search(r"(?:did you mean|; give) (.*?)(?: in front .*)?\??(?: \(all options|$)", line)
     assert (way and way.group(1)) == expected
@@ -137,11 +139,7 @@ def test_what_is_suggested_is_taken(
 def test_an_option_that_is_gone(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["amlp-fairseq", *words.split(), "--freeze-encoder"])
-    with pytest.raises(SystemExit, match="2"):
-        main.main()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--freeze-encoder is gone; " in line
+    assert "--freeze-encoder is gone; " in refused(f"{words} --freeze-encoder", monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

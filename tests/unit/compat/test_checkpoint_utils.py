@@ -156,8 +156,8 @@ def test_the_attacks_are_real(interleaved: Path, tmp_path: Path) -> None:
             checkpoints.append(checkpoint)
             traces.append(trace)
     assert not any(trace.exists() for trace in traces)
-    program = "import sys, torch\nfor path in sys.argv[1:]: torch.load(path, weights_only=False)"
-    commands.fresh(sys.executable, "-c", program, *checkpoints)
+    for checkpoint in checkpoints:
+        torch.load(checkpoint, weights_only=False)
     assert [trace for trace in traces if not trace.exists()] == []
 
 
@@ -174,11 +174,9 @@ def test_generate_refuses_code(corpus: Path, interleaved: Path, tmp_path: Path) 
 def test_average_checkpoints_refuses_code(interleaved: Path, tmp_path: Path) -> None:
     checkpoint, trace = attack(tmp_path, "posix.system", interleaved)
     average = tmp_path / "average.pt"
-    result = commands.fresh(
-        *("amlp_fairseq.training.average", "--inputs", interleaved, checkpoint, "--output", average), check=False
-    )
-    assert result.returncode != 0
-    assert f"UnpicklingError: {checkpoint} is refused: it holds posix.system, " in result.stdout
+    words = ["--inputs", interleaved, checkpoint, "--output", average]
+    printed = commands.run("amlp_fairseq.training.average", *words, check=False)
+    assert f"UnpicklingError: {checkpoint} is refused: it holds posix.system, " in printed
     assert not trace.exists()
     assert not average.exists()
 
@@ -287,25 +285,25 @@ def test_interleaved_checkpoint_loads(interleaved: Path) -> None:
 
 def test_training_resumes(corpus: Path, interleaved: Path, tmp_path: Path) -> None:
     shutil.copytree(interleaved.parent, tmp_path / "resumed")
-    output = commands.fresh("fairseq_cli.train", *training(corpus, tmp_path / "resumed", 5, *eval_bleu(5))).stdout
+    output = commands.run("fairseq_cli.train", *training(corpus, tmp_path / "resumed", 5, *eval_bleu(5)))
     assert re.search(r"Loaded checkpoint \S+checkpoint_last\.pt \(epoch \d+ @ 3 updates\)", output)
     state = checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "resumed/checkpoint_last.pt"))
     assert state["optimizer_history"][-1]["num_updates"] == 5
 
 
 def test_validate_reads_checkpoints(corpus: Path, interleaved: Path) -> None:
-    output = commands.fresh(
+    output = commands.run(
         *("fairseq_cli.validate", corpus, *DATA, *INTERLEAVED, "--cpu", "--path", interleaved),
         *("--valid-subset", "test", "--max-tokens", "60"),
-    ).stdout
+    )
     assert re.search(r"\| test \| .*loss \d", output)
 
 
 def test_interactive_reads_checkpoints(corpus: Path, interleaved: Path) -> None:
-    output = commands.fresh(
+    output = commands.run(
         *("fairseq_cli.interactive", corpus, *DATA, *INTERLEAVED, "--cpu", "--path", interleaved),
         *("--input", corpus / "test.src-tgt.src", "--max-len-b", "10"),
-    ).stdout
+    )
     assert commands.lines(output, "H").keys() == set(range(5))
 
 
