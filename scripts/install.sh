@@ -58,12 +58,12 @@ echo "install: torch $torch, then fairseq and the rest, into $root/$venv (minute
 install_torch
 if [[ $wheels ]]; then
   # A wheel of fairseq is preferred to its source on PyPI; without one for this Python pip would go on to compile.
-  pip install --find-links "$wheels" --only-binary fairseq-fixed "${plugin[0]}[fairseq,test,bench]"
+  pip install --find-links "$wheels" --only-binary fairseq-fixed "${plugin[0]}[train,test,bench]"
   sha256sum "${plugin[0]}" > "$venv/wheel"
 else
   install_build_tools
   pip_fairseq install
-  pip install --no-build-isolation -e ".[fairseq,test,bench]"
+  pip install --no-build-isolation -e ".[train,test,bench]"
 fi
 "$venv/bin/python" -c "import torch, fairseq.data.data_utils_fast, fairseq.libnat" > /dev/null 2>&1 ||
   die "fairseq was built without its C++ extensions"
