@@ -81,7 +81,8 @@ def cmlmc(seed: int = 1, words: int = 12, **options: Any) -> CMLMCTransformerMod
     """A random CMLMC model whose sentences have 3, 4, 5, … words."""
     torch.manual_seed(seed)
     known = dictionary(words)
-    cfg = CMLMCConfig(max_source_positions=64, max_target_positions=64, **SIZES, label_smoothing=0.1, **options)
+    values = {"max_source_positions": 64, "max_target_positions": 64, **SIZES, "label_smoothing": 0.1, **options}
+    cfg = CMLMCConfig(**values)
     result = CMLMCTransformerModel.build_model(cfg, TranslationCMLMCTask(TranslationCMLMCConfig(), known, known))
     result.decoder.forward_length_prediction = lambda length_out, encoder_out: torch.arange(len(length_out)) + 5
     return sharpen(result, 3.0)

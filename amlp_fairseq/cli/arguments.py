@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from amlp_fairseq.common.arguments import Parser, StoreOnce, add_device, parse_with_fairseqs, positive
 from amlp_fairseq.model_folder.config import ONE_MODEL, read_config
 from amlp_fairseq.text import sentences
-from amlp_fairseq.translator import engine_backend
+from amlp_fairseq.translator.engine_backend import kind_of
 from amlp_fairseq.translator.options import Options
 
 #: The help text of ``--device``.
@@ -105,7 +105,7 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
         parser: with the options of :func:`add_translator_arguments`.
     """
     args, words = parser.parse_known_args()
-    options = _engine_options(words)
+    options = _engine_options(words, args.model)
     if options is None:
         from amlp_fairseq.compat.flags import known_flags
         from amlp_fairseq.translator import decoding_options
@@ -123,8 +123,8 @@ class _QuietParser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def _engine_options(words: list[str]) -> dict[str, Any] | None:
-    """The decoding options of a command line; None if there is one that the engine does not have."""
+def _engine_options(words: list[str], model: Path) -> dict[str, Any] | None:
+    """The decoding options of a command line; None if there is one that the engine does not have for the model."""
     parser = _QuietParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name, kind in get_type_hints(Options).items():
         flag = f"--{name.replace('_', '-')}"
@@ -134,9 +134,9 @@ def _engine_options(words: list[str]) -> dict[str, Any] | None:
             parser.add_argument(flag, type=kind if kind in (int, float) else str)
     try:
         options = vars(parser.parse_args(words))
+        return None if kind_of(read_config(model)).lacks(options) else options
     except ValueError:
         return None
-    return options if engine_backend.supports(options) else None
 
 
 #: Error text of :func:`refuse_details` where only the best translation is shown.

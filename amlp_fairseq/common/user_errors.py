@@ -10,7 +10,8 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import Any
 
 #: The error text of torch for a parameter of another shape.
 _MISMATCH = re.compile(
@@ -91,7 +92,7 @@ def hide_tracebacks(program: str) -> None:
     """Let a program that is not ours end with one line because of an error of the user."""
     before = sys.excepthook
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         line = describe(error)
         if line is None:
             before(kind, error, trace)

@@ -9,6 +9,8 @@ from typing import Any
 KEY = "description"
 #: The version of what ``models/description.py`` writes; the engine builds models of this version.
 VERSION = 1
+#: ``kind`` of decoders that write all words of a sentence at a time; others have none.
+PARALLEL = "parallel"
 
 
 class UnsupportedError(ValueError):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from amlp_fairseq.engine import description as descriptions
 from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
-from amlp_fairseq.text.dictionary import EOS
+from amlp_fairseq.text.dictionary import BOS, EOS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Values of ``decode_dtype`` here.
 DECODE_DTYPES = ("float32", "int8")
@@ -38,6 +43,15 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
+class RefinementOptions:
+    """The settings of mask-predict; see ``search/iterative_refinement.py``, where they have the same names."""
+
+    max_iter: int = 10
+    beam: int = 1
+    adaptive: bool = True
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """A translation.
 
@@ -54,7 +68,7 @@ class Hypothesis:
     steps: int
 
 
-class Model:
+class EngineModel(ABC):
     """A model that decodes on a CPU. Several threads may call it at a time; they share its weights.
 
     Args:
@@ -74,17 +88,30 @@ class Model:
         ImportError: if the engine has not been compiled.
     """
 
+    #: The class in ``engine/src/module.h``.
+    ENGINE: ClassVar[str]
+
     def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
         if decode_dtype not in DECODE_DTYPES:
             raise UnsupportedError(f"--decode-dtype {decode_dtype}")
-        self._engine = library().Engine(description, weights, decode_dtype == "int8")
-        self._order, self.max_positions = description["order"], description["decoder"]["max_positions"]
+        self._engine = getattr(library(), self.ENGINE)(description, weights, decode_dtype == "int8")
+        self.max_positions = description["decoder"]["max_positions"]
         self.max_source_positions = description["encoder"]["max_positions"]
         self.decode_dtype = decode_dtype
         self.vocabularies = description["encoder"]["vocabulary"], description["decoder"]["vocabulary"]
 
+    @abstractmethod
+    def search(self, sources: Sequence[Sequence[int]], options: Any, threads: int = 1) -> list[list[Hypothesis]]:
+        """Translations of each source, best first; none if none has a finite probability.
+
+        Args:
+            sources: tokens with the end symbol.
+            options: of the search.
+            threads: how many work on this call.
+        """
+
     @classmethod
-    def of_folder(cls, folder: Path, config: Mapping[str, Any], decode_dtype: str | None = None) -> Model:
+    def of_folder(cls, folder: Path, config: Mapping[str, Any], decode_dtype: str | None = None) -> Self:
         """The model of a folder.
 
         Args:
@@ -112,15 +139,20 @@ class Model:
         except (KeyError, ValueError, IndexError, TypeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
+
+class Model(EngineModel):
+    """A model that writes a number of words a step."""
+
+    ENGINE = "Engine"
+
+    def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
+        super().__init__(description, weights, decode_dtype)
+        self._order = description["order"]
+
     def search(
         self, sources: Sequence[Sequence[int]], options: SearchOptions, threads: int = 1
     ) -> list[list[Hypothesis]]:
-        """At most ``options.beam`` translations of each source, best first; none if none has a finite probability.
-
-        Args:
-            sources: tokens with the end symbol.
-            options: of the search.
-            threads: how many work on this call.
+        """At most ``options.beam`` translations of each source; see ``EngineModel``.
 
         Raises:
             ValueError: if ``min_len`` exceeds what the lengths allow.
@@ -165,3 +197,19 @@ class Model:
                 index = start + size - 1 - pair if backward else start + pair
             result[slot] = index
         return result
+
+
+class ParallelModel(EngineModel):
+    """A model that writes all words of a sentence at a time."""
+
+    ENGINE = "ParallelEngine"
+
+    def search(
+        self, sources: Sequence[Sequence[int]], options: RefinementOptions, threads: int = 1
+    ) -> list[list[Hypothesis]]:
+        """A translation of each source by mask-predict; see ``EngineModel``."""
+        found = self._engine.refine([[BOS, *source] for source in sources], asdict(options), threads)
+        return [
+            [Hypothesis(each.tokens[:-1], each.token_scores, each.score, each.steps)] if isfinite(each.score) else []
+            for each in found
+        ]

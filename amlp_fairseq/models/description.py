@@ -17,9 +17,11 @@ from torch import nn
 from amlp_fairseq.attention.base import Attention
 from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase, TransformerEncoderLayerBase
-from amlp_fairseq.engine.description import VERSION, UnsupportedError
+from amlp_fairseq.engine.description import PARALLEL, VERSION, UnsupportedError
+from amlp_fairseq.models.cmlmc import CMLMCDecoder
 from amlp_fairseq.models.interfaces import StepwiseDecoder
 from amlp_fairseq.models.interleaved_decoder import InterleavedDecoder
+from amlp_fairseq.models.nat_decoder_layer import NATDecoderLayer
 from amlp_fairseq.ops.generation_order import GenerationOrder
 
 #: Activations of the engine by the names of fairseq's functions.
@@ -36,23 +38,23 @@ def describe(model: BaseFairseqModel) -> dict[str, Any]:
         UnsupportedError: naming what the engine does not have.
     """
     encoder, decoder = getattr(model, "encoder", None), getattr(model, "decoder", None)
-    if not isinstance(encoder, TransformerEncoderBase) or not isinstance(decoder, StepwiseDecoder):
+    if not isinstance(encoder, TransformerEncoderBase) or not isinstance(decoder, (StepwiseDecoder, CMLMCDecoder)):
         raise UnsupportedError(f"models of type {type(model).__name__}")
-    _check_steps(decoder)
-    order = decoder.order if isinstance(decoder, InterleavedDecoder) else GenerationOrder(1)
-    dictionary = decoder.dictionary
-    return {
+    described = {
         "version": VERSION,
         "encoder": _side(encoder),
-        "decoder": {
-            **_side(decoder),
-            "words_per_step": decoder.words_per_step,
-            "starts": decoder.starts,
-            "output": _output(decoder),
-        },
-        "order": dict(vars(order)),
-        **{name: getattr(dictionary, name)() for name in ("pad", "eos", "unk")},
+        "decoder": {**_side(decoder), "output": _output(decoder)},
+        **{name: getattr(decoder.dictionary, name)() for name in ("pad", "eos", "unk")},
     }
+    if isinstance(decoder, CMLMCDecoder):
+        described["bos"] = decoder.dictionary.bos()
+        described["decoder"] |= _refinement(decoder, model.correction_starts >= 0)
+    else:
+        _check_steps(decoder)
+        order = decoder.order if isinstance(decoder, InterleavedDecoder) else GenerationOrder(1)
+        described["order"] = dict(vars(order))
+        described["decoder"] |= {"words_per_step": decoder.words_per_step, "starts": decoder.starts}
+    return described
 
 
 def description_of(model: BaseFairseqModel) -> dict[str, Any]:
@@ -61,6 +63,20 @@ def description_of(model: BaseFairseqModel) -> dict[str, Any]:
         return describe(model)
     except UnsupportedError as error:
         return {"version": VERSION, "unsupported": str(error)}
+
+
+def _refinement(decoder: CMLMCDecoder, corrects: bool) -> dict[str, Any]:
+    """What a decoder that writes all words at a time has besides layers.
+
+    Args:
+        corrects: an iteration writes all words anew, not only masks.
+    """
+    return {
+        "kind": PARALLEL,
+        "lengths": decoder.embed_length.weight.size(0),
+        "length_offsets": decoder.pred_length_offset,
+        "corrects": corrects,
+    }
 
 
 def _side(side: TransformerEncoderBase | TransformerDecoderBase) -> dict[str, Any]:
@@ -72,6 +88,7 @@ def _side(side: TransformerEncoderBase | TransformerDecoderBase) -> dict[str, An
     norm_first = {bool(layer.normalize_before) for layer in layers}
     if len(norm_first) > 1:
         raise UnsupportedError("norms in front of some layers, and after others")
+    joined = {"join_positions": True} if getattr(side, "join_positions", None) is not None else {}
     return {
         "width": width,
         "vocabulary": side.embed_tokens.weight.size(0),
@@ -79,14 +96,15 @@ def _side(side: TransformerEncoderBase | TransformerDecoderBase) -> dict[str, An
         "norm_first": norm_first == {True},
         "final_norm": side.layer_norm is not None,
         "embedding_norm": side.layernorm_embedding is not None,
-        "scale": float(side.embed_scale),
+        "scale": 1.0 if joined else float(side.embed_scale),
+        **joined,
         "max_positions": side.max_positions(),
         **_positions(side),
     }
 
 
 def _layer(layer: Any) -> dict[str, Any]:
-    if type(layer) not in (TransformerEncoderLayerBase, TransformerDecoderLayerBase):
+    if type(layer) not in (TransformerEncoderLayerBase, TransformerDecoderLayerBase, NATDecoderLayer):
         raise UnsupportedError(f"layers of type {type(layer).__name__}")
     if (activation := getattr(layer.activation_fn, "__name__", "")) not in ACTIVATIONS:
         raise UnsupportedError(f"--activation-fn {activation}")
@@ -99,6 +117,8 @@ def _layer(layer: Any) -> dict[str, Any]:
         if layer.encoder_attn is None:
             raise UnsupportedError("decoders without an encoder")
         described["cross_attention"] = _attention(layer.encoder_attn)
+    if isinstance(layer, NATDecoderLayer) and layer.repos:
+        described["causal_attention"] = _attention(layer.causal_attn)
     return described
 
 

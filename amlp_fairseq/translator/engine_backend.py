@@ -1,4 +1,4 @@
-"""A model folder in the engine: Transformers and IBDecoders on a CPU, without PyTorch."""
+"""A model folder in the engine: Transformers, IBDecoders and CMLMC on a CPU, without PyTorch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.engine.description import UnsupportedError
-from amlp_fairseq.engine.model import DECODE_DTYPES, Hypothesis, Model, SearchOptions
+from amlp_fairseq.engine.model import (
+    DECODE_DTYPES,
+    EngineModel,
+    Hypothesis,
+    Model,
+    ParallelModel,
+    RefinementOptions,
+    SearchOptions,
+)
 from amlp_fairseq.model_folder.config import check_files
 from amlp_fairseq.text.dictionary import Dictionary, fingerprint
 from amlp_fairseq.translator.backend import Found
 
-#: The task whose search the engine has.
-TASK = "translation_interleaved"
 #: Sentences of a batch: more do not fit into the caches of a processor.
 MAX_SENTENCES = 32
 #: Larger beams are PyTorch's, which knows what memory there is.
@@ -31,13 +37,13 @@ def _finite(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < 1e9
 
 
-def _one_of(*values: object) -> Callable[[Any], bool]:
+def _one_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: any(type(value) is type(one) and value == one for one in values)
 
 
-#: The decoding options that the engine knows, and the values that it takes: of those that it lacks the value that turns
-#: them off. With any other PyTorch decodes, or says what is wrong.
-OPTIONS: dict[str, Callable[[Any], bool]] = {
+#: The decoding options that the engine knows for models that write step by step, and the values that it takes: of those
+#: that it lacks the value that turns them off. With any other PyTorch decodes, or says what is wrong.
+STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "beam": lambda value: _whole(value, 1) and value <= MAX_BEAM,
     "nbest": lambda value: _whole(value, 1),
     "lenpen": lambda value: _finite(value) and abs(value) <= 10,
@@ -58,6 +64,19 @@ OPTIONS: dict[str, Callable[[Any], bool]] = {
     "draft": _one_of(None, "none"),
     "print_alignment": _one_of(None),
 }
+#: The same for models that write all words at a time.
+PARALLEL_OPTIONS: dict[str, Callable[[Any], bool]] = {
+    "iter_decode_max_iter": lambda value: _whole(value) and value < 1e6,
+    "iter_decode_with_beam": lambda value: _whole(value, 1) and value <= MAX_BEAM,
+    "iter_decode_force_max_iter": _one_of(False, True),
+    "iter_decode_eos_penalty": lambda value: _finite(value) and value == 0,
+    "nbest": lambda value: _whole(value, 1) and value == 1,
+    "decode_dtype": _one_of(None, *DECODE_DTYPES),
+    "cuda_graphs": _one_of(False),
+    "rescore_path": _one_of(None, ""),
+    # of no effect here
+    **dict.fromkeys(("retain_iter_history", "no_beamable_mm", "no_seed_provided"), _one_of(False, True)),
+}
 #: Decoding options that are numbers of the search, with their names in ``SearchOptions``, which has their defaults.
 SEARCH_OPTIONS = {
     **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len", "temperature")},
@@ -70,10 +89,64 @@ TASK_OPTIONS = (
 )
 
 
-def supports(options: Mapping[str, Any]) -> bool:
-    """True if the engine decodes with these options: those that it lacks must be turned off."""
-    known = all(name in OPTIONS and OPTIONS[name](value) for name, value in options.items())
-    return known and options.get("nbest", 1) <= options.get("beam", SearchOptions.beam)
+def _search_options(given: Mapping[str, Any]) -> SearchOptions:
+    return SearchOptions(
+        normalize=not given.get("unnormalized", False),
+        gnmt=given.get("length_penalty") == "gnmt",
+        count_after_end=given.get("words_after_end") == "count",
+        keep_all=given.get("finished") == "all",
+        **{field: given[name] for name, field in SEARCH_OPTIONS.items() if name in given},
+    )
+
+
+def _refinement_options(given: Mapping[str, Any]) -> RefinementOptions:
+    fields = {"iter_decode_max_iter": "max_iter", "iter_decode_with_beam": "beam"}
+    return RefinementOptions(
+        adaptive=not given.get("iter_decode_force_max_iter", False),
+        **{field: given[name] for name, field in fields.items() if name in given},
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the engine decodes the models of a task.
+
+    Attributes:
+        model: their class.
+        options: see ``STEPWISE_OPTIONS``.
+        search_options: from decoding options to those of the search.
+    """
+
+    model: type[EngineModel]
+    options: Mapping[str, Callable[[Any], bool]]
+    search_options: Callable[[Mapping[str, Any]], Any]
+
+    def lacks(self, options: Mapping[str, Any]) -> str | None:
+        """The first of some decoding options with which the engine does not decode; None if it does with all."""
+        for name, value in options.items():
+            if name not in self.options or not self.options[name](value):
+                return f"--{name.replace('_', '-')} {value}"
+        nbest = options.get("nbest", 1)
+        return f"--nbest {nbest}" if nbest > options.get("beam", SearchOptions.beam) else None
+
+
+#: By the name of the task.
+KINDS = {
+    "translation_interleaved": Kind(Model, STEPWISE_OPTIONS, _search_options),
+    "translation_cmlmc": Kind(ParallelModel, PARALLEL_OPTIONS, _refinement_options),
+}
+
+
+def kind_of(config: Mapping[str, Any]) -> Kind:
+    """How the engine decodes a model, by its ``config.json``.
+
+    Raises:
+        UnsupportedError: for a task that it does not have.
+    """
+    name = config["task"]["_name"]
+    if name not in KINDS:
+        raise UnsupportedError(f"--task {name}")
+    return KINDS[name]
 
 
 class EngineBackend:
@@ -94,14 +167,12 @@ class EngineBackend:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], max_tokens: int, options: Mapping[str, Any]) -> None:
-        task = config["task"]
-        if task["_name"] != TASK:
-            raise UnsupportedError(f"--task {task['_name']}")
+        task, self.kind = config["task"], kind_of(config)
         of_task = {name: task[name] for name in TASK_OPTIONS if name in task}
         self.options: dict[str, Any] = {**of_task, **config["decoding"], **options}
-        if not supports(self.options):
-            raise UnsupportedError("these decoding options")
-        self.model = Model.of_folder(folder, config, self.options.get("decode_dtype"))
+        if option := self.kind.lacks(self.options):
+            raise UnsupportedError(option)
+        self.model = self.kind.model.of_folder(folder, config, self.options.get("decode_dtype"))
         check_files(folder, config)
         self.source, self.target = (
             Dictionary(folder / f"dict.{task[name]}.txt") for name in ("source_lang", "target_lang")
@@ -124,19 +195,15 @@ class EngineBackend:
         self.max_tokens = max_tokens
 
     def search(self, options: Mapping[str, Any]) -> EngineSearch:
-        """The search with the options of a call, which ``supports`` must have allowed."""
+        """The search with the options of a call.
+
+        Raises:
+            UnsupportedError: for an option that the engine does not have.
+        """
         merged = {**self.options, **options}
-        return EngineSearch(
-            self,
-            SearchOptions(
-                normalize=not merged.get("unnormalized", False),
-                gnmt=merged.get("length_penalty") == "gnmt",
-                count_after_end=merged.get("words_after_end") == "count",
-                keep_all=merged.get("finished") == "all",
-                **{field: merged[name] for name, field in SEARCH_OPTIONS.items() if name in merged},
-            ),
-            merged.get("nbest", 1),
-        )
+        if option := self.kind.lacks(merged):
+            raise UnsupportedError(option)
+        return EngineSearch(self, self.kind.search_options(merged), merged.get("nbest", 1))
 
 
 @dataclass(frozen=True)
@@ -144,7 +211,7 @@ class EngineSearch:
     """A model with the options of its search, and how many translations are wanted."""
 
     backend: EngineBackend
-    options: SearchOptions
+    options: Any
     nbest: int
 
     def __call__(self, sources: Sequence[str]) -> list[list[Found]]:

@@ -18,7 +18,6 @@ from amlp_fairseq.model_folder.config import read_config, splits_sentences
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.languages import writes_spaces
 from amlp_fairseq.text.pipeline import TextPipeline
-from amlp_fairseq.translator import engine_backend
 from amlp_fairseq.translator.backend import Backend, Found, Search, check_counts
 from amlp_fairseq.translator.engine_backend import EngineBackend
 from amlp_fairseq.translator.options import CallOptions
@@ -160,15 +159,8 @@ class Translator:
         Raises:
             ValueError: for a decoding option outside its range.
         """
-        try:
-            from amlp_fairseq.translator.pytorch_backend import PyTorchBackend  # takes seconds
-        except ModuleNotFoundError as error:
-            if error.name not in ("torch", "fairseq", "omegaconf"):
-                raise
-            raise ValueError(
-                f"{self.folder}: this needs PyTorch and fairseq, which are not installed: "
-                'pip install "amlp-fairseq[train]"'
-            ) from None
+        from amlp_fairseq.translator.pytorch_backend import PyTorchBackend  # takes seconds
+
         with self._lock:
             if self._pytorch is None:
                 self._pytorch = PyTorchBackend(self.folder, self.config, self.device, self.max_tokens, self._options)
@@ -312,10 +304,11 @@ class Translator:
             raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         if self._closed:
             raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
-        engine = self._engine
-        of_call = options.keys() <= CallOptions.__annotations__.keys()
-        if engine is not None and of_call and engine_backend.supports({**engine.options, **options}):
-            return engine.search(options)
+        if self._engine is not None and options.keys() <= CallOptions.__annotations__.keys():
+            try:
+                return self._engine.search(options)
+            except UnsupportedError:
+                pass
         return self.pytorch().search(options)
 
     def _part(self, source: _Source, found: Sequence[Found]) -> Part:

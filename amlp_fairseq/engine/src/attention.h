@@ -33,11 +33,17 @@ class PackedHead {
 
   // Attention of n queries (n, d_h) to all keys, into out (n, d_h).
   // scores: room.
-  void attend(const float* q, int64_t q_stride, int64_t n, float* out, int64_t out_stride, std::vector<float>& scores) const {
+  // causal: query i attends to keys 0 … i alone.
+  void attend(const float* q, int64_t q_stride, int64_t n, float* out, int64_t out_stride, std::vector<float>& scores,
+              bool causal = false) const {
     const int64_t stride = whole_vectors(keys_);
     scores.resize(n * stride);
     multiply(q, q_stride, n, width_, key_panels_.data(), nullptr, scores.data(), stride, keys_, false, 0, Blocks(keys_).count);
-    for (int64_t i = 0; i < n; i++) softmax(&scores[i * stride], keys_);
+    for (int64_t i = 0; i < n; i++) {
+      const int64_t seen = causal ? i + 1 : keys_;
+      softmax(&scores[i * stride], seen);
+      std::fill(&scores[i * stride] + seen, &scores[i * stride] + keys_, 0.0f);
+    }
     multiply(scores.data(), stride, n, keys_, value_panels_.data(), nullptr, out, out_stride, width_, false, 0,
              Blocks(width_).count);
   }

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "model.h"
+#include "parallel.h"
 #include "softmax.h"
 #include "weights.h"
 
@@ -31,10 +31,12 @@ Embedding embedding_of(const py::dict& side, const Weights& weights, const std::
   }
   std::optional<Norm> norm;
   if (get<bool>(side, "embedding_norm")) norm = weights.norm(prefix + ".layernorm_embedding", width);
+  std::unique_ptr<Linear> join;
+  if (side.contains("join_positions")) join = weights.linear({prefix + ".join_positions"}, 2 * width, width);
   return {weights.vector(prefix + ".embed_tokens.weight", width * get<int64_t>(side, "vocabulary")), get<float>(side, "scale"),
           Positions(positions, width, get<int64_t>(side, "position_offset"), directions,
                     learned.empty() ? std::vector<float>{} : weights.floats(learned)),
-          norm, width};
+          std::move(join), norm, width};
 }
 
 Block block_of(const py::dict& side, const Weights& weights, const std::string& norm) {
@@ -119,6 +121,35 @@ Decoder decoder_of(const py::dict& side, const Weights& weights, int64_t source_
          feed_forward_of(side, layer, weights, prefix)});
   }
   decoder.output = weights.linear({get<std::string>(side, "output")}, width, get<int64_t>(side, "vocabulary"));
+  return decoder;
+}
+
+// source_width: C of the encoder.
+ParallelDecoder parallel_decoder_of(const py::dict& side, const Weights& weights, int64_t source_width) {
+  const int64_t vocabulary = get<int64_t>(side, "vocabulary");
+  ParallelDecoder decoder{embedding_of(side, weights, "decoder"), {}, final_norm_of(side, weights, "decoder"), {}, {}, {}, {}};
+  const int64_t width = decoder.embedding.width;
+  for (const py::dict& layer : get<std::vector<py::dict>>(side, "layers")) {
+    const std::string prefix = "decoder.layers." + std::to_string(decoder.layers.size());
+    const auto self_attention = [&](const char* kind, const std::string& name) -> SelfAttentionBlock {
+      return {block_of(side, weights, prefix + name + "_layer_norm"),
+              self_attention_of(get<py::dict>(layer, kind), weights, prefix + name, width, 1)};
+    };
+    std::optional<SelfAttentionBlock> causal;
+    if (layer.contains("causal_attention")) causal = self_attention("causal_attention", ".causal_attn");
+    decoder.layers.push_back(
+        {self_attention("self_attention", ".self_attn"),
+         std::move(causal),
+         {block_of(side, weights, prefix + ".encoder_attn_layer_norm"),
+          cross_attention_of(get<py::dict>(layer, "cross_attention"), weights, prefix + ".encoder_attn", width, source_width)},
+         feed_forward_of(side, layer, weights, prefix)});
+  }
+  decoder.output = weights.parts(get<std::string>(side, "output"), width, vocabulary, kOutputPart);
+  const int64_t lengths = get<int64_t>(side, "lengths");
+  if (lengths < 1) throw std::invalid_argument("no lengths");
+  decoder.lengths = weights.vector("decoder.embed_length.weight", lengths * source_width);
+  if (get<bool>(side, "length_offsets")) decoder.length_offset = lengths / 2;
+  decoder.corrects = get<bool>(side, "corrects");
   return decoder;
 }
 

@@ -62,8 +62,35 @@ struct Embedding {
   std::vector<float> table;  // (V, C)
   float scale;
   Positions positions;
+  std::unique_ptr<Linear> join;  // of a word and its position, 2 C, to C; where there is none they are added
   std::optional<Norm> norm;
   int64_t width;
+
+  // The encodings of the first positions, (count, C).
+  std::vector<float> encodings(int64_t count) const {
+    std::vector<float> result(count * width, 0);
+    for (int64_t p = 0; p < count; p++) positions.add(p, &result[p * width]);
+    return result;
+  }
+
+  // Inputs x (words, C) of whole texts.
+  // encodings: of as many positions as the longest text has.
+  void embed(ThreadPool& pool, const std::vector<Tokens>& texts, const Starts& starts, const std::vector<float>& encodings,
+             std::vector<float>& x) const {
+    const int64_t wide = join ? 2 * width : width;
+    std::vector<float> both(join ? starts.back() * wide : 0);
+    x.resize(starts.back() * width);
+    for (size_t text = 0; text < texts.size(); text++)
+      for (size_t p = 0; p < texts[text].size(); p++) {
+        float* to = (join ? both.data() : x.data()) + (starts[text] + p) * wide;
+        const float* word = table.data() + texts[text][p] * width;
+        const float* position = encodings.data() + p * width;
+        for (int64_t c = 0; c < width; c++) to[c] = scale * word[c] + (join ? 0 : position[c]);
+        if (join) std::copy_n(position, width, to + width);
+      }
+    if (join) join->product(pool, both.data(), starts.back(), x);
+    if (norm) norm->apply(pool, x.data(), x.data(), starts.back());
+  }
 
   // Inputs of tokens at positions p, p + 1, …; those before `starts` have no word.
   void embed(const int32_t* tokens, int64_t count, int64_t p, int64_t starts, float* x) const {

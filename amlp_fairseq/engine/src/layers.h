@@ -106,6 +106,29 @@ class SelfAttention {
   // Whole sentences.
   virtual void full(ThreadPool& pool, const float* y, Rows& rows, const Starts& starts) const = 0;
 
+  // Whole sentences, whose words see themselves and those before them: word by word, where a kind has no faster way.
+  virtual void causal(ThreadPool& pool, const float* y, Rows& rows, const Starts& starts) const {
+    const int64_t width = rows.x.size() / rows.count;
+    rows.outer.resize(rows.x.size());
+    const std::unique_ptr<State> state = begin();
+    std::vector<std::vector<int32_t>> paths(starts.size() - 1);
+    for (int64_t word = 0;; word++) {
+      std::vector<int64_t> open;  // rows of this word
+      std::vector<const int32_t*> open_paths;
+      Rows next;
+      for (size_t i = 0; i < paths.size(); i++) {
+        if (starts[i] + word >= starts[i + 1]) continue;
+        paths[i].push_back(open.size());
+        open.push_back(starts[i] + word), open_paths.push_back(paths[i].data());
+        next.x.insert(next.x.end(), y + open.back() * width, y + (open.back() + 1) * width);
+      }
+      if (open.empty()) return;
+      next.count = open.size();
+      step(pool, next.x.data(), next, {1, word + 1, open_paths}, *state);
+      for (size_t i = 0; i < open.size(); i++) std::copy_n(&next.outer[i * width], width, &rows.outer[open[i] * width]);
+    }
+  }
+
   // The state before the first step.
   virtual std::unique_ptr<State> begin() const = 0;
 

@@ -14,6 +14,11 @@ struct SelfAttentionBlock : Block {
     add(pool, rows);
   }
 
+  void causal(ThreadPool& pool, Rows& rows, const Starts& starts) const {
+    attention->causal(pool, inputs(pool, rows), rows, starts);
+    add(pool, rows);
+  }
+
   void step(ThreadPool& pool, Rows& rows, const Step& step, State& state) const {
     attention->step(pool, inputs(pool, rows), rows, step, state);
     add(pool, rows);
@@ -29,6 +34,12 @@ struct CrossAttentionBlock : Block {
   }
 };
 
+inline int64_t longest(const std::vector<Tokens>& texts) {
+  size_t result = 0;
+  for (const Tokens& text : texts) result = std::max(result, text.size());
+  return result;
+}
+
 struct Encoder {
   struct Layer {
     SelfAttentionBlock self_attention;
@@ -43,10 +54,7 @@ struct Encoder {
   std::vector<float> run(ThreadPool& pool, const std::vector<Tokens>& sources, const Starts& starts) const {
     Rows rows;
     rows.count = starts.back();
-    rows.x.resize(rows.count * embedding.width);
-    for (size_t i = 0; i < sources.size(); i++)
-      embedding.embed(sources[i].data(), sources[i].size(), 0, 0, rows.x.data() + starts[i] * embedding.width);
-    if (embedding.norm) embedding.norm->apply(pool, rows.x.data(), rows.x.data(), rows.count);
+    embedding.embed(pool, sources, starts, embedding.encodings(longest(sources)), rows.x);
     for (const Layer& layer : layers) {
       layer.self_attention.full(pool, rows, starts);
       layer.feed_forward.apply(pool, rows);

@@ -20,17 +20,22 @@ SearchOptions options_of(const py::dict& options) {
   return result;
 }
 
+// Check sources of a model with so many source tokens.
+void check(const std::vector<Tokens>& sources, int64_t vocabulary) {
+  for (const Tokens& source : sources) {
+    if (source.empty()) throw std::invalid_argument("a source without tokens");
+    for (const int32_t token : source)
+      if (token < 0 || token >= vocabulary) throw std::invalid_argument("no such token: " + std::to_string(token));
+  }
+}
+
 class Engine {
  public:
   Engine(const py::dict& description, const py::dict& arrays, bool int8)
       : Engine(description, Weights(arrays, int8)) {}
 
   std::vector<std::vector<Hypothesis>> search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
-    for (const Tokens& source : sources) {
-      if (source.empty()) throw std::invalid_argument("a source without tokens");
-      for (const int32_t token : source)
-        if (token < 0 || token >= source_vocab_) throw std::invalid_argument("no such token: " + std::to_string(token));
-    }
+    check(sources, source_vocab_);
     const BeamSearch search(encoder_, decoder_, symbols_, max_tokens_, options_of(options));
     const py::gil_scoped_release unlocked;
     ThreadPool pool(threads);
@@ -49,6 +54,39 @@ class Engine {
         symbols_{get<int32_t>(description, "pad"), get<int32_t>(description, "eos"), get<int32_t>(description, "unk")},
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
         source_vocab_(encoder_.embedding.table.size() / encoder_.embedding.width) {}
+};
+
+// A model whose decoder writes all words at a time.
+class ParallelEngine {
+ public:
+  ParallelEngine(const py::dict& description, const py::dict& arrays, bool int8)
+      : ParallelEngine(description, Weights(arrays, int8)) {}
+
+  std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
+    check(sources, source_vocab_);
+    const RefinementOptions chosen{get<int64_t>(options, "max_iter"), get<int64_t>(options, "beam"), get<bool>(options, "adaptive")};
+    const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen);
+    const py::gil_scoped_release unlocked;
+    ThreadPool pool(threads);
+    return refinement.run(pool, sources);
+  }
+
+ private:
+  Encoder encoder_;
+  ParallelDecoder decoder_;
+  RefinementSymbols symbols_;
+  int64_t max_tokens_, source_vocab_;
+
+  ParallelEngine(const py::dict& description, const Weights& weights)
+      : encoder_(encoder_of(get<py::dict>(description, "encoder"), weights)),
+        decoder_(parallel_decoder_of(get<py::dict>(description, "decoder"), weights, encoder_.embedding.width)),
+        symbols_{get<int32_t>(description, "bos"), get<int32_t>(description, "pad"), get<int32_t>(description, "eos"),
+                 get<int32_t>(description, "unk")},
+        max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
+        source_vocab_(encoder_.embedding.table.size() / encoder_.embedding.width) {
+    check({{symbols_.bos, symbols_.pad, symbols_.eos, symbols_.unk}}, decoder_.embedding.table.size() / decoder_.embedding.width);
+    if (max_tokens_ < 2) throw std::invalid_argument("a decoder without positions");
+  }
 };
 
 }  // namespace
@@ -76,4 +114,7 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
   py::class_<Engine>(module, "Engine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"))
       .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"));
+  py::class_<ParallelEngine>(module, "ParallelEngine", py::module_local())
+      .def(py::init<const py::dict&, const py::dict&, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"))
+      .def("refine", &ParallelEngine::refine, py::arg("sources"), py::arg("options"), py::arg("threads"));
 }

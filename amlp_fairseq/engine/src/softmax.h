@@ -14,20 +14,11 @@ class SoftmaxSelfAttention : public SelfAttention {
       : qkv_(std::move(qkv)), out_(std::move(out)), width_(out_->in), heads_(heads), words_(words) {}
 
   void full(ThreadPool& pool, const float* y, Rows& rows, const Starts& starts) const override {
-    qkv_->product(pool, y, rows.count, rows.inner);
-    const int64_t head = width_ / heads_, sentences = starts.size() - 1;
-    rows.attended.resize(rows.count * width_);
-    const int64_t work = 4 * width_ * rows.count / std::max<int64_t>(1, sentences);
-    pool.run(sentences * heads_, grain_of(work), [&](int64_t begin, int64_t end) {
-      std::vector<float> scores;
-      for (int64_t i = begin; i < end; i++) {
-        const int64_t first = starts[i / heads_], n = starts[i / heads_ + 1] - first, h = i % heads_;
-        const float* q = rows.inner.data() + first * 3 * width_ + h * head;
-        PackedHead(q + width_, q + 2 * width_, n, head, 3 * width_)
-            .attend(q, 3 * width_, n, rows.attended.data() + first * width_ + h * head, width_, scores);
-      }
-    });
-    out_->product(pool, rows.attended.data(), rows.count, rows.outer);
+    whole(pool, y, rows, starts, false);
+  }
+
+  void causal(ThreadPool& pool, const float* y, Rows& rows, const Starts& starts) const override {
+    whole(pool, y, rows, starts, true);
   }
 
   std::unique_ptr<State> begin() const override { return std::make_unique<Cache>(width_, words_); }
@@ -52,6 +43,23 @@ class SoftmaxSelfAttention : public SelfAttention {
  private:
   std::unique_ptr<Linear> qkv_, out_;
   int64_t width_, heads_, words_;
+
+  void whole(ThreadPool& pool, const float* y, Rows& rows, const Starts& starts, bool causal) const {
+    qkv_->product(pool, y, rows.count, rows.inner);
+    const int64_t head = width_ / heads_, sentences = starts.size() - 1;
+    rows.attended.resize(rows.count * width_);
+    const int64_t work = 4 * width_ * rows.count / std::max<int64_t>(1, sentences);
+    pool.run(sentences * heads_, grain_of(work), [&](int64_t begin, int64_t end) {
+      std::vector<float> scores;
+      for (int64_t i = begin; i < end; i++) {
+        const int64_t first = starts[i / heads_], n = starts[i / heads_ + 1] - first, h = i % heads_;
+        const float* q = rows.inner.data() + first * 3 * width_ + h * head;
+        PackedHead(q + width_, q + 2 * width_, n, head, 3 * width_)
+            .attend(q, 3 * width_, n, rows.attended.data() + first * width_ + h * head, width_, scores, causal);
+      }
+    });
+    out_->product(pool, rows.attended.data(), rows.count, rows.outer);
+  }
 };
 
 class SoftmaxCrossAttention : public CrossAttention {

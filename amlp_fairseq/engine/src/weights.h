@@ -6,6 +6,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <limits>
+
 #include "embedding.h"
 
 namespace amlp {
@@ -69,6 +71,26 @@ class Weights {
       throw std::invalid_argument(names[0] + " has another size than the model");
     if (int8_) return std::make_unique<Int8Linear>(units, scales, biases, nonnegative);
     return std::make_unique<FloatLinear>(weights, biases);
+  }
+
+  // As `linear`, of one name, in parts of at most so many outputs.
+  std::vector<std::unique_ptr<Linear>> parts(const std::string& name, int64_t in, int64_t out, int64_t size) const {
+    std::vector<std::unique_ptr<Linear>> result;
+    for (int64_t begin = 0; begin < out; begin += size) {
+      const int64_t end = std::min(begin + size, out);
+      const py::slice rows(begin, end == out ? std::numeric_limits<py::ssize_t>::max() : end, 1);
+      py::dict part;
+      for (const std::string suffix : {".weight", ".bias"}) {
+        if (!has(name + suffix)) continue;
+        const py::object value = find(name + suffix);
+        if (py::isinstance<py::tuple>(value))
+          part[(name + suffix).c_str()] = py::make_tuple(value[py::int_(0)][rows], value[py::int_(1)][rows]);
+        else
+          part[(name + suffix).c_str()] = value[rows];
+      }
+      result.push_back(Weights(part, int8_).linear({name}, in, end - begin));
+    }
+    return result;
   }
 
   Norm norm(const std::string& name, int64_t width) const {

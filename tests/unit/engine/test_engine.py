@@ -105,7 +105,6 @@ CASES: list[tuple[tuple[int, int, bool], dict[str, Any], dict[str, Any]]] = [
     ((1, 1, False), {}, {}),
     ((1, 1, False), {"decoder_normalize_before": True, "encoder_normalize_before": True}, {"beam": 1}),
     ((2, 1, False), {"encoder_learned_pos": True}, {"gnmt": True, "length_penalty": 0.6}),
-    ((2, 2, True), {}, {"beam": 1}),
     ((2, 1, True), {"layernorm_embedding": True}, {"count_after_end": True, "keep_all": True}),
     ((2, 2, False), {"activation_fn": "gelu"}, {"min_len": 4, "unk_penalty": 0.5}),
     (
@@ -204,9 +203,6 @@ def test_pytorch_takes_what_the_engine_lacks() -> None:
     (found,) = translator.translations(["She falls asleep."], print_alignment="hard")
     assert found.alignment
     assert translator._pytorch is not None
-    assert Translator(MODELS / "cmlmc")._engine is None
-    with pytest.raises(ValueError, match=r"^backend='engine' does not support this: "):
-        Translator(MODELS / "cmlmc", backend="engine")
 
 
 def test_a_line_needs_no_pytorch(tmp_path: Path) -> None:

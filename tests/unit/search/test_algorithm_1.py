@@ -19,7 +19,7 @@ LONGEST = 24
 
 Hypotheses = list[tuple[tuple[int, ...], float]]
 
-pytestmark = pytest.mark.usefixtures("backend")
+pytestmark = pytest.mark.usefixtures("operators")
 
 
 @torch.no_grad()
