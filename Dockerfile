@@ -29,7 +29,7 @@ COPY --from=wheels /wheels /wheels
 # By the name of the file: whatever an index has under the name of the plugin is not meant.
 # hadolint ignore=DL3013
 RUN plugin=$(echo /wheels/amlp_fairseq-*.whl) \
- && pip install --find-links /wheels --only-binary fairseq-fixed "${plugin}[fairseq,serve]"
+ && pip install --find-links /wheels --only-binary fairseq-fixed "${plugin}[train]"
 RUN useradd --uid 1000 amlp && mkdir /work && chown amlp /work
 # Also under `docker run --user "$(id -u)"`, for files of one's own in /work: caches go to /tmp.
 ENV HOME=/tmp USER=amlp

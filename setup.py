@@ -27,7 +27,7 @@ setup(
     packages=[*find_packages(include=["amlp_fairseq", "amlp_fairseq.*"]), *CONFIGS],
     package_dir={"amlp_fairseq.configs": "configs"},
     package_data={
-        "amlp_fairseq": ["py.typed", "corpora/*.yaml", "*/*.html", "ops/*/*.cpp", "ops/*/*.h"],
+        "amlp_fairseq": ["py.typed", "corpora/*.yaml", "*/*.html"],
         **{name: ["*.yaml"] for name in CONFIGS},
     },
     # A library for each instruction set, or for AMLP_FAIRSEQ_ISA. Where one cannot be compiled, PyTorch decodes.

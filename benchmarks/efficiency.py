@@ -8,7 +8,7 @@ DIR is a model folder of amlp-fairseq package; of DIR:HELPER_DIR the second one 
 autoregressive (--draft-path, greedily), or else chooses among its hypotheses (--rescore-path). Systems
 (line_systems.py), all with the same weights and text:
 
-- amlp-fairseq: amlp-fairseq translate; any model. amlp-fairseq-pytorch: without what amlp-fairseq compile compiles
+- amlp-fairseq: amlp-fairseq translate; any model. amlp-fairseq-pytorch: in PyTorch
 - ctranslate2: CTranslate2, of amlp-fairseq export, in a program that only cuts text up besides; Transformers
 - fairseq: stock fairseq-interactive without the plugin; Transformers, float32
 

@@ -3,7 +3,7 @@
 #   usage: bash scripts/build_wheels.sh OUT
 #   then, on any machine of this kind with the same Python, WHEELS=OUT bash scripts/install.sh, or by hand:
 #          pip install torch==2.13.0
-#          pip install --find-links OUT "amlp-fairseq[fairseq]"
+#          pip install --find-links OUT "amlp-fairseq[train]"
 #
 #   PYTHON       the interpreter to build for, of Python 3.10, 3.11 or 3.12; default python3
 #   TORCH_INDEX  where pip finds the torch to compile against; default PyTorch's CPU builds, which will do for CUDA, too

@@ -6,9 +6,8 @@
 #   TORCH_INDEX  where pip finds torch; default PyTorch's CPU builds; https://pypi.org/simple has its CUDA build
 #   WHEELS       a folder that scripts/build_wheels.sh has filled: no compiler is needed, and the checkout is not used
 #
-# Settings hold until others are given. Does nothing if .venv holds all this already, except that operators in C++ that have
-# changed are compiled (amlp-fairseq compile). Only a .venv that this script has made is made anew; it has a file named
-# recipe.
+# Settings hold until others are given. Does nothing if .venv holds all this already, except that the engine is compiled if it
+# has changed. Only a .venv that this script has made is made anew; it has a file named recipe.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -24,10 +23,9 @@ fi
 # shellcheck source=scripts/venv.sh
 source "$root/scripts/venv.sh"
 
-# What the package's C++ is compiled to, anew where it has changed.
-compile_operators() {
+# The engine, anew where it has changed; wheels have it.
+compile_engine() {
   if [[ ! $wheels ]]; then "$venv/bin/python" setup.py -q build_ext --inplace; fi
-  "$venv/bin/amlp-fairseq" compile > /dev/null || echo "install: without operators in C++ CPUs decode slower" >&2
 }
 
 settings=${TORCH_INDEX-}$'\n'$wheels$'\n'${PYTHON-}
@@ -36,7 +34,7 @@ if [[ $wheels ]]; then plugin=("$wheels"/amlp_fairseq-*.whl); fi
 # Whether it is the plugin of the folder of wheels, if there is one still.
 same_plugin() { [[ ! -f ${plugin[0]-} ]] || sha256sum --status --check "$venv/wheel"; }
 if [[ -f $venv/recipe && $(< $venv/recipe) == "$recipe" ]] && same_plugin; then
-  compile_operators
+  compile_engine
   exit 0
 fi
 if [[ -e $venv && ! -f $venv/recipe ]]; then
@@ -60,14 +58,14 @@ echo "install: torch $torch, then fairseq and the rest, into $root/$venv (minute
 install_torch
 if [[ $wheels ]]; then
   # A wheel of fairseq is preferred to its source on PyPI; without one for this Python pip would go on to compile.
-  pip install --find-links "$wheels" --only-binary fairseq-fixed "${plugin[0]}[fairseq,test,bench]"
+  pip install --find-links "$wheels" --only-binary fairseq-fixed "${plugin[0]}[train,test,bench]"
   sha256sum "${plugin[0]}" > "$venv/wheel"
 else
   install_build_tools
   pip_fairseq install
-  pip install --no-build-isolation -e ".[fairseq,test,bench]"
+  pip install --no-build-isolation -e ".[train,test,bench]"
 fi
 "$venv/bin/python" -c "import torch, fairseq.data.data_utils_fast, fairseq.libnat" > /dev/null 2>&1 ||
   die "fairseq was built without its C++ extensions"
 echo "$recipe" > "$venv/recipe"
-compile_operators
+compile_engine

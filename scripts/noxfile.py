@@ -27,5 +27,5 @@ def tests(session: nox.Session, torch: str) -> None:
     session.install(f"torch=={torch}", numpy, *BUILD)
     fairseq = ("--no-deps", "--require-hashes", "-r", "scripts/fairseq.txt")
     session.install("--no-build-isolation", *fairseq, env={"CFLAGS": "-O1 -g0"})
-    session.install("--no-build-isolation", "-e", ".[fairseq,test,bench]")
+    session.install("--no-build-isolation", "-e", ".[train,test,bench]")
     session.run("python", "-m", "pytest", "-q", *session.posargs, env={"OMP_NUM_THREADS": "1"})

@@ -15,7 +15,6 @@ from torch import Tensor
 
 import amlp_fairseq.plugin  # noqa: F401
 from amlp_fairseq.ops import backend as backends
-from amlp_fairseq.ops.compiled import SOURCES, compile_source, loaded
 
 # Triton's kernels run on a GPU or, for tests, in Triton's interpreter on a CPU. Triton reads this variable when it is
 # imported, before any test could set it. Where there is a GPU the real kernels are what must be tested.
@@ -74,15 +73,10 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
 
 
-@pytest.fixture(scope="module", params=["C++", "PyTorch"])
-def operators(request: pytest.FixtureRequest) -> Iterator[str]:
-    """With the operators of ``amlp-fairseq compile``, and without."""
+@pytest.fixture(scope="module", params=["engine", "PyTorch"])
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Searches in the engine, where it has the model and the options, and all searches in PyTorch."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "C++":
-            for source in SOURCES:
-                compile_source(source)
-        else:
+        if request.param == "PyTorch":
             patch.setenv(backends.VARIABLE, "torch")
-        loaded.cache_clear()
         yield request.param
-    loaded.cache_clear()

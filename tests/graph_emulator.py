@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from amlp_fairseq.decoding import cuda_graph_decoding, cuda_graphs, packed_linear, step_decoder
+from amlp_fairseq.decoding import cuda_graph_decoding, cuda_graphs, step_decoder
+from amlp_fairseq.ops.backend import VARIABLE
 
 #: What waits for a device, or has a size that depends on its data: no graph can hold it.
 REFUSED = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
@@ -67,9 +68,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(run)
         return capture(run, device, pool)
 
-    # The operators in C++ are not seen by the recorder, and there are none on CUDA.
-    monkeypatch.setattr(packed_linear, "compiled_map", lambda *arguments: None)
-    monkeypatch.setattr(step_decoder, "compiled_embedding", lambda table: None)
+    monkeypatch.setenv(VARIABLE, "torch")  # a search on CUDA is one in PyTorch
     monkeypatch.setattr(cuda_graphs, "capture", counted)
     monkeypatch.setattr(cuda_graphs, "CAPTURING", ("cpu",))
     for module in (step_decoder, cuda_graph_decoding):

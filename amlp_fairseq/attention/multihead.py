@@ -21,18 +21,6 @@ from amlp_fairseq.attention.state import State, StepContext
 KVMemory = State
 
 
-class HeadSplittingMap:
-    """Linear map that returns its outputs split into heads without a further copy, as the packed maps in C++ do."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Outputs (…, out) for inputs (…, in)."""
-        raise NotImplementedError
-
-    def split_heads(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
-        """Outputs for inputs (T, B, in) as ``parts`` tensors (B, H, T, d_h)."""
-        raise NotImplementedError
-
-
 class MultiHeadAttention(Attention):
     """Attention of queries to keys and values in H heads of width d_h, with fairseq's parameter names and
     initialisation.
@@ -219,8 +207,6 @@ class MultiHeadAttention(Attention):
             names: the projections: "qkv", "q" or "kv".
         """
         maps = [self.packed[names]] if self.packed else [getattr(self, f"{name}_proj") for name in names]
-        if isinstance(maps[0], HeadSplittingMap):
-            return maps[0].split_heads(x, len(names), self.num_heads)
         shape = *x.shape[:2], len(names) // len(maps), self.num_heads, self.head_dim
         return [heads for linear in maps for heads in linear(x).view(shape).permute(2, 1, 3, 0, 4).unbind()]
 

@@ -100,7 +100,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, d
 
 
 def attend_small_query(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """softmax(Q Kᵀ + bias) V through explicit scores, (B, H, n, d_h); also called from TorchScript."""
+    """softmax(Q Kᵀ + bias) V through explicit scores, (B, H, n, d_h)."""
     batch, heads, queries, width = q.size(0), q.size(1), q.size(2), q.size(3)
     q, k, v = q.reshape(-1, queries, width), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:

@@ -37,7 +37,6 @@ GROUPS = {
         "compare": ("cli", "compare models on a text: quality, decoder calls and time side by side"),
         "watch": ("cli", "show how models write a translation, step by step"),
         "export": ("cli", "write an autoregressive Transformer as a model of CTranslate2"),
-        "compile": ("cli", "compile the operators in C++, with which CPUs decode faster"),
     },
     "The papers' tables": {
         "reproduce": ("evaluation", "train and evaluate all rows of a paper's tables, raw and distilled"),

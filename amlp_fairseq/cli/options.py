@@ -129,7 +129,7 @@ def _option(field: Any, values: Any = None) -> Option:
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, str) and value.startswith("${"):
         section, name = value.strip("${}").split(".")
         return f"the {section}'s --{name.replace('_', '-')}"

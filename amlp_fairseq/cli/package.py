@@ -21,7 +21,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
-from omegaconf import open_dict
+from omegaconf import DictConfig, open_dict
 
 from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fairseqs, positive, say_next
 from amlp_fairseq.common.files import whole
@@ -132,7 +132,7 @@ def refuse_pieces(dictionary: Path) -> None:
     )
 
 
-def longest_source(data: Path, languages: list[str], cfg: Any) -> int | None:
+def longest_source(data: Path, languages: list[str], cfg: DictConfig) -> int | None:
     """Pieces from which a source is too long, see ``training_data.py``; those of a model's folder are kept."""
     if is_model_folder(data):
         return read_config(data)["longest_source"]  # type: ignore[no-any-return]

@@ -61,7 +61,7 @@ class _StandIn:
 
     __dataclass_fields__: dict[str, Any] = {}  # noqa: RUF012 - where it stands for a class
 
-    def __call__(self, *args: Any, **kwargs: Any) -> _StandIn:
+    def __call__(self, *args: object, **kwargs: object) -> _StandIn:
         return self
 
     __getitem__ = __or__ = __ror__ = __call__

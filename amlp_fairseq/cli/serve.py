@@ -62,13 +62,8 @@ def main() -> None:
 
 
 def serve(args: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    try:
-        from amlp_fairseq.server import server
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        command = 'pip install "starlette>=1.0,<2" "uvicorn>=0.40,<1"'
-        raise ValueError(f"it needs {error.name}, which is not installed: {command}") from None
+    from amlp_fairseq.server import server
+
     with server.listen(args.host, args.port) as listener:
         translator = Translator(args.model, **settings)
         name, (source, target) = args.model.resolve().name, translator.languages

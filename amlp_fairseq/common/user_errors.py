@@ -10,8 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
 
 #: The error text of torch for a parameter of another shape.
 _MISMATCH = re.compile(
@@ -92,7 +91,7 @@ def hide_tracebacks(program: str) -> None:
     """Let a program that is not ours end with one line because of an error of the user."""
     before = sys.excepthook
 
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         line = describe(error)
         if line is None:
             before(kind, error, trace)

@@ -19,7 +19,7 @@ TESTED: dict[str, tuple[Version, Version]] = {
 #: Requirements for importing the package at all, and how to get them.
 LEAST: dict[str, tuple[Version, str]] = {
     "Python": ((3, 10), "make a virtual environment of Python 3.10, 3.11 or 3.12"),
-    "torch": ((2, 6), 'pip install "torch>=2.11,<2.15"'),
+    "torch": ((2, 6), 'pip install "amlp-fairseq[train]"'),
     "numpy": ((1, 26), 'pip install "numpy>=1.26"'),
 }
 

@@ -7,7 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
+
+#: fairseq's function in whose place a wrapper is: the wrapper's first argument.
+Stock: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ def install(changes: Iterable[Change]) -> None:
         setattr(owner, name, staticmethod(value) if static else value)
 
 
-def _wrapped(stock: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(stock: Stock, around: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> Any:
         return around(stock, *args, **kwargs)
 
     return wrapped

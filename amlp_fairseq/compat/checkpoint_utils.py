@@ -17,7 +17,7 @@ import pickle
 import re
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from amlp_fairseq.common.arguments import WITHOUT_COLON
 from amlp_fairseq.common.files import hold
 from amlp_fairseq.common.renamed_options import present_name, with_present_names
 from amlp_fairseq.common.training_folder import BUSY, DIVERGED, LAST, newest_whole
+from amlp_fairseq.compat.changes import Stock
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
 from amlp_fairseq.compat.tasks import is_guarded
 from amlp_fairseq.compat.trainer import patience_state
@@ -72,7 +73,7 @@ SIZES = {"_dim": 0, "_layers": 0, "_heads": 0, "_positions": 1 << 20}
 
 
 def load_checkpoint_to_cpu(
-    stock: Any,
+    stock: Stock,
     path: str,
     arg_overrides: Mapping[str, Any] | None = None,
     load_on_all_ranks: bool = False,
@@ -139,7 +140,7 @@ def _refuse_impossible_sizes(path: str, tensors: Any, options: Any) -> None:
             )
 
 
-def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+def load_checkpoint(stock: Stock, cfg: Any, trainer: Any, **kwargs: object) -> Any:
     """Begin or resume a training; a guarded one (:func:`is_guarded`) alone in its folder, from a checkpoint that exists
     and is whole, and not beyond its end."""
     loaded = _load_guarded(stock, cfg, trainer, **kwargs) if is_guarded(trainer) else stock(cfg, trainer, **kwargs)
@@ -148,7 +149,7 @@ def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     return loaded
 
 
-def _load_guarded(stock: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+def _load_guarded(stock: Stock, cfg: Any, trainer: Any, **kwargs: object) -> Any:
     if ":" in cfg.save_dir:
         raise ValueError(f"--save-dir {cfg.save_dir}: {WITHOUT_COLON}")
     for option, path in (("--restore-file", cfg.restore_file), ("--continue-once", cfg.continue_once)):
@@ -180,7 +181,7 @@ def _load_guarded(stock: Any, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     return loaded
 
 
-def save_checkpoint(stock: Any, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
+def save_checkpoint(stock: Stock, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
     """Let guarded trainings without epochs' checkpoints save that of an interval wherever it ends. In stock an epoch of
     as many updates as ``--save-interval-updates``, or a fraction of it, leaves none (fairseq's issue 2230)."""
     if getattr(cfg, "no_epoch_checkpoints", False) and is_guarded(trainer):
@@ -191,7 +192,7 @@ def save_checkpoint(stock: Any, cfg: Any, trainer: Any, epoch_itr: Any, val_loss
 class _WithinEpoch:
     """An iterator over epochs that does not say that one has ended; its state does."""
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Iterable[Any]) -> None:
         self.iterator = iterator
 
     def __getattr__(self, name: str) -> Any:

@@ -62,7 +62,7 @@ def check_options() -> None:
 
 def _checked(main: Any, check: Any) -> Any:
     @functools.wraps(main)
-    def wrapped(cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(cfg: Any, *args: object, **kwargs: object) -> Any:
         check(cfg)
         try:
             return main(cfg, *args, **kwargs)

@@ -18,12 +18,14 @@ import numpy as np
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.data.huffman import HuffmanMMapIndex
 
+from amlp_fairseq.compat.changes import Stock
+
 MMAP = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 TORCHNET = indexed_dataset.IndexedDataset._HDR_MAGIC
 
 
 def make_dataset(
-    stock: Any, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
+    stock: Stock, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Dictionary | None = None
 ) -> Any:
     """Look at the files before fairseq opens them, and at their names: stock counts the lines of FASTA files in a
     shell, and finds such files, and the languages in their names, by itself; ``train.$(command)-x.x.fasta`` ran it."""
@@ -37,7 +39,7 @@ def make_dataset(
     return stock(path, impl, fix_lua_indexing, dictionary)
 
 
-def concat(stock: Any, self: Any, datasets: Any, sample_ratios: int | Sequence[float] = 1) -> None:
+def concat(stock: Stock, self: Any, datasets: Any, sample_ratios: int | Sequence[float] = 1) -> None:
     """Let the first of several training sets (``train``, ``train1``, …) count once without ``--upsample-primary``, as
     the others do. Stock multiplies it by the option's default, -1, and ends with "negative dimensions are not allowed"
     (fairseq's issue 3644)."""

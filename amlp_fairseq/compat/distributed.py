@@ -11,6 +11,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
 from torch.multiprocessing import ProcessRaisedException
 
+from amlp_fairseq.compat.changes import Stock
 from amlp_fairseq.compat.trainer import Diverged
 
 #: Variables that torchrun sets and fairseq reads; WORLD_SIZE alone is what a cluster has left.
@@ -22,7 +23,7 @@ def started_by_torchrun(environment: Mapping[str, str]) -> int:
     return int(environment["WORLD_SIZE"]) if all(name in environment for name in TORCHRUN) else 1
 
 
-def call_main(stock: Any, cfg: FairseqConfig, main: Callable[..., Any], **kwargs: Any) -> Any:
+def call_main(stock: Stock, cfg: FairseqConfig, main: Callable[..., Any], **kwargs: object) -> Any:
     """Refuse launches that would train something else than was asked for: stock ignores torchrun unless it sees several
     GPUs, so that every process trains a model of its own, and without GPUs it spawns no process and ends with status 0.
     Raise :class:`Diverged` also where stock has spawned a process for each GPU."""

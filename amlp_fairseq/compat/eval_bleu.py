@@ -17,6 +17,7 @@ import torch
 from fairseq import utils
 from fairseq.data import encoders
 from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import EVAL_BLEU_ORDER, TranslationTask
 from sacrebleu.metrics import BLEU
 
@@ -83,7 +84,7 @@ class DecodedValidationTask(TranslationTask):
                 "wordpiece, letter, silence, _EOW, none"
             ) from None
 
-    def valid_step(self, sample: dict[str, Any], model: Any, criterion: Any) -> Any:
+    def valid_step(self, sample: dict[str, Any], model: BaseFairseqModel, criterion: Any) -> Any:
         return self.with_statistics(super().valid_step(sample, model, criterion))
 
     def with_statistics(self, result: tuple[Any, Any, dict[str, Any]]) -> tuple[Any, Any, dict[str, Any]]:
@@ -91,10 +92,10 @@ class DecodedValidationTask(TranslationTask):
         loss, sample_size, logs = result
         return loss, sample_size, {**logs, **self.__dict__.pop("_statistics", {})}
 
-    def _inference_with_bleu(self, generator: Any, sample: dict[str, Any], model: Any) -> Any:
+    def _inference_with_bleu(self, generator: Any, sample: dict[str, Any], model: BaseFairseqModel) -> Any:
         decoded: list[list[dict[str, Any]]] = []
 
-        def generate(*args: Any, **kwargs: Any) -> list[list[dict[str, Any]]]:
+        def generate(*args: object, **kwargs: object) -> list[list[dict[str, Any]]]:
             decoded.extend(generator.generate(*args, **kwargs))
             return decoded
 

@@ -94,7 +94,7 @@ class _Deferred(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             return getattr(import_module(self.__name__), name)(*args, **kwargs)
 
         return call

@@ -6,8 +6,10 @@ from typing import Any
 
 from fairseq.file_io import PathManager
 
+from amlp_fairseq.compat.changes import Stock
 
-def copy(stock: Any, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+
+def copy(stock: Stock, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
     """Let a copy take its place when it is whole: killed while it made checkpoint_last.pt a copy of the newest
     checkpoint, stock left half of it, from which training could not go on."""
     if not (overwrite and PathManager.supports_rename(dst_path)):

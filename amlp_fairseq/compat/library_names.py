@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from amlp_fairseq.compat.changes import Stock
+
 #: The names that fairseq uses: ``compat.long``.
 NAMES = {"float": float, "int": int, "compat": types.SimpleNamespace(long=int)}
 
@@ -16,7 +18,7 @@ def missing() -> dict[str, Any]:
     return {name: value for name, value in NAMES.items() if name not in vars(np)}
 
 
-def percentile(stock: Any, *args: Any, **kwargs: Any) -> Any:
+def percentile(stock: Stock, *args: object, **kwargs: object) -> Any:
     """Take ``method`` under its former name, ``interpolation``, too."""
     if "interpolation" in kwargs:
         kwargs["method"] = kwargs.pop("interpolation")

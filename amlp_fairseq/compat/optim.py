@@ -9,6 +9,8 @@ import torch
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from torch import Tensor
 
+from amlp_fairseq.compat.changes import Stock
+
 #: In the optimizer's state: the parameters in float32 that ``--fp16`` and ``--bf16`` train, and what has been
 #: counted for the scale of the loss.
 PARAMETERS, LOSS_SCALE = "float32_parameters", "loss_scaler"
@@ -24,7 +26,7 @@ def float32_state(optimizer: Any) -> dict[str, Any]:
     return state
 
 
-def load_state_dict(stock: Any, self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
+def load_state_dict(stock: Stock, self: Any, state: dict[str, Any], optimizer_overrides: Any = None) -> None:
     """Take parameters and the loss scale from a checkpoint (of ``FP16Optimizer``)."""
     stock(self, state, optimizer_overrides)
     if PARAMETERS in state:
@@ -33,7 +35,7 @@ def load_state_dict(stock: Any, self: Any, state: dict[str, Any], optimizer_over
         vars(self.scaler).update(state[LOSS_SCALE])
 
 
-def check_overflow(stock: Any, self: Any, grad_norm: Any) -> None:
+def check_overflow(stock: Stock, self: Any, grad_norm: Any) -> None:
     """Raise ValueError where gradients overflow and there is no GPU, without which fairseq cannot go on (of
     ``DynamicLossScaler``)."""
     scale = self.loss_scale

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterable
 from typing import Any
 
 from amlp_fairseq.common.arguments import Parser
 from amlp_fairseq.common.renamed_options import with_present_flags
 from amlp_fairseq.compat import commands
+from amlp_fairseq.compat.changes import Stock
 from amlp_fairseq.compat.internals import TASK_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
 
 
-def get_parser(stock: Any, *args: Any, **kwargs: Any) -> Any:
+def get_parser(stock: Stock, *args: object, **kwargs: object) -> Any:
     """Make the parser a :class:`FairseqParser`, and let programs that were imported after the plugin check their
     options."""
     parser = stock(*args, **kwargs)
@@ -23,7 +25,9 @@ def get_parser(stock: Any, *args: Any, **kwargs: Any) -> Any:
     return parser
 
 
-def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
+def parse_args_and_arch(
+    stock: Stock, parser: ArgumentParser, input_args: Any = None, *args: object, **kwargs: object
+) -> Any:
     """Parse with a :class:`FairseqParser`, say that a task or an architecture is missing, and let only ``--tpu`` itself
     ask for a TPU: stock does so whenever ``--bf16`` is given. Options may have former names."""
     _convert(parser)
@@ -46,7 +50,7 @@ def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, *args: 
     return result
 
 
-def _convert(parser: Any) -> None:
+def _convert(parser: ArgumentParser) -> None:
     if type(parser) is argparse.ArgumentParser:
         parser.__class__ = FairseqParser
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fairseq.data.iterators import EpochBatchIterator
@@ -27,15 +27,15 @@ def shown() -> Iterator[None]:
     """Within it, the bars that fairseq makes are those of this file."""
     training = Training()
 
-    def bar(visible: bool, iterator: Any, epoch: int | None, prefix: str | None, interval: int) -> Any:
+    def bar(visible: bool, iterator: Collection[Any], epoch: int | None, prefix: str | None, interval: int) -> Any:
         if epoch is None or prefix is not None:
             return Sentences(visible, iterator, epoch, prefix, interval)
         return Updates(training, visible, iterator, epoch, prefix, interval)
 
-    def on_terminal(iterator: Any, epoch: int | None, prefix: str | None) -> Any:
+    def on_terminal(iterator: Collection[Any], epoch: int | None, prefix: str | None) -> Any:
         return bar(True, iterator, epoch, prefix, 1)
 
-    def in_log(iterator: Any, epoch: int | None, prefix: str | None, log_interval: int) -> Any:
+    def in_log(iterator: Collection[Any], epoch: int | None, prefix: str | None, log_interval: int) -> Any:
         return bar(False, iterator, epoch, prefix, log_interval)
 
     with contextlib.ExitStack() as stack:
@@ -72,7 +72,9 @@ class Sentences(progress_bar.SimpleProgressBar):  # type: ignore[misc]
         log_interval: batches from one line in the log to the next.
     """
 
-    def __init__(self, visible: bool, iterable: Any, epoch: int | None, prefix: str | None, log_interval: int) -> None:
+    def __init__(
+        self, visible: bool, iterable: Iterable[Any], epoch: int | None, prefix: str | None, log_interval: int
+    ) -> None:
         super().__init__(iterable, epoch, prefix, log_interval)
         self.visible = visible
         self.counter = counter(
@@ -91,7 +93,7 @@ class Sentences(progress_bar.SimpleProgressBar):  # type: ignore[misc]
                     prefix = f"{self.prefix}: " if self.prefix else ""
                     progress_bar.logger.info(prefix + ", ".join(pace(bar, "sentences")))
 
-    def log(self, stats: Any, tag: str | None = None, step: int | None = None) -> None:
+    def log(self, stats: Mapping[str, object], tag: str | None = None, step: int | None = None) -> None:
         """Nothing: what fairseq says here is the words per second."""
 
 
@@ -132,7 +134,13 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
     """
 
     def __init__(
-        self, training: Training, visible: bool, iterable: Any, epoch: int, prefix: str | None, log_interval: int
+        self,
+        training: Training,
+        visible: bool,
+        iterable: Collection[Any],
+        epoch: int,
+        prefix: str | None,
+        log_interval: int,
     ) -> None:
         super().__init__(iterable, epoch, prefix, log_interval)
         self.visible, self.training = visible, training
@@ -156,7 +164,7 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
                 self.training.says()
                 progress_bar.logger.info(f"{self.prefix}: {', '.join(pace(self.counter, 'updates'))}")
 
-    def log(self, stats: Any, tag: str | None = None, step: int | None = None) -> None:
+    def log(self, stats: Mapping[str, object], tag: str | None = None, step: int | None = None) -> None:
         """The loss; in a log with the updates that have been made, how fast, and the time left."""
         loss = {name: value for name, value in self._format_stats(stats).items() if name == "loss"}
         self.counter.n = step or self.counter.n + 1  # an update that overflows is none
@@ -169,7 +177,7 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
                 progress_bar.logger.info(f"{self.prefix}: {', '.join(parts)}")
         self.counter.n -= 1  # it is counted when the next one begins
 
-    def print(self, stats: Any, tag: str | None = None, step: int | None = None) -> None:
+    def print(self, stats: Mapping[str, object], tag: str | None = None, step: int | None = None) -> None:
         """The epoch's statistics, as fairseq has them."""
         self.counter.n = step or self.counter.n
         super().print(stats, tag, step)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fairseq.data import FairseqDataset
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 
@@ -24,7 +25,9 @@ class GuardedTask(FairseqTask):
     - A training that is resumed sees the batches that it would have seen: fairseq composes others.
     """
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, seed: int = 1, epoch: int = 1, **kwargs: Any) -> Any:
+    def get_batch_iterator(
+        self, dataset: FairseqDataset, *args: object, seed: int = 1, epoch: int = 1, **kwargs: object
+    ) -> Any:
         kwargs["required_batch_size_multiple"] = 1
         # fairseq composes batches with the seed ``seed + epoch``, and their order in an epoch with ``iterator.seed``.
         # Each epoch of sharded data has batches of its own, resumed or not, and each with --update-epoch-batch-itr.
@@ -51,13 +54,13 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
     - Hypotheses have ``steps`` for ``--print-step``, whatever generator makes them.
     """
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
         if not any(dataset is each for each in self.datasets.values()):
             kwargs["disable_iterator_cache"] = True
         return super().get_batch_iterator(dataset, *args, **kwargs)
 
     def filter_indices_by_size(
-        self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
+        self, indices: Any, dataset: FairseqDataset, max_positions: Any = None, ignore_invalid_inputs: bool = False
     ) -> Any:
         _, ignored = dataset.filter_indices_by_size(indices, max_positions)
         if len(ignored) > 0 and not ignore_invalid_inputs:
@@ -83,7 +86,7 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
         self.check_dictionaries(state_dict)
         super().load_state_dict(state_dict)
 
-    def inference_step(self, *args: Any, **kwargs: Any) -> Any:
+    def inference_step(self, *args: object, **kwargs: object) -> Any:
         return with_steps(super().inference_step(*args, **kwargs))
 
     def check_dictionaries(self, state_dict: dict[str, Any]) -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import progress_bar
+from fairseq.models import BaseFairseqModel
 from fairseq.nan_detector import NanDetector
 
 from amlp_fairseq.common import host_memory
 from amlp_fairseq.common.training_folder import mark_diverged
 from amlp_fairseq.compat import optim
+from amlp_fairseq.compat.changes import Stock
 from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
 from amlp_fairseq.compat.internals import TASK_REGISTRY, TranslationLevenshteinTask
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.compat.tasks import GuardedTranslationTask, is_guarded
+
+if TYPE_CHECKING:
+    from fairseq.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,7 @@ logger = logging.getLogger(__name__)
 PATIENCE = "early_stopping"
 
 
-def init(stock: Any, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+def init(stock: Stock, self: Trainer, cfg: Any, *args: object, **kwargs: object) -> None:
     """Begin a training that a CPU can make, too, and check its options."""
     common = getattr(cfg, "common", cfg)
     self._freed_pieces = None
@@ -79,7 +84,7 @@ def _check_options(metric: str, task: str | None, eval_bleu: bool | None, tensor
         )
 
 
-def train_step(stock: Any, self: Any, samples: Any, raise_oom: bool = False) -> Any:
+def train_step(stock: Stock, self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
     """Raise :class:`Diverged` where gradients are no longer finite, and leave a mark in the training's folder; stock
     ends with a traceback, mostly of another error. On a CPU give freed memory back once the process has grown."""
     try:
@@ -103,7 +108,7 @@ class Detector(NanDetector):
     """Stock's, for the forward pass alone, without a dump of all gradients: torch's hooks for the backward pass cannot
     take the dictionary that fairseq's encoders return."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: BaseFairseqModel) -> None:
         super().__init__(model, backward=False)
 
     def __exit__(self, *error: object) -> None:
@@ -113,7 +118,7 @@ class Detector(NanDetector):
         self.fhooks.append(module.register_forward_hook(self.fhook_fn))
 
 
-def state_dict(stock: Any, self: Any) -> dict[str, Any]:
+def state_dict(stock: Stock, self: Trainer) -> dict[str, Any]:
     """Keep in the checkpoints of guarded trainings (:func:`is_guarded`) what they need to go on as if they had not been
     stopped: a checkpoint of stock has the parameters of the model alone, rounded to 16 bits."""
     state: dict[str, Any] = stock(self)
@@ -126,7 +131,7 @@ def state_dict(stock: Any, self: Any) -> dict[str, Any]:
 
 
 def load_checkpoint(
-    stock: Any, self: Any, filename: str, *args: Any, reset_meters: bool = False, **kwargs: Any
+    stock: Stock, self: Trainer, filename: str, *args: object, reset_meters: bool = False, **kwargs: object
 ) -> dict[str, Any] | None:
     """Load a checkpoint with the same dictionaries, and how long ``--patience`` has waited.
 
@@ -151,7 +156,7 @@ def patience_state() -> dict[str, Any]:
 
 
 @torch.no_grad()
-def initialize(model: Any, weights: dict[str, torch.Tensor], filename: str) -> None:
+def initialize(model: BaseFairseqModel, weights: dict[str, torch.Tensor], filename: str) -> None:
     """Copy the tensors that have the name and shape of one of the model's parameters, and log the parts that have none.
 
     Args:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.cuda_graph_decoding import CudaGraphDecoder, CudaGraphDecoding
 from amlp_fairseq.decoding.cuda_graphs import check_device
-from amlp_fairseq.decoding.inference_encoder import inference_encoder
-from amlp_fairseq.decoding.packed_linear import in_decode_dtype
+from amlp_fairseq.decoding.packed_linear import in_decode_dtype, with_packed_linears
 from amlp_fairseq.decoding.prefix_tree import TreeDecoding
 from amlp_fairseq.decoding.speculative_session import SpeculativeSession
 from amlp_fairseq.decoding.step_decoder import INITIAL_SLOTS, Decoding, StepDecoder
@@ -61,7 +60,7 @@ class InferenceModel:
                 f"--decode-dtype {decode_dtype} is for decoders of amlp_fairseq without --retain-dropout, not for "
                 f"{type(model.decoder).__name__}"
             )
-        self.encoder = inference_encoder(model.encoder, decode_dtype)
+        self.encoder = with_packed_linears(model.encoder, decode_dtype)
         self.logit_bytes = next(model.parameters()).element_size()
         self.row_bytes = 0 if self.decoder is None else self.decoder.state_layout.row_bytes(INITIAL_SLOTS)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,16 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from amlp_fairseq.attention.multihead import HeadSplittingMap, MultiHeadAttention
+from amlp_fairseq.attention.multihead import MultiHeadAttention
 from amlp_fairseq.common.host_memory import keep_few_products
-from amlp_fairseq.ops.cpu_layers import compiled_map
 
 Map = Callable[[Tensor], Tensor]
 
 Module = TypeVar("Module", bound=nn.Module)
-
-#: Python's parser, which TorchScript calls, fails if threads of a deep stack call it concurrently.
-_SCRIPTING = threading.Lock()
 
 #: Products with fewer float32 weights use ``linear``: they take less time than a call of oneDNN (12 µs).
 SMALL = 1 << 17
@@ -86,13 +81,9 @@ def pack(
         return _pack_int8(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
     dtype = weight.dtype if decode_dtype is None else getattr(torch, decode_dtype)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    if weight.device.type == "cpu":
-        compiled = compiled_map(weight, bias) if dtype == torch.float32 else None
-        if compiled is not None:
-            return CompiledMap(compiled, relu)
-        if dtype in _one_dnn_dtypes():
-            keep_few_products()
-            return OneDnnMap(weight, bias, relu)
+    if weight.device.type == "cpu" and dtype in _one_dnn_dtypes():
+        keep_few_products()
+        return OneDnnMap(weight, bias, relu)
 
     def apply(x: Tensor) -> Tensor:
         out = F.linear(x.to(dtype), weight, bias)
@@ -146,20 +137,6 @@ def with_packed_linears(module: nn.Module, decode_dtype: str | None, nonnegative
     return result
 
 
-class CompiledMap(HeadSplittingMap):
-    """A map on a CPU in C++, float32 or int8; see ``compiled_map``."""
-
-    def __init__(self, compiled: Any, relu: bool) -> None:  # a C++ object
-        self.compiled, self.relu = compiled, relu
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = self.compiled.product(x.float(), self.relu)
-        return out.to(x.dtype)
-
-    def split_heads(self, x: Tensor, parts: int, heads: int) -> list[Tensor]:
-        return [part.to(x.dtype) for part in self.compiled.split_heads(x.float(), parts, heads)]
-
-
 class OneDnnMap:
     """A map on a CPU in float32 or bfloat16, see ``one_dnn_product``.
 
@@ -197,19 +174,14 @@ class Int8Map:
     def __init__(self, quantised: Tensor, bias: Tensor | None, relu: bool, step_size: float, zero_point: int) -> None:
         self.packed = torch.ops.quantized.linear_prepack(quantised, None)
         self.bias, self.relu, self.step_size, self.zero_point = bias, relu, step_size, zero_point
-        self.product = _scripted_int8_product()
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.float32:
-            return self.product(x, self.packed, self.bias, self.step_size, self.zero_point, self.relu)
-        return self.product(x.float(), self.packed, self.bias, self.step_size, self.zero_point, self.relu).to(x.dtype)
+        out = int8_product(x.float(), self.packed, self.bias, self.step_size, self.zero_point, self.relu)
+        return out.to(x.dtype)
 
 
 def _pack_int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> Map:
-    quantised, (step_size, zero_point) = _quantise(weight), _int8_inputs(nonnegative)
-    scales = quantised.q_per_channel_scales().float()
-    compiled = compiled_map(quantised.int_repr(), bias, scales, step_size, zero_point)
-    return Int8Map(quantised, bias, relu, step_size, zero_point) if compiled is None else CompiledMap(compiled, relu)
+    return Int8Map(_quantise(weight), bias, relu, *_int8_inputs(nonnegative))
 
 
 def _quantise(weight: Tensor) -> Tensor:
@@ -252,16 +224,3 @@ def int8_product(
     else:
         torch.addcmul(bias, out, size, out=out)
     return out.relu_() if relu else out
-
-
-def scripted(function: Callable[..., Tensor] | nn.Module) -> Any:
-    """A function or module in TorchScript. A call of an operator with packed weights takes 12 µs from Python and 4 µs
-    from TorchScript (8 × 8 weights, 1 row); all other operators of ``int8_product`` take 5 µs."""
-    with _SCRIPTING, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
-        return torch.jit.script(function)
-
-
-@functools.cache
-def _scripted_int8_product() -> Any:
-    return scripted(int8_product)

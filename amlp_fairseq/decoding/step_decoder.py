@@ -7,22 +7,19 @@ docs/glossary.md.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import KVMemory
 from amlp_fairseq.attention.softmax import SoftmaxAttention, mask_bias
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.compat.internals import TransformerDecoderLayerBase
-from amlp_fairseq.decoding.fused_layers import FusedLayers, decoder_layers, drops_out
 from amlp_fairseq.decoding.kv_cache import KVCache, StateLayout
-from amlp_fairseq.decoding.packed_linear import CompiledMap, Map, PackedLinear, pack, with_packed_linears
+from amlp_fairseq.decoding.packed_linear import Map, pack, with_packed_linears
 from amlp_fairseq.decoding.row_permutation import RowPermutation
 from amlp_fairseq.models.interfaces import StepwiseDecoder
-from amlp_fairseq.ops.cpu_layers import compiled_decoder, compiled_embedding
 
 #: Initial slots of the buffers, which are doubled when they are full.
 INITIAL_SLOTS = 64
@@ -36,10 +33,7 @@ class StepDecoder:
         decode_dtype: type of the weights, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
 
     Attributes:
-        fused_layers: ``StepLayers.forward``, see ``fused_layers.py``; None if a layer is unsupported.
         table: the input embedding (V, C).
-        fused_embedding: ``embed`` in C++, see ``ops/cpu_layers``; None if unsupported.
-        compiled: the whole decoder in C++, see ``compiled_decoder``; None if a part is unsupported.
         slots: 0, 1, 2, …: the slots for which ``encodings``, ``bias`` and ``biases`` have been made.
         encodings: position encodings of the slots, (slots, C).
         bias: 0 where a slot may attend to another and -inf elsewhere, (slots, slots).
@@ -50,11 +44,7 @@ class StepDecoder:
         self.decoder = with_packed_linears(decoder, decode_dtype)
         self.words_per_step = decoder.words_per_step
         self.layers = [_Layer(layer, decode_dtype) for layer in self.decoder.layers]
-        fused = decoder_layers(self.layers)
-        self.fused_layers = None if fused is None else fused.forward
         self.table = self.decoder.embed_tokens.weight.detach()
-        self.fused_embedding = None if self.decoder.project_in_dim is not None else compiled_embedding(self.table)
-        self.compiled = self._compiled(fused)
         self_attentions = [layer.self_attention for layer in self.layers]
         self.state_layout = StateLayout(
             [*self_attentions, *(layer.cross_attention for layer in self.layers)], self.table
@@ -80,19 +70,6 @@ class StepDecoder:
                     value = getattr(attention.spec.options, f"decoder_{kind}_attention_type")
                     return f"--decoder-{kind}-attention-type {value}"
         return None
-
-    def _compiled(self, layers: FusedLayers | None) -> Any:
-        """The whole decoder in C++; None if a part is unsupported."""
-        decoder, projection = self.decoder, self.decoder.output_projection
-        if layers is None or layers.compiled is None or self.fused_embedding is None:
-            return None
-        if decoder.layernorm_embedding is not None or decoder.project_out_dim is not None:
-            return None
-        output = projection.packed() if type(projection) is PackedLinear else None
-        if not isinstance(output, CompiledMap):
-            return None
-        norm, scale = decoder.layer_norm, decoder.embed_scale
-        return compiled_decoder(layers.compiled, self.table, scale, decoder.starts, norm, output.compiled)
 
     def make_tables(self, slots: int) -> None:
         """Make the tables that depend on the slots alone: position encodings and the bias of each step."""
@@ -135,15 +112,6 @@ class StepDecoder:
         x = self.embed(words, context.slots if positions is None else positions)
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
-        if self.fused_layers is not None and not need_attention and isinstance(context.end, int):
-            x = self.fused_layers(
-                x,
-                context.slots,
-                context.end,
-                context.bias,
-                *_tensors(states, memories),
-            )
-            return self.output(x), None
         self_states, cross_states = states[: len(self.layers)], states[len(self.layers) :]
         for layer, self_state, cross_state, memory in zip(
             self.layers, self_states, cross_states, memories, strict=True
@@ -154,11 +122,7 @@ class StepDecoder:
 
     def embed(self, words: Tensor, slots: Tensor) -> Tensor:
         """The inputs (R, z, C) of words (R, z) at slots (z,) or (R, z)."""
-        decoder, fused = self.decoder, self.fused_embedding
-        if fused is None:
-            return decoder.embed_words(words, slots) + F.embedding(slots, self.encodings)
-        x: Tensor = fused(words, slots, self.table, decoder.embed_scale, self.encodings, decoder.starts)
-        return x
+        return self.decoder.embed_words(words, slots) + F.embedding(slots, self.encodings)
 
     def output(self, x: Tensor) -> Tensor:
         """Logits (R, z, V) of the last layer's outputs (R, z, C)."""
@@ -205,38 +169,6 @@ class Decoding:
         context = StepContext(slots, self.length, self.beam, bias)
         return decoder.decode(words, context, self.states.by_attention, self.memories, need_attention)
 
-    def search(
-        self,
-        tokens: Tensor,
-        word_scores: Tensor,
-        scores: Tensor,
-        finished_counts: list[int],
-        max_steps: int,
-        k: int,
-        eos: int,
-        pad: int,
-        ignore: bool,
-        min_length: int,
-        keep_all: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, list[int], tuple[Any, ...]]:
-        """At most ``max_steps`` steps of a beam search in one call, by ``decoder.compiled``: see ``Decoder.search`` in
-        ``ops/cpu_layers``, and ``search_steps.combine_words`` and ``advance`` for the arguments.
-
-        Returns:
-            tokens, word scores, scores, remaining sentences, and the fields of ``FinishedHypotheses``.
-        """
-        decoder, z = self.decoder, self.decoder.words_per_step
-        self.make_room(self.length + z, self.length + z)
-        room = min(self.states.slots, len(decoder.slots)) - self.length
-        steps = min(max_steps, room // z)
-        tokens, word_scores, scores, steps_made, remaining, finished = decoder.compiled.search(
-            *(tokens, word_scores, scores, finished_counts, z, steps, k, eos, pad, ignore, min_length, keep_all),
-            *(self.length, decoder.encodings, decoder.bias if decoder.masked else None),
-            *_tensors(self.states.by_attention, self.memories),
-        )
-        self.length += steps_made * z
-        return tokens, word_scores, scores, remaining, finished
-
     def make_room(self, slots: int, positions: int) -> None:
         """Grow the states to at least ``slots`` slots, and the decoder's tables to at least ``positions`` positions."""
         while slots > self.states.slots:
@@ -253,6 +185,11 @@ class Decoding:
             sentences, self.rows = RowPermutation(rows[:: self.beam] // self.beam), len(rows)
             self.memories = [{name: sentences.apply(x) for name, x in memory.items()} for memory in self.memories]
             self.states.keep_rows(self.rows)
+
+
+def drops_out(module: nn.Module) -> bool:
+    """True if a part of a module has dropout during inference (``--retain-dropout``)."""
+    return any(isinstance(part, FairseqDropout) and part.apply_during_inference for part in module.modules())
 
 
 class _Layer:
@@ -282,14 +219,6 @@ class _Layer:
         if self.activation is not None:
             inner = self.activation(inner)
         return after[2](x + self.fc2(inner)), attention
-
-
-def _tensors(
-    states: list[State], memories: list[KVMemory]
-) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor | None]:
-    """The last arguments of ``StepLayers.forward``, for decoders with softmax cross-attention."""
-    ks, vs = ([memory[name] for memory in memories] for name in ("k", "v"))
-    return [tensor for state in states for tensor in state.values()], ks, vs, memories[0].get("bias")
 
 
 def _norm(module: nn.LayerNorm) -> Map:

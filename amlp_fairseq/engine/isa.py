@@ -23,6 +23,8 @@ ISAS["generic"] = (), frozenset()
 
 #: The environment variable that names an instruction set, for tests and reports of bugs.
 FORCED = "AMLP_FAIRSEQ_ISA"
+#: The environment variable that turns the engine off where it is ``torch``; see ``ops/backend.py``, too.
+BACKEND = "AMLP_FAIRSEQ_BACKEND"
 
 
 def supported() -> list[str]:
@@ -38,9 +40,11 @@ def library() -> ModuleType:
     """The engine's library for the fastest instruction set of this processor for which there is one.
 
     Raises:
-        ImportError: if there is none.
+        ImportError: if there is none, or the engine is turned off.
         ValueError: if ``AMLP_FAIRSEQ_ISA`` names an instruction set that this processor has not.
     """
+    if os.environ.get(BACKEND) == "torch":
+        raise ImportError(f"the engine is turned off by {BACKEND}=torch")
     names = supported()
     if forced := os.environ.get(FORCED):
         if forced not in names:

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 import torch
 
 from amlp_fairseq.common.versions import installed
+from amlp_fairseq.engine import isa
 
 BACKENDS = ("auto", "torch", "triton")
 #: Environment variable with the meaning of ``auto``, one of ``BACKENDS``.
-VARIABLE = "AMLP_FAIRSEQ_BACKEND"
+VARIABLE = isa.BACKEND
 #: Minimum compute capability of NVIDIA GPUs for the kernels: Ampere.
 CAPABILITY = (8, 0)
 #: Determined at import: ``torch.compile`` cannot trace ``find_spec``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,10 @@ import torch
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
-from amlp_fairseq.decoding.fused_layers import drops_out
+from amlp_fairseq.decoding.step_decoder import drops_out
 from amlp_fairseq.engine import model as engine
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.models.description import describe
-from amlp_fairseq.ops.backend import VARIABLE
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.search_steps import deduplicate_ngrams
 
@@ -31,7 +29,6 @@ def check_supported(models: Sequence[FairseqEncoderDecoderModel], options: Searc
     if parameter.device.type != "cpu":
         raise UnsupportedError(f"the device {parameter.device}")
     for option, is_given in (
-        (f"{VARIABLE}=torch", os.environ.get(VARIABLE) == "torch"),
         ("--retain-dropout", drops_out(model)),
         ("--cuda-graphs", options.cuda_graphs),
         ("--no-repeat-ngram-size", options.no_repeat_ngram_size > 0),
@@ -52,7 +49,7 @@ def engine_model(model: FairseqEncoderDecoderModel, decode_dtype: str | None, ma
 
     Raises:
         UnsupportedError: for a model or a type that the engine does not have.
-        ImportError: if the engine has not been compiled.
+        ImportError: if the engine has not been compiled, or is turned off.
     """
     weights = {name: weight.detach().numpy() for name, weight in model.state_dict().items()}
     description = describe(model)

@@ -11,9 +11,7 @@ from amlp_fairseq.common.host_memory import KEPT
 GIB = 1 << 30
 
 
-def needed_bytes(
-    rows: int, z: int, vocab: int, beam: int, models: int, itemsize: int, row_bytes: int, row_by_row: bool
-) -> int:
+def needed_bytes(rows: int, z: int, vocab: int, beam: int, models: int, itemsize: int, row_bytes: int) -> int:
     """Lower bound, in bytes, on the memory of the first step.
 
     Args:
@@ -22,12 +20,11 @@ def needed_bytes(
         vocab: V.
         beam: B.
         models: number of models that are averaged.
-        itemsize: bytes of a logit; 0 where logits become probabilities in place.
+        itemsize: bytes of a logit.
         row_bytes: bytes of a row's states, summed over models.
-        row_by_row: True if the continuations of only one row are held at a time.
     """
     table, candidates = rows * z * vocab, min(2 * beam, vocab)
-    continuations = rows * candidates**2 * 4 if z > 1 and not row_by_row else 0
+    continuations = rows * candidates**2 * 4 if z > 1 else 0
     probabilities = table * 4 * models
     averaged = 2 * probabilities if models > 1 else 0  # stacked
     return rows * row_bytes + max(probabilities + table * itemsize, averaged, table * 4 + continuations)

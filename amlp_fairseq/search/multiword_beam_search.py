@@ -18,7 +18,6 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
-from amlp_fairseq.decoding.step_decoder import Decoding
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model
 from amlp_fairseq.ops.generation_order import GenerationOrder
@@ -29,24 +28,19 @@ from amlp_fairseq.search.memory_limit import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.reranking import Reranker
-from amlp_fairseq.search.rules import MaxLength, MinLength, NoPadding, Prefixes, score_rules
+from amlp_fairseq.search.rules import Prefixes, score_rules
 from amlp_fairseq.search.search_steps import (
     Continuations,
     FinishedHypotheses,
     advance,
     combine_words,
-    compiled,
     deduplicate_ngrams,
     length_penalty,
     log_probabilities,
-    overwrites_logits,
     row_permutation,
 )
 
 logger = logging.getLogger(__name__)
-
-#: Score rules implemented by the C++ multi-step search; any other rule forces one call per step.
-RULES_SUPPORTED_IN_CPP = {NoPadding, MinLength, MaxLength}
 
 
 class MultiwordBeamSearch:
@@ -171,7 +165,7 @@ class MultiwordBeamSearch:
         sources = [source[source.ne(self.pad)] for source in net_input["src_tokens"][sentences]]
         self.max_lengths(net_input["src_tokens"][sentences])
         rows, z = len(sentences) * self.options.beam_size, self.order.words_per_step
-        needed = needed_bytes(rows, z, self.vocab, self.options.beam_size, 1, 0, 0, True)
+        needed = rows * z * self.vocab * 4  # the logits
         refuse_too_large(needed, len(sentences), self.options.beam_size, torch.device("cpu"))
         for sentence, found in zip(sentences, search_in_engine(model, sources, self.options), strict=True):
             hypotheses[sentence] += found
@@ -183,10 +177,12 @@ class MultiwordBeamSearch:
             try:
                 check_supported(self.models, self.options)
                 return self.engine_models(self.models)[0]
-            except (UnsupportedError, ImportError) as error:
+            except UnsupportedError as error:
+                reason = f"the engine does not have {error}"
+            except ImportError as error:
                 reason = str(error)
         if reason and reason != self._reported and next(self.models[0].parameters()).device.type == "cpu":
-            logger.info("PyTorch decodes: the engine does not have %s", reason)
+            logger.info("PyTorch decodes: %s", reason)
         self._reported = reason
         return None
 
@@ -291,8 +287,6 @@ class _Search:
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
         keep_all: True if all hypotheses that end are kept.
         candidates: k, number of continuations of each row.
-        compiled: True if a step's words are chosen in C++.
-        multi_step: the decoding, if it makes several steps in one call.
     """
 
     def __init__(
@@ -311,7 +305,6 @@ class _Search:
             source, lengths = source[sentences], lengths[sentences]
         self.source = source
         models = generator.inference_models(generator.models)
-        self.compiled = compiled(source.device, self.options.no_repeat_ngram_size > 0)
         refuse_too_large(self._needed_bytes(models), len(sentences), self.beam, source.device)
         self.decodings = [model.begin(source, lengths, self.beam) for model in models]
         limits = generator.max_lengths(source)
@@ -328,31 +321,15 @@ class _Search:
         # B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
         exact = self.ngrams is None and (self.keep_all or self.beam == 1)
         self.candidates = self.beam if exact else 2 * self.beam
-        self.multi_step = self._multi_step_decoding()
 
     def _needed_bytes(self, models: list[InferenceModel]) -> int:
-        rows, itemsize = len(self.sentences) * self.beam, models[0].logit_bytes
-        if overwrites_logits(self.source.device, itemsize):
-            itemsize = 0
+        rows, vocab = len(self.sentences) * self.beam, self.generator.vocab
         row_bytes = sum(model.row_bytes for model in models)
-        vocab = self.generator.vocab
-        return needed_bytes(rows, self.z, vocab, self.beam, len(models), itemsize, row_bytes, self.compiled)
-
-    def _multi_step_decoding(self) -> Decoding | None:
-        decoding, options = self.decodings[0], self.options
-        if not self.compiled or len(self.decodings) > 1 or not isinstance(decoding, Decoding):
-            return None
-        supported = not options.alignment and options.temperature == 1
-        supported &= all(type(rule) in RULES_SUPPORTED_IN_CPP for rule in self.rules)
-        return decoding if supported and decoding.decoder.compiled is not None else None
+        return needed_bytes(rows, self.z, vocab, self.beam, len(models), models[0].logit_bytes, row_bytes)
 
     def run(self) -> None:
         while self.sentences:
-            max_steps = (self.shortest_limit + self.z - self.tokens.size(1)) // self.z
-            if self.multi_step is not None and max_steps > 0:
-                self._make_steps(self.multi_step, max_steps)
-            else:
-                self._make_step()
+            self._make_step()
 
     def _make_step(self) -> None:
         continuations = self._expand()
@@ -371,17 +348,6 @@ class _Search:
             self._reorder(rows)
         self.tokens = torch.cat([self.tokens, words], dim=1)
         self.word_scores = torch.cat([self.word_scores, word_scores], dim=1)
-
-    def _make_steps(self, decoding: Decoding, max_steps: int) -> None:
-        """Make steps in one call until a sentence is finished; after ``max_steps`` an output may reach its limit."""
-        generator, options = self.generator, self.options
-        self.tokens, self.word_scores, self.scores, remaining, finished = decoding.search(
-            *(self.tokens, self.word_scores, self.scores, self._finished_counts(), max_steps, self.candidates),
-            *(generator.eos, generator.pad, options.words_after_end == "ignore", options.min_len, self.keep_all),
-        )
-        self._collect(FinishedHypotheses(*finished))
-        if (rows := self._keep(remaining)) is not None:
-            self._reorder(rows)
 
     def _finished_counts(self) -> list[int]:
         """The number of finished hypotheses of each sentence."""

@@ -124,6 +124,6 @@ class SearchOptions:
         return cls(normalize_scores=not getattr(args, "unnormalized", False), **options)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """The string of fairseq's ``ChoiceEnum``; any other value as it is."""
     return value.value if isinstance(value, Enum) else value

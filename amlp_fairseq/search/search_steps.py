@@ -14,9 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from amlp_fairseq.ops import cpu_layers
-from amlp_fairseq.ops.compiled import loaded
-from amlp_fairseq.ops.search_steps import SOURCE
 from amlp_fairseq.ops.top_k import top_k
 
 
@@ -77,21 +74,8 @@ class BeamUpdate(NamedTuple):
 Forbidden = Callable[[Tensor, Tensor], Tensor]
 
 
-def compiled(device: torch.device, forbids: bool) -> bool:
-    """True if ``combine_words`` runs in C++: on a CPU, if no candidates are forbidden and it is compiled."""
-    return device.type == "cpu" and not forbids and loaded(SOURCE)
-
-
-def overwrites_logits(device: torch.device, itemsize: int) -> bool:
-    """True if ``log_probabilities`` writes into the logits, of ``itemsize`` bytes each, and allocates nothing."""
-    return device.type == "cpu" and itemsize == 4 and loaded(cpu_layers.SOURCE)
-
-
 def log_probabilities(logits: Tensor) -> Tensor:
-    """log-softmax of logits (…, V), in float32; the logits may be overwritten."""
-    if overwrites_logits(logits.device, logits.itemsize) and logits.is_contiguous():
-        result: Tensor = torch.ops.amlp_fairseq.log_softmax_(logits)
-        return result
+    """log-softmax of logits (…, V), in float32."""
     return F.log_softmax(logits, dim=-1, dtype=torch.float32)
 
 
@@ -117,9 +101,6 @@ def combine_words(
         forbidden: masks the candidates that must not follow the words of the same step so far.
         max_forbidden: maximum number of candidates that ``forbidden`` masks for one slot.
     """
-    if compiled(lprobs.device, forbidden is not None) and lprobs.dtype == torch.float32:
-        ignore = words_after_end == "ignore"
-        return Continuations(*torch.ops.amlp_fairseq.combine_words(lprobs, k, eos, pad, ignore))
     n, z, vocab = lprobs.shape
     ignore = words_after_end == "ignore" and z > 1
     if forbidden is None and z == 1:
@@ -193,12 +174,6 @@ def advance(
         continuations: of each hypothesis.
         keep_all: see above.
     """
-    if compiled(scores.device, False) and continuations.scores.dtype == torch.float32:
-        best_scores, parents, words, new_scores, remaining, *ended = torch.ops.amlp_fairseq.advance(
-            tokens, word_scores, scores, finished_counts, *continuations, keep_all
-        )
-        rows = parents if scores.size(1) > 1 else None
-        return BeamUpdate(best_scores, rows, words, new_scores, remaining, FinishedHypotheses(*ended))
     (sentences, beam), k, z = scores.shape, continuations.scores.size(1), continuations.words.size(2)
     totals = (scores.unsqueeze(2) + continuations.scores.view(-1, beam, k)).flatten(1)
     ends = continuations.ends.view(-1, beam * k) < z

@@ -16,6 +16,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.models.nat import FairseqNATModel
 from fairseq.models.transformer import TransformerModelBase
+from omegaconf import DictConfig
 
 from amlp_fairseq.common.arguments import flags_of, split_options
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, TASK_REGISTRY, GenerationConfig
@@ -87,13 +88,13 @@ def saved_cfg(path: Path) -> Any:
     return checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"]
 
 
-def section_of(cfg: Any, name: str) -> Mapping[str, Any]:
+def section_of(cfg: DictConfig, name: str) -> Mapping[str, Any]:
     """The options of a section of a checkpoint's, which is a Namespace where the class has no dataclass."""
     section = cfg[name]
     return vars(section) if isinstance(section, argparse.Namespace) else section  # type: ignore[no-any-return]
 
 
-def task_of(cfg: Any) -> dict[str, Any]:
+def task_of(cfg: DictConfig) -> dict[str, Any]:
     """The flags of the task of a checkpoint with these options."""
     task = section_of(cfg, "task")
     flags = {"task": task["_name"]}

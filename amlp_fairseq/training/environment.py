@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from torch.utils import collect_env
 
-from amlp_fairseq.ops.compiled import loaded
-from amlp_fairseq.ops.cpu_layers import SOURCE
+from amlp_fairseq.engine.isa import library
 
 PACKAGES = ("torch", "triton", "amlp-fairseq", "sacrebleu", "sentencepiece")
 
@@ -30,13 +29,21 @@ def environment(device: str | None = None) -> dict[str, object]:
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else f"{processor()} (CPU)",
         "threads": torch.get_num_threads(),
-        **({"operators": "C++" if loaded(SOURCE) else "PyTorch"} if device == "cpu" else {}),
+        **({"engine": _engine()} if device == "cpu" else {}),
         "python": platform.python_version(),
         **({"cuda": torch.version.cuda} if device == "cuda" else {}),
         **{name: found for name in (*PACKAGES, *packages_distributions()["fairseq"]) if (found := _version(name))},
         "commit": revision[:12] + "+changes" * changed,
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
+
+
+def _engine() -> str | None:
+    """The engine's instruction set; None if it has not been compiled."""
+    try:
+        return library().__name__.rpartition("._")[2]
+    except ImportError:
+        return None
 
 
 @cache

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from typing import Any
+
+from omegaconf import DictConfig
 
 from amlp_fairseq.common.arguments import say_next
 from amlp_fairseq.common.training_folder import RECIPE
@@ -35,7 +36,7 @@ def say_package(checkpoints: Path, out: Path, trained_on: Path, data: Path) -> N
     say_next("package", checkpoints, "--out", unused(out), *moved)
 
 
-def say_after_checkpoint(path: Path, cfg: Any) -> None:
+def say_after_checkpoint(path: Path, cfg: DictConfig) -> None:
     """Name the command that makes use of a checkpoint which ``amlp-fairseq evaluate`` does not: none for a task that
     neither translates nor models language, or where its data are not there.
 
@@ -55,7 +56,7 @@ def say_after_checkpoint(path: Path, cfg: Any) -> None:
         say_next("generate", data, "--path", path, *flags(task_of(cfg), str(path)))
 
 
-def scale_of(teacher: Path, cfg: Any, data: Path) -> tuple[str, bool]:
+def scale_of(teacher: Path, cfg: DictConfig, data: Path) -> tuple[str, bool]:
     """The scale of a student, and whether it is the teacher's, with whose parameters it can begin then: the one of the
     teacher's training, or of the same sizes; else that of the corpus.
 

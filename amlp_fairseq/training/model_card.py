@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from amlp_fairseq.common.metrics import METRICS, metric_of
 from amlp_fairseq.compat.internals import TranslationLevenshteinTask
 from amlp_fairseq.model_folder.config import CARD, is_model_folder, read_config
@@ -82,7 +84,7 @@ def decoding(translator: Translator) -> str:
     return ", ".join(parts)
 
 
-def _length_penalty(generation: Any, kind: str) -> str:
+def _length_penalty(generation: DictConfig, kind: str) -> str:
     """The length penalty with the formula by which it divides."""
     if generation.unnormalized:
         return "no length penalty"

@@ -20,6 +20,7 @@ import torch
 from fairseq import utils
 from fairseq.data import encoders
 from fairseq.tasks.translation import TranslationTask
+from omegaconf import DictConfig
 
 from amlp_fairseq.common.parallel_text import read_references
 from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
@@ -47,7 +48,7 @@ def shown() -> Iterator[None]:
     due = began + FIRST
 
     @wraps(train_step)
-    def with_signs(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_signs(self: Any, *args: object, **kwargs: object) -> Any:
         nonlocal due, spent
         result = train_step(self, *args, **kwargs)
         if (now := time.monotonic()) >= due:
@@ -101,5 +102,5 @@ def sign(trainer: Any) -> float | None:
     return float(bleu_of(task.cfg.target_lang).corpus_score(hypotheses, [references]).score)
 
 
-def _languages(cfg: Any) -> dict[str, str]:
+def _languages(cfg: DictConfig) -> dict[str, str]:
     return {"source_lang": cfg.source_lang, "target_lang": cfg.target_lang}

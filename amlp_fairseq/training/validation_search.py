@@ -26,7 +26,7 @@ def by_the_plugins_search() -> Iterator[None]:
     build_generator = TranslationTask.build_generator
 
     @wraps(build_generator)
-    def build(self: Any, models: Any, args: Any, *others: Any, **more: Any) -> Any:
+    def build(self: Any, models: Any, args: Any, *others: object, **more: object) -> Any:
         options = vars(args)
         known = TranslationInterleavedTask.VALIDATION_OPTIONS
         if (

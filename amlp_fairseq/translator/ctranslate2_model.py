@@ -11,7 +11,9 @@ import ctranslate2.converters.fairseq as fairseq_converter
 import torch
 from ctranslate2.converters import Converter
 from ctranslate2.specs.transformer_spec import TransformerSpec
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks import FairseqTask
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
 from amlp_fairseq.model_folder.config import read_config
@@ -36,7 +38,7 @@ class InMemory(Converter):
         ValueError: for a model that CTranslate2 has not; says why.
     """
 
-    def __init__(self, model: Any, task: Any) -> None:
+    def __init__(self, model: BaseFairseqModel, task: FairseqTask) -> None:
         if not isinstance(model, TransformerModelBase) or hasattr(model, "initialize_output_tokens"):
             raise ValueError(f"CTranslate2 has no {type(model).__name__}: only autoregressive Transformers")
         cfg = model.cfg
@@ -77,7 +79,7 @@ class InMemory(Converter):
 _ATTENTIONS = ("encoder_self", "decoder_self", "decoder_cross")
 
 
-def _lacking(model: Any) -> list[str]:
+def _lacking(model: BaseFairseqModel) -> list[str]:
     """Options with which a Transformer is another one than CTranslate2's."""
     cfg, decoder, activation = model.cfg, model.decoder, str(model.cfg.activation_fn)
     options = {
@@ -95,7 +97,7 @@ def _lacking(model: Any) -> list[str]:
     return [option for option, given in options.items() if given]
 
 
-def convert(model: Any, task: Any, out: Path, quantization: str | None = None) -> None:
+def convert(model: BaseFairseqModel, task: FairseqTask, out: Path, quantization: str | None = None) -> None:
     """Write a model of CTranslate2; see :class:`InMemory`."""
     with torch.no_grad():
         InMemory(model, task).convert(str(out), quantization=quantization)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from fairseq import options
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
 
 from amlp_fairseq import plugin  # noqa: F401 - registers the tasks
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, GenerationConfig
@@ -99,13 +101,13 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in own}
 
 
-def quantisable(task: Any, model: Any) -> bool:
+def quantisable(task: FairseqTask, model: BaseFairseqModel) -> bool:
     """True if a model can decode in int8."""
     refines = isinstance(task, TranslationCMLMCTask)
     return refines or (isinstance(task, PluginTranslationTask) and StepDecoder.supports(model.decoder))
 
 
-def set_decode_dtype(task: Any, model: Any, weights: str) -> None:
+def set_decode_dtype(task: FairseqTask, model: BaseFairseqModel, weights: str) -> None:
     """Let a model whose weights are stored as int8 decode in int8 where it and its device can, unless
     ``--decode-dtype`` says otherwise. Others decode in float32; so do weights that are stored as bfloat16, whose
     arithmetic is slow on processors without AVX-512.

@@ -37,7 +37,7 @@ def _finite(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < 1e9
 
 
-def _one_of(*values: Any) -> Callable[[Any], bool]:
+def _one_of(*values: object) -> Callable[[Any], bool]:
     return lambda value: any(type(value) is type(one) and value == one for one in values)
 
 

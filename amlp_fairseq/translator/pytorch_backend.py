@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
+from omegaconf import DictConfig
 
 from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.compat.tasks import with_steps
@@ -154,7 +155,7 @@ class PyTorchSearch:
         )
 
 
-def _nbest(generation: Any) -> int:
+def _nbest(generation: DictConfig) -> int:
     """The number of hypotheses that are asked for.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from fairseq.data import Dictionary
+from omegaconf import DictConfig
 
 from amlp_fairseq.compat.internals import data_utils
 from amlp_fairseq.text.subwords import segmenter
@@ -27,7 +28,7 @@ PIECES, SENTENCES = 2000, 500
 LEAST_WHOLE, MOST_UNKNOWN = 0.9, 0.01
 
 
-def longest_source(data: Path, languages: Sequence[str], cfg: Any) -> int | None:
+def longest_source(data: Path, languages: Sequence[str], cfg: DictConfig) -> int | None:
     """The number of pieces, without the end symbol, from which a source is longer than nearly all that the model was
     trained on: the 99.9th percentile of the sources of those pairs that fit into ``--max-source-positions``,
     ``--max-target-positions`` and ``--max-tokens``; fairseq-train skips others. None where the data are not at hand.
@@ -57,7 +58,7 @@ def _load(data: Path, name: str, languages: Sequence[str]) -> list[Any] | None:
     return None
 
 
-def _most(cfg: Any, side: str) -> float:
+def _most(cfg: DictConfig, side: str) -> float:
     """The most tokens that a side of a training pair may have."""
     name = f"max_{side}_positions"
     limits = [getattr(cfg.task, name, None), getattr(cfg.model, name, None)]

@@ -159,8 +159,15 @@ class Translator:
         Raises:
             ValueError: for a decoding option outside its range.
         """
-        from amlp_fairseq.translator.pytorch_backend import PyTorchBackend  # takes seconds
-
+        try:
+            from amlp_fairseq.translator.pytorch_backend import PyTorchBackend  # takes seconds
+        except ModuleNotFoundError as error:
+            if error.name not in ("torch", "fairseq", "omegaconf"):
+                raise
+            raise ValueError(
+                f"{self.folder}: this needs PyTorch and fairseq, which are not installed: "
+                'pip install "amlp-fairseq[train]"'
+            ) from None
         with self._lock:
             if self._pytorch is None:
                 self._pytorch = PyTorchBackend(self.folder, self.config, self.device, self.max_tokens, self._options)

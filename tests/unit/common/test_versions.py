@@ -43,7 +43,7 @@ def test_one_warning_names_all_that_is_untested(monkeypatch: pytest.MonkeyPatch)
         versions.check()
     assert [str(warning.message) for warning in caught] == [
         "amlp_fairseq has not been tested with torch 2.20 (tested: 2.11 to 2.14), triton 3.5 (tested: 3.6 to 3.8)"
-        '; the tested torch: pip install "torch>=2.11,<2.15"'
+        '; the tested torch: pip install "amlp-fairseq[train]"'
     ]
 
 

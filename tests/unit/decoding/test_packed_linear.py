@@ -22,16 +22,12 @@ from amlp_fairseq.decoding.packed_linear import (
     with_packed_linears,
 )
 
-pytestmark = pytest.mark.usefixtures("operators")
-BOTH = ["C++", "PyTorch"]
-
 TYPES = [None, "float32", "bfloat16", "float16", "int8"]
 
 
 @pytest.mark.parametrize(
-    ("operators", "decode_dtype", "rows", "relu", "with_bias"),
-    pairwise(BOTH, TYPES, [(1, 1), (4, 2), (3, 17)], [False, True], [False, True]),
-    indirect=["operators"],
+    ("decode_dtype", "rows", "relu", "with_bias"),
+    pairwise(TYPES, [(1, 1), (4, 2), (3, 17)], [False, True], [False, True]),
 )
 def test_it_is_the_linear_map(decode_dtype: str | None, relu: bool, with_bias: bool, rows: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -50,9 +46,8 @@ def test_it_is_the_linear_map(decode_dtype: str | None, relu: bool, with_bias: b
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "operators", "decode_dtype"),
-    pairwise([1, 7, 64], [1, 16, 17, 63, 64, 65, 144], BOTH, ["float32", "int8"]),
-    indirect=["operators"],
+    ("inputs", "outputs", "decode_dtype"),
+    pairwise([1, 7, 64], [1, 16, 17, 63, 64, 65, 144], ["float32", "int8"]),
 )
 def test_any_number_of_rows_inputs_and_outputs(inputs: int, outputs: int, decode_dtype: str) -> None:
     """Against float64; a product is split into tiles, the last of them smaller."""
@@ -100,16 +95,6 @@ def test_int8_rows_do_not_depend_on_the_batch(size: int, outputs: int, with_bias
             assert torch.equal(run(x[position : position + rows]), expected[position : position + rows])
     order = torch.randperm(64)
     assert torch.equal(run(x[order].view(16, 4, size)), expected[order].view(16, 4, outputs))
-
-
-@pytest.mark.parametrize("operators", ["C++"], indirect=True)  # oneDNN may add in another order for other rows
-@pytest.mark.parametrize(("size", "outputs"), [(33, 5), (512, 1000)])
-def test_compiled_float32_rows_do_not_depend_on_the_batch(size: int, outputs: int) -> None:
-    torch.manual_seed(3)
-    x, run = torch.randn(64, size), pack(torch.randn(outputs, size), torch.randn(outputs), "float32")
-    expected = run(x)
-    for rows in (1, 2, 3, 8, 31):
-        assert torch.equal(run(x[17 : 17 + rows]), expected[17 : 17 + rows])
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])

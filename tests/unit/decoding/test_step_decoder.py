@@ -72,7 +72,7 @@ def sources(task: Any, count: int, seed: int = 0) -> dict[str, Any]:
     return toy.batch(toy.random_sources(count, 12, seed), task.src_dict)["net_input"]
 
 
-@pytest.mark.usefixtures("operators")
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("name", ["ibdecoder 1-1", "ibdecoder 2-2", "plugin_transformer"])
 def test_inputs_are_words_and_positions_without_start_symbols(name: str) -> None:
     (directions, words_per_direction), build = MODELS[name]

@@ -105,6 +105,7 @@ CASES: list[tuple[tuple[int, int, bool], dict[str, Any], dict[str, Any]]] = [
     ((1, 1, False), {}, {}),
     ((1, 1, False), {"decoder_normalize_before": True, "encoder_normalize_before": True}, {"beam": 1}),
     ((2, 1, False), {"encoder_learned_pos": True}, {"gnmt": True, "length_penalty": 0.6}),
+    ((2, 2, True), {}, {"beam": 1}),
     ((2, 1, True), {"layernorm_embedding": True}, {"count_after_end": True, "keep_all": True}),
     ((2, 2, False), {"activation_fn": "gelu"}, {"min_len": 4, "unk_penalty": 0.5}),
     (

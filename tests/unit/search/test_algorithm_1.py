@@ -19,7 +19,7 @@ LONGEST = 24
 
 Hypotheses = list[tuple[tuple[int, ...], float]]
 
-pytestmark = pytest.mark.usefixtures("operators")
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @torch.no_grad()

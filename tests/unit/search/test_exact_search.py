@@ -26,7 +26,7 @@ BOS, PAD, EOS, UNK = range(4)
 #: 2 and 4 tokens with the end symbol, so that ``max_len_a`` gives different limits.
 SOURCES = [[UNK], [UNK, BOS, UNK]]
 
-pytestmark = pytest.mark.usefixtures("operators")
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 def all_outputs(words: list[int], longest: int) -> list[tuple[int, ...]]:
@@ -85,16 +85,16 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-#: Every rule with half of the orders, in C++ or PyTorch: with each order, that is, every second rule.
+#: Every rule with half of the orders, in the engine or PyTorch: with each order, that is, every second rule.
 CASES = [
-    (("C++", "PyTorch")[(position + number) // 2 % 2], *order, name)
+    (("engine", "PyTorch")[(position + number) // 2 % 2], *order, name)
     for position, order in enumerate(ORDERS)
     for number, name in enumerate(RULES)
     if (position + number) % 2 == 0
 ]
 
 
-@pytest.mark.parametrize(("operators", "h", "c", "middle_to_side", "name"), CASES, indirect=["operators"])
+@pytest.mark.parametrize(("backend", "h", "c", "middle_to_side", "name"), CASES, indirect=["backend"])
 def test_all_outputs_that_the_rules_allow_are_found(h: int, c: int, middle_to_side: bool, name: str) -> None:
     rules = {"max_len_b": 5, **RULES[name]}
     extra = rules.pop("words", 1)

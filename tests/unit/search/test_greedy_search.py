@@ -16,7 +16,7 @@ BOS, PAD, EOS, UNK = range(4)
 WORDS = [BOS, EOS, UNK, *range(4, 10)]
 LIMIT = 7
 
-pytestmark = pytest.mark.usefixtures("operators")
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @torch.no_grad()

@@ -37,7 +37,6 @@ def search(
     ("words", "beam", "directions", "models"),
     [(20_000, 4, 1, 1), (20_000, 4, 2, 1), (20_000, 3, 1, 3), (300, 100, 2, 1), (300, 100, 4, 2), (12, 300, 1, 1)],
 )
-@pytest.mark.usefixtures("operators")
 def test_no_search_takes_less(
     words: int, beam: int, directions: int, models: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +77,6 @@ def refinement(words: int, beam: int) -> tuple[IterativeRefinement, Any, Any]:
 
 
 @pytest.mark.parametrize(("words", "beam"), [(20_000, 2), (3000, 9)])
-@pytest.mark.usefixtures("operators")
 def test_no_refinement_takes_less(words: int, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     needed: list[int] = []
     monkeypatch.setattr(iterative_refinement, "refuse_too_large", lambda number, *_: needed.append(number))
@@ -101,9 +99,9 @@ def test_a_refinement_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_beam_2000_and_a_large_dictionary() -> None:
     """The memory of all pairs of candidates, for each row."""
-    needed = memory_limit.needed_bytes(2000, 2, 2000, 2000, models=1, itemsize=4, row_bytes=0, row_by_row=False)
+    needed = memory_limit.needed_bytes(2000, 2, 2000, 2000, models=1, itemsize=4, row_bytes=0)
     assert needed // memory_limit.GIB == 29
-    assert memory_limit.needed_bytes(4, 2, 2000, 4, models=1, itemsize=4, row_bytes=0, row_by_row=False) < 1 << 20
+    assert memory_limit.needed_bytes(4, 2, 2000, 4, models=1, itemsize=4, row_bytes=0) < 1 << 20
 
 
 def files(root: Path, **contents: str) -> Path:

@@ -18,7 +18,7 @@ from amlp_fairseq.search.options import SearchOptions
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 EOS = 2
 
-pytestmark = pytest.mark.usefixtures("operators")
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 def build(h: int, c: int, words: int = 12, seed: int = 0, **options: Any) -> tuple[Any, Any]:
@@ -66,9 +66,9 @@ class BlockerThatSeesTheWords(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("operators", "kind", "beam", "lenpen", "ngram"),
-    pairwise(["C++", "PyTorch"], ["ibdecoder", "transformer"], [1, 4, 5], [0.0, 0.6, 1.0, 2.0], [0, 2, 3]),
-    indirect=["operators"],
+    ("backend", "kind", "beam", "lenpen", "ngram"),
+    pairwise(["engine", "PyTorch"], ["ibdecoder", "transformer"], [1, 4, 5], [0.0, 0.6, 1.0, 2.0], [0, 2, 3]),
+    indirect=["backend"],
 )
 def test_one_word_per_step_is_fairseqs_search(kind: str, beam: int, lenpen: float, ngram: int) -> None:
     task = toy.task(num_directions=1)
@@ -179,9 +179,9 @@ def test_words_behind_the_end_can_be_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "operators", "ngram", "options"),
-    pairwise(PATTERNS, ["C++", "PyTorch"], [0, 2], [{}, CONVOLUTION]),
-    indirect=["operators"],
+    ("pattern", "backend", "ngram", "options"),
+    pairwise(PATTERNS, ["engine", "PyTorch"], [0, 2], [{}, CONVOLUTION]),
+    indirect=["backend"],
 )
 def test_a_sentence_is_translated_alone_as_in_any_batch(pattern: tuple[int, int], ngram: int, options: dict) -> None:
     task, model = build(*pattern, **options)

@@ -17,7 +17,7 @@ from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.reranking import Reranker
 
-pytestmark = pytest.mark.usefixtures("operators")
+pytestmark = pytest.mark.usefixtures("backend")
 
 ONE_WORD = toy.task(num_directions=1)
 KERNELS = {"decoder_kernel_size_list": [3, 3]}
@@ -39,9 +39,9 @@ def searched(task: Any, sources: list[list[int]], reranking_model: Any, **option
 
 
 @pytest.mark.parametrize(
-    ("name", "operators", "words_per_direction", "most_words"),
-    pairwise(list(CHOOSERS), ["C++", "PyTorch"], [1, 2], [1, 2048]),  # one sentence at a time, or all together
-    indirect=["operators"],
+    ("name", "backend", "words_per_direction", "most_words"),
+    pairwise(list(CHOOSERS), ["engine", "PyTorch"], [1, 2], [1, 2048]),  # one sentence at a time, or all together
+    indirect=["backend"],
 )
 def test_scores_are_those_of_fairseqs_scorer(
     name: str, words_per_direction: int, most_words: int, monkeypatch: pytest.MonkeyPatch
