@@ -136,7 +136,7 @@ class EngineModel(ABC):
             return cls(description, weights, dtype)
         except UnsupportedError:
             raise
-        except (KeyError, ValueError, IndexError, TypeError) as error:
+        except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
 
 

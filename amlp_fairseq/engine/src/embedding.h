@@ -22,6 +22,7 @@ class Positions {
   // learned: (positions, C), or of kInterleaved for h > 2 (h, C).
   Positions(Kind kind, int64_t width, int64_t offset, int64_t directions, std::vector<float> learned)
       : kind_(kind), width_(width), offset_(offset), directions_(directions), learned_(std::move(learned)) {
+    if (kind == Kind::kInterleaved && directions < 1) throw std::invalid_argument("positions in no direction");
     const int64_t half = width / 2;
     for (int64_t i = 0; i < half; i++)
       frequencies_.push_back(std::exp(i * -(std::log(10000.0f) / std::max<int64_t>(half - 1, 1))));

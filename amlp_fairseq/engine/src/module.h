@@ -53,7 +53,10 @@ class Engine {
         decoder_(decoder_of(get<py::dict>(description, "decoder"), weights, encoder_.embedding.width)),
         symbols_{get<int32_t>(description, "pad"), get<int32_t>(description, "eos"), get<int32_t>(description, "unk")},
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
-        source_vocab_(encoder_.embedding.table.size() / encoder_.embedding.width) {}
+        source_vocab_(encoder_.embedding.table.size() / encoder_.embedding.width) {
+    for (const int32_t symbol : {symbols_.pad, symbols_.eos, symbols_.unk})
+      if (symbol >= decoder_.output->out) throw std::invalid_argument("symbols outside the vocabulary");
+  }
 };
 
 // A model whose decoder writes all words at a time.

@@ -131,10 +131,23 @@ class Weights {
   }
 };
 
+constexpr int64_t kMost = INT32_MAX;  // of whole numbers in descriptions and options: products of two do not overflow
+
+// An entry of a description or of options. Whole numbers are 0 … kMost.
 template <typename Type>
-Type get(const py::dict& description, const char* name) {
-  if (!description.contains(name)) throw std::invalid_argument(std::string("the description has no ") + name);
-  return py::cast<Type>(description[name]);
+Type get(const py::dict& entries, const char* name) {
+  if (!entries.contains(name)) throw std::invalid_argument(std::string("there is no ") + name);
+  const auto wrong = [&] {
+    return std::invalid_argument(std::string(name) + " has a wrong value: " + py::cast<std::string>(py::repr(entries[name])));
+  };
+  try {
+    const Type value = py::cast<Type>(entries[name]);
+    if constexpr (std::is_integral_v<Type> && !std::is_same_v<Type, bool>)
+      if (value < 0 || value > kMost) throw wrong();
+    return value;
+  } catch (const py::cast_error&) {
+    throw wrong();
+  }
 }
 
 }  // namespace
