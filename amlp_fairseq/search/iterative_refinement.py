@@ -16,7 +16,9 @@ from torch import Tensor
 from amlp_fairseq.compat.internals import DecoderOut
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.decoding.inference_nat import inference_nat
+from amlp_fairseq.engine.model import ParallelModel, RefinementOptions
 from amlp_fairseq.models.interfaces import CandidateModel, ConvergingModel
+from amlp_fairseq.search.engine_models import EngineModels
 from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory_limit import refuse_too_large
 from amlp_fairseq.search.reranking import Reranker
@@ -42,6 +44,7 @@ class IterativeRefinement:
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
         cuda_graphs: capture decoder calls as CUDA graphs, except calls of the reranking model and of models that can
             still be trained.
+        use_engine: on a CPU the C++ engine decodes, where it has the model and the options.
 
     Raises:
         ValueError: for a value below its minimum, naming the command line option.
@@ -58,6 +61,7 @@ class IterativeRefinement:
         reranking_model: FairseqEncoderDecoderModel | None = None,
         decode_dtype: str | None = None,
         cuda_graphs: bool = False,
+        use_engine: bool = True,
     ) -> None:
         if max_iter < 0:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
@@ -69,6 +73,8 @@ class IterativeRefinement:
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.vocab, self.max_iter, self.beam_size = len(tgt_dict), max_iter, beam_size
         self.adaptive, self.retain_history = adaptive, retain_history
+        self.decode_dtype, self.cuda_graphs = decode_dtype, cuda_graphs
+        self.engine_models = EngineModels(ParallelModel, use_engine)
         self.inference_models = InferenceModelCache(
             lambda model: inference_nat(model, decode_dtype, cuda_graphs and are_frozen([model]))
         )
@@ -113,6 +119,8 @@ class IterativeRefinement:
                 )
         if len(models) > 1 and not models[0].allow_ensemble:
             raise ValueError(f"{type(models[0]).__name__} does not support ensembles")
+        if (model := self.engine_model(models)) is not None:
+            return self._in_engine(model, sample["net_input"]["src_tokens"])
         inference_models = self.inference_models(models)
         if len(models) > 1:
             inference_models[0].enable_ensemble(inference_models)
@@ -125,6 +133,39 @@ class IterativeRefinement:
         best = [max(hypotheses, key=_quality) for hypotheses in candidates]
         move(best, src_tokens.device)
         return [[hypothesis] for hypothesis in best]
+
+    def engine_model(self, models: list[FairseqEncoderDecoderModel]) -> ParallelModel | None:
+        """The model in the engine; None if PyTorch decodes."""
+        unsupported = {
+            "--retain-iter-history": self.retain_history,
+            "--rescore-path": self.reranking_model is not None,
+            "--cuda-graphs": self.cuda_graphs,
+        }
+        return self.engine_models(models, self.decode_dtype, unsupported)
+
+    def _in_engine(self, model: ParallelModel, src_tokens: Tensor) -> list[list[dict[str, Any]]]:
+        """The hypotheses of sources (B, S)."""
+        sources = [source[self._words(source) | source.eq(self.eos)].tolist() for source in src_tokens]
+        options = RefinementOptions(self.max_iter, self.beam_size, self.adaptive)
+        found = model.search(sources, options, torch.get_num_threads())
+        if [] in found:
+            raise RuntimeError(
+                f"sentence {found.index([])} of the batch has no hypothesis: no word has a finite probability"
+            )
+        return [
+            [
+                {
+                    "tokens": torch.tensor([*each.tokens, self.eos]),
+                    "positional_scores": torch.tensor(each.token_scores),
+                    "score": torch.tensor(each.score),
+                    "steps": each.steps,
+                    "alignment": [],
+                    "attention": None,
+                }
+                for each in hypotheses
+            ]
+            for hypotheses in found
+        ]
 
     def _refine(self, model: FairseqNATModel, src_tokens: Tensor, src_lengths: Tensor) -> list[dict[str, Any]]:
         """The hypotheses of all candidates, in the order of the sentences."""

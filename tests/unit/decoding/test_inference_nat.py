@@ -25,7 +25,7 @@ def sample(seed: int = 0) -> dict[str, Any]:
 
 
 def found(models: list[Any], batch: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-    search = IterativeRefinement(WORDS, max_iter=20, beam_size=3, **options)
+    search = IterativeRefinement(WORDS, use_engine=False, max_iter=20, beam_size=3, **options)
     return [hypothesis for (hypothesis,) in search.generate(models, batch)]
 
 
@@ -45,23 +45,23 @@ def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyP
 def test_another_source_of_the_same_shape_is_read_anew() -> None:
     model = toy.cmlmc()
     model.make_generation_fast_()
-    search = IterativeRefinement(WORDS, max_iter=2)
+    search = IterativeRefinement(WORDS, use_engine=False, max_iter=2)
     first = search.generate([model], sample(0))
     search.generate([model], sample(1))
     again = search.generate([model], sample(0))
-    fresh = IterativeRefinement(WORDS, max_iter=2).generate([model], sample(1))
+    fresh = IterativeRefinement(WORDS, use_engine=False, max_iter=2).generate([model], sample(1))
     assert [h["tokens"].tolist() for (h,) in first] == [h["tokens"].tolist() for (h,) in again]
     assert [h["tokens"].tolist() for (h,) in first] != [h["tokens"].tolist() for (h,) in fresh]
 
 
 def test_a_model_in_training_is_read_with_its_weights_of_now() -> None:
-    model, search = toy.cmlmc(), IterativeRefinement(WORDS, max_iter=2)
+    model, search = toy.cmlmc(), IterativeRefinement(WORDS, use_engine=False, max_iter=2)
     before = search.generate([model], sample())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.data.mul_(1.5)
     after = [float(h["score"]) for (h,) in search.generate([model], sample())]
-    fresh = IterativeRefinement(WORDS, max_iter=2).generate([model], sample())
+    fresh = IterativeRefinement(WORDS, use_engine=False, max_iter=2).generate([model], sample())
     assert after == [float(h["score"]) for (h,) in fresh]
     assert after != [float(h["score"]) for (h,) in before]
 
@@ -70,10 +70,10 @@ def test_other_models_are_made_ready_anew() -> None:
     first, second = toy.cmlmc(seed=1), toy.cmlmc(seed=2)
     for model in (first, second):
         model.make_generation_fast_()
-    search, models, outputs = IterativeRefinement(WORDS, max_iter=2), [], []
+    search, models, outputs = IterativeRefinement(WORDS, use_engine=False, max_iter=2), [], []
     for models[:] in ([first], [first, second], [second], [first]):  # always the same list
         found = [h["tokens"].tolist() for (h,) in search.generate(models, sample())]
-        fresh = IterativeRefinement(WORDS, max_iter=2).generate(models, sample())
+        fresh = IterativeRefinement(WORDS, use_engine=False, max_iter=2).generate(models, sample())
         assert found == [h["tokens"].tolist() for (h,) in fresh]
         outputs.append(found)
     assert outputs[0] == outputs[3]

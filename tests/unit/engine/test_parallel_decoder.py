@@ -64,7 +64,9 @@ def built(library: ModuleType, network: CMLMCTransformerModel, int8: bool = Fals
 def reference(network: CMLMCTransformerModel, options: RefinementOptions) -> list[dict[str, Any]]:
     """The hypotheses of the generator in PyTorch."""
     words = toy.dictionary(WORDS)
-    generator = IterativeRefinement(words, max_iter=options.max_iter, beam_size=options.beam, adaptive=options.adaptive)
+    generator = IterativeRefinement(
+        words, max_iter=options.max_iter, beam_size=options.beam, adaptive=options.adaptive, use_engine=False
+    )
     batch = toy.batch([source[:-1] for source in SOURCES], words)
     return [found[0] for found in generator.generate([network], batch)]
 

@@ -9,9 +9,12 @@ import pytest
 import torch
 import toy
 
+from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.ops.backend import VARIABLE
+from amlp_fairseq.search.iterative_refinement import IterativeRefinement
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
 
 
 def generator(directions: int = 2, models: int = 1, **options: Any) -> tuple[MultiwordBeamSearch, Any]:
@@ -66,3 +69,34 @@ def test_why_pytorch_decodes_is_said_once(
     assert [record.message for record in caplog.records] == [f"PyTorch decodes: the engine does not have {reason}"]
     monkeypatch.setenv(VARIABLE, "torch")
     assert search.engine_model() is None
+
+
+def refinement(**options: Any) -> tuple[IterativeRefinement, Any, Any]:
+    words = toy.dictionary(12)
+    task = TranslationCMLMCTask(TranslationCMLMCConfig(), words, words)
+    torch.manual_seed(1)
+    cfg = CMLMCConfig(max_source_positions=64, max_target_positions=64, **toy.SIZES, label_smoothing=0.1)
+    model = toy.sharpen(CMLMCTransformerModel.build_model(cfg, task), 3.0)
+    sources = [[words.bos(), *source] for source in toy.random_sources(5, 12)]
+    return IterativeRefinement(words, **{"max_iter": 3, "beam_size": 2, **options}), model, toy.batch(sources, words)
+
+
+def test_both_refine_to_the_same() -> None:
+    """Sums of at most 20 log-probabilities of at most 20, as above."""
+    search, model, batch = refinement()
+    assert search.engine_model([model]) is not None
+    found = search.generate([model], batch)
+    search.engine_models.use_engine = False
+    for (one,), (other,) in zip(found, search.generate([model], batch), strict=True):
+        assert one.keys() == other.keys()
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        assert one["steps"] == other["steps"]
+        for name in ("score", "positional_scores"):
+            torch.testing.assert_close(one[name], other[name], rtol=0, atol=20 * 20 * 2**-24 * 100)
+
+
+def test_why_pytorch_refines_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    search, model, batch = refinement(retain_history=True)
+    assert "history" in search.generate([model], batch)[0][0]
+    assert "the engine does not have --retain-iter-history" in caplog.text

@@ -26,7 +26,7 @@ TASK = TranslationCMLMCTask(TranslationCMLMCConfig(), DICTIONARY, DICTIONARY)
 
 
 def generator(**options: Any) -> IterativeRefinement:
-    return IterativeRefinement(DICTIONARY, **options)
+    return IterativeRefinement(DICTIONARY, use_engine=False, **options)
 
 
 def batch(sources: list[list[int]], left_pad: bool = True) -> dict[str, Any]:

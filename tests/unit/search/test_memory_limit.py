@@ -71,7 +71,7 @@ def refinement(words: int, beam: int) -> tuple[IterativeRefinement, Any, Any]:
     model = toy.cmlmc(words=words)
     model.make_generation_fast_()
     target = toy.dictionary(words)
-    generator = IterativeRefinement(target, max_iter=1, beam_size=beam)
+    generator = IterativeRefinement(target, max_iter=1, beam_size=beam, use_engine=False)
     batch = toy.batch([[target.bos(), *source] for source in toy.random_sources(2, 12)], target)
     return generator, model, batch
 
