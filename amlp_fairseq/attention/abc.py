@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +40,9 @@ class ABCAttention(RunningSums):
         c = spec.count("attention_inner_dim")
         self.k_control = nn.Linear(self.head_dim, c, bias=False)
         self.v_control = nn.Linear(self.head_dim, c, bias=False)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "abc", "heads": self.num_heads, "slots": self.k_control.out_features}
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         return {

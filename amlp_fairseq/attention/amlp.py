@@ -10,7 +10,7 @@ with the adaptive weights L (d_h, c) and W (c, d_h), which ``AMLPCov`` and ``AML
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from amlp_fairseq.attention.shared_options import InnerDimOptions, OperatorOptio
 from amlp_fairseq.attention.softmax import attend, padding_bias, with_bias
 from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import State, overwrite
+from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
 from amlp_fairseq.ops.ema import exponential_moving_average
@@ -107,6 +108,19 @@ class AMLP(MultiHeadAttention):
             nn.init.xavier_normal_(head, gain=2**-0.5)
         self.norm = None if options.no_amlp_output_norm else nn.LayerNorm(self.head_dim)
 
+    def describe(self) -> dict[str, Any]:
+        if self.spec.causal:
+            raise UnsupportedError(f"the attention {self.name} as {self.spec.pattern} attention")
+        if self.activation is not ACTIVATIONS["softmax"]:
+            raise UnsupportedError("--amlp-activation other than softmax")
+        return {
+            "kind": self.name,
+            "heads": self.num_heads,
+            "inner_width": self.c_q.size(1),
+            "scale": self.scaling,
+            "output_norm": self.norm is not None,
+        }
+
     def attend(
         self,
         q: Tensor,
@@ -174,6 +188,14 @@ class AMLPCov(RunningSums, AMLP):
         self.published = options.amlp_published_contraction
         temperatures = torch.full((3, self.num_heads), float(options.amlp_temperature))
         self.temperature = None if options.no_amlp_temperature else nn.Parameter(temperatures)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "temperatures": self.temperature is not None,
+            "normalize": self.normalize,
+            "published_contraction": self.published,
+        }
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         """softmax(KᵀK) as ``k`` and softmax(KᵀV) as ``v``, both (B, H, d_h, d_h)."""
@@ -338,6 +360,14 @@ class AMLPPQuery(AMLP):
         self.bias_correction = spec.options.amlp_ema_bias_correction
         self.pool_scaling = self.scaling if self.scale == "all" else 1.0
         self.fuse = nn.Linear(2 * self.head_dim, self.head_dim)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "pool_scale": self.pool_scaling,
+            "beta": self.beta,
+            "bias_correction": self.bias_correction,
+        }
 
     def make_memory(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> KVMemory:
         return with_bias(k, v, padding_mask)

@@ -2,6 +2,7 @@
 there."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from fairseq.modules import FairseqDropout
@@ -44,6 +45,10 @@ class AverageAttention(SelfAttention):
             dropout = FairseqDropout(options.activation_dropout, module_name=type(self).__name__)
             self.ffn = nn.Sequential(nn.Linear(dim, inner), nn.ReLU(), dropout, nn.Linear(inner, dim))
         self.gates = None if options.no_average_gate else nn.Linear(2 * dim, 2 * dim)
+
+    def describe(self) -> dict[str, Any]:
+        inner = 0 if self.ffn is None else self.ffn[0].out_features
+        return {"kind": "average", "inner_width": inner, "gates": self.gates is not None}
 
     def forward_full(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         step_length = self.spec.words_per_step if self.spec.causal else len(x)

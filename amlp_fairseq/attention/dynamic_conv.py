@@ -145,6 +145,17 @@ class ConvolutionBlock(WindowedAttention):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "convolution",
+            "channels": self.conv.channels,
+            "heads": self.num_heads,
+            "kernel_size": self.conv.kernel_size,
+            "dynamic": isinstance(self.conv, DynamicConv),
+            "glu": self.glu,
+            "normalization": self.conv.normalization,
+        }
+
     def project_in(self, x: Tensor) -> Tensor:
         x = self.linear1(self.input_dropout_module(x))
         return F.glu(x) if self.glu else x

@@ -5,7 +5,7 @@ Sources: "self-attention baseline (k=3,7,15,31x3)" of Wu et al. (2019), Table 3;
 """
 
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import KernelSizeOptions
 from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
+from amlp_fairseq.engine.description import UnsupportedError
 
 #: Minimum number of queries in a block.
 BLOCK = 32
@@ -77,6 +78,13 @@ class LocalAttention(LocalSoftmaxAttention):
                 f"{spec.words_per_step} words per step"
             )
         self.left, self.right = (k - 1, 0) if spec.pattern == "causal self" else ((k - 1) // 2, k // 2)
+
+    def describe(self) -> dict[str, Any]:
+        if self.spec.pattern == "causal cross":
+            raise UnsupportedError("the attention local as causal cross attention")
+        if self.w_a is not None:
+            raise UnsupportedError("--local-similarity general")
+        return {"kind": "local", "heads": self.num_heads, "left": self.left, "right": self.right}
 
     def attend(
         self,

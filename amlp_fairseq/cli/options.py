@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from amlp_fairseq.attention.registry import ATTENTIONS
+from amlp_fairseq.cli import engine_support
 from amlp_fairseq.common.arguments import command_parser, refuse_unknown
 from amlp_fairseq.compat.internals import (
     ARCH_CONFIG_REGISTRY,
@@ -235,8 +236,23 @@ def markdown() -> Iterator[str]:
                 f"`{each.flag} {each.default}`" for each in model_options(name) if each.default != defaults[each.flag]
             ]
             yield f"| `{name}` | {', '.join(others)} |"
-    yield from ("", "## Attentions", "", "| name | where it can stand |", "|---|---|")
-    yield from (f"| `{name}` | {', '.join(cls.patterns)} |" for name, cls in sorted(ATTENTIONS.items()))
+    yield from ("", "## Attentions", "", "| name | where it can stand | where the engine has it |", "|---|---|---|")
+    for name, places in engine_support.attentions().items():
+        here = [place for place, found in places.items() if found]
+        yield f"| `{name}` | {', '.join(places)} | {', '.join(here)} |"
+    yield from (
+        "",
+        "## Models in the engine",
+        "",
+        "[The engine](decoding-speed.md#what-decodes) has these models; PyTorch decodes others, those with attentions "
+        "where the engine has none, and those with these values of options. Of all attentions: "
+        f"{', '.join(engine_support.attention_values())}.",
+        "",
+        "| model | in the engine | but for |",
+        "|---|---|---|",
+    )
+    for model, values in engine_support.models().items():
+        yield f"| `{model}` | {'no' if values is None else 'yes'} | {', '.join(values or [])} |"
 
 
 def _table(options: list[Option]) -> Iterator[str]:

@@ -111,18 +111,23 @@ def _layer(layer: Any) -> dict[str, Any]:
     described = {
         "activation": ACTIVATIONS[activation],
         "inner_width": layer.fc1.weight.size(0),
-        "self_attention": _attention(layer.self_attn),
+        "self_attention": describe_attention(layer.self_attn),
     }
     if isinstance(layer, TransformerDecoderLayerBase):
         if layer.encoder_attn is None:
             raise UnsupportedError("decoders without an encoder")
-        described["cross_attention"] = _attention(layer.encoder_attn)
+        described["cross_attention"] = describe_attention(layer.encoder_attn)
     if isinstance(layer, NATDecoderLayer) and layer.repos:
-        described["causal_attention"] = _attention(layer.causal_attn)
+        described["causal_attention"] = describe_attention(layer.causal_attn)
     return described
 
 
-def _attention(attention: nn.Module) -> dict[str, Any]:
+def describe_attention(attention: nn.Module) -> dict[str, Any]:
+    """What the engine builds an attention of.
+
+    Raises:
+        UnsupportedError: for one that the engine does not have.
+    """
     if isinstance(attention, Attention):
         kind = type(attention)
         described = next(cls for cls in kind.__mro__ if "describe" in vars(cls))

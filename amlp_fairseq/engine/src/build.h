@@ -2,9 +2,8 @@
 
 #pragma once
 
+#include "kinds.h"
 #include "parallel.h"
-#include "softmax.h"
-#include "weights.h"
 
 namespace amlp {
 namespace {
@@ -52,40 +51,6 @@ FeedForward feed_forward_of(const py::dict& side, const py::dict& layer, const W
           activation};
 }
 
-int64_t heads_of(const py::dict& attention, int64_t width) {
-  const int64_t heads = get<int64_t>(attention, "heads");
-  if (width < 2 || heads < 1 || width % heads) throw std::invalid_argument("heads that do not divide the width");
-  return heads;
-}
-
-float query_scale(int64_t width, int64_t heads) { return 1 / std::sqrt(static_cast<float>(width / heads)); }
-
-// words: z of a decoder.
-std::unique_ptr<SelfAttention> self_attention_of(const py::dict& attention, const Weights& weights, const std::string& prefix,
-                                                 int64_t width, int64_t words) {
-  const std::string kind = get<std::string>(attention, "kind");
-  if (kind == "softmax") {
-    const int64_t heads = heads_of(attention, width);
-    return std::make_unique<SoftmaxSelfAttention>(
-        weights.linear({prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, width, 3 * width, query_scale(width, heads)),
-        weights.linear({prefix + ".out_proj"}, width, width), heads, words);
-  }
-  throw std::invalid_argument("the self-attention " + kind + " is unknown");
-}
-
-std::unique_ptr<CrossAttention> cross_attention_of(const py::dict& attention, const Weights& weights, const std::string& prefix,
-                                                   int64_t width, int64_t source_width) {
-  const std::string kind = get<std::string>(attention, "kind");
-  if (kind == "softmax") {
-    const int64_t heads = heads_of(attention, width);
-    return std::make_unique<SoftmaxCrossAttention>(
-        weights.linear({prefix + ".q_proj"}, width, width, query_scale(width, heads)),
-        weights.linear({prefix + ".k_proj", prefix + ".v_proj"}, source_width, 2 * width),
-        weights.linear({prefix + ".out_proj"}, width, width), heads);
-  }
-  throw std::invalid_argument("the cross-attention " + kind + " is unknown");
-}
-
 std::optional<Norm> final_norm_of(const py::dict& side, const Weights& weights, const std::string& prefix) {
   if (!get<bool>(side, "final_norm")) return {};
   return weights.norm(prefix + ".layer_norm", get<int64_t>(side, "width"));
@@ -119,6 +84,7 @@ Decoder decoder_of(const py::dict& side, const Weights& weights, int64_t source_
          {block_of(side, weights, prefix + ".encoder_attn_layer_norm"),
           cross_attention_of(get<py::dict>(layer, "cross_attention"), weights, prefix + ".encoder_attn", width, source_width)},
          feed_forward_of(side, layer, weights, prefix)});
+    decoder.layers.back().self_attention.attention->begin();  // refuses what cannot write step by step
   }
   decoder.output = weights.linear({get<std::string>(side, "output")}, width, get<int64_t>(side, "vocabulary"));
   return decoder;

@@ -98,7 +98,7 @@ struct Step {
   const std::vector<const int32_t*>& paths;  // of each hypothesis its row in each step, this one included
 };
 
-// Self-attention without its residual block: of inputs y (rows, C) to rows.outer (rows, C). Kinds: build.h.
+// Self-attention without its residual block: of inputs y (rows, C) to rows.outer (rows, C). Kinds: kinds.h.
 class SelfAttention {
  public:
   virtual ~SelfAttention() = default;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "build.h"
+#include "probes.h"
 #include "search.h"
 
 namespace amlp {
@@ -109,6 +110,7 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
     linear.product(pool, x.data(), x.size() / linear.in, y.mutable_data(), relu);
     return y;
   });
+  define_probes(module);
   py::class_<Hypothesis>(module, "Hypothesis", py::module_local())
       .def_readonly("tokens", &Hypothesis::tokens)
       .def_readonly("token_scores", &Hypothesis::token_scores)

@@ -76,6 +76,11 @@ inline float exponential(float x) {
   return x < -87.0f ? 0.0f : series * scale;
 }
 
+inline float sigmoid(float x) {
+  const float power = exponential(-std::abs(x));
+  return (x < 0 ? power : 1.0f) / (1 + power);
+}
+
 inline float largest_of(const float* x, int64_t count) {
   float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)

@@ -556,7 +556,7 @@ def test_options_are_collected_once_and_shared_through_a_base(monkeypatch: pytes
     widths = field(default=3, metadata={"help": "width of 'mine'"})
     sizes = field(default_factory=lambda: [1, 2])
     mine = [("mine_width", Optional[int], widths), ("encoder_mine", List[int], sizes)]  # noqa: UP006, UP045
-    register_attention("mine", options=make_dataclass("Mine", mine, bases=(InnerDimOptions,)))(object)
+    register_attention("mine", options=make_dataclass("Mine", mine, bases=(InnerDimOptions,)))(type("Mine", (), {}))
     clash = make_dataclass("Clash", [("attention_inner_dim", int, field(default=8))])
     with pytest.raises(ValueError, match="the attention option 'attention_inner_dim' is taken"):
         register_attention("other", options=clash)(object)
