@@ -41,11 +41,26 @@ def untrained(data: Path, *words: str) -> tuple[Any, Any, Any]:
     return args, task, task.build_model(args).eval()
 
 
-@pytest.mark.parametrize("arch", ["lstm", "fconv", "lightconv"])
+#: fairseq's other models, with sizes that take no time.
+OTHERS = {
+    "lstm": ["--encoder-embed-dim=16", "--decoder-embed-dim=16"],
+    "fconv": [
+        *("--encoder-embed-dim=16", "--decoder-embed-dim=16", "--decoder-out-embed-dim=16"),
+        *("--encoder-layers=[(16, 3)] * 2", "--decoder-layers=[(16, 3)] * 2"),
+    ],
+    "lightconv": [
+        *(f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("embed-dim=16", "ffn-embed-dim=32")),
+        *(f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("attention-heads=2", "layers=2")),
+        *("--encoder-kernel-size-list=3,3", "--decoder-kernel-size-list=3,3"),
+    ],
+}
+
+
+@pytest.mark.parametrize("arch", OTHERS)
 def test_fairseqs_other_models(arch: str, data: Path, tmp_path: Path) -> None:
     """Their search does not say how many calls it made."""
     torch.manual_seed(1)  # other parameters may write start symbols, which are no pieces
-    args, _, model = untrained(data, "--arch", arch)
+    args, _, model = untrained(data, "--arch", arch, *OTHERS[arch])
     history = {"criterion_name": None, "optimizer_name": None, "lr_scheduler_state": {}, "num_updates": 0}
     state = {"args": args, "model": model.state_dict(), "optimizer_history": [history], "extra_state": {"epoch": 1}}
     torch.save(state, tmp_path / "checkpoint.pt")
