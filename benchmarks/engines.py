@@ -15,6 +15,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from amlp_fairseq.decoding.cuda_graph_decoding import CudaGraphDecoder
 from amlp_fairseq.decoding.cuda_graph_forward import CudaGraphForward
+from amlp_fairseq.engine.model import RefinementOptions
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.drafts import ModelDrafter
@@ -116,7 +117,8 @@ class _Generator(Engine):
         sample = self.sample(batch)
 
         def run() -> Any:
-            self.model.forced_length = batch.length  # for _force_lengths
+            if self.forced:
+                self.model.forced_length = batch.length  # for _force_lengths and _Refinement
             self.configure(settings)
             return self.generator.generate([self.model], sample)
 
@@ -267,9 +269,20 @@ def our_generator(model: Any, task: Any, length_beam: int, precision: str, cuda_
     choice: dict[str, Any] = {} if precision == "float32" else {"decode_dtype": precision}
     words = task.target_dictionary
     if isinstance(model, FairseqNATModel):
-        return IterativeRefinement(words, beam_size=length_beam, cuda_graphs=cuda_graphs, **choice)
+        return _Refinement(model, words, beam_size=length_beam, cuda_graphs=cuda_graphs, **choice)
     order = getattr(task, "order", GenerationOrder(num_directions=1))
     return MultiwordBeamSearch([model], words, order, SearchOptions(cuda_graphs=cuda_graphs, **choice))
+
+
+class _Refinement(IterativeRefinement):
+    """Iterative refinement whose outputs have the model's ``forced_length``, if it has one, in the engine, too."""
+
+    def __init__(self, model: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.model = model
+
+    def refinement_options(self) -> RefinementOptions:
+        return replace(super().refinement_options(), words=getattr(self.model, "forced_length", 0))
 
 
 def _force_lengths(model: Any) -> None:

@@ -153,7 +153,7 @@ class ConvolutionBlock(WindowedAttention):
             "kernel_size": self.conv.kernel_size,
             "dynamic": isinstance(self.conv, DynamicConv),
             "glu": self.glu,
-            "normalization": self.conv.normalization,
+            "normalization": str(self.conv.normalization),  # of a command line it is an Enum
         }
 
     def project_in(self, x: Tensor) -> Tensor:

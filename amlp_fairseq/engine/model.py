@@ -44,11 +44,13 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class RefinementOptions:
-    """The settings of mask-predict; see ``search/iterative_refinement.py``, where they have the same names."""
+    """The settings of mask-predict; see ``search/iterative_refinement.py``, where they have the same names. ``words``
+    is the length of every output, for benchmarks; 0: as the model predicts."""
 
     max_iter: int = 10
     beam: int = 1
     adaptive: bool = True
+    words: int = 0
 
 
 @dataclass(frozen=True)

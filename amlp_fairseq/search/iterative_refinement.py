@@ -143,11 +143,14 @@ class IterativeRefinement:
         }
         return self.engine_models(models, self.decode_dtype, unsupported)
 
+    def refinement_options(self) -> RefinementOptions:
+        """The settings of the engine."""
+        return RefinementOptions(self.max_iter, self.beam_size, self.adaptive)
+
     def _in_engine(self, model: ParallelModel, src_tokens: Tensor) -> list[list[dict[str, Any]]]:
         """The hypotheses of sources (B, S)."""
         sources = [source[self._words(source) | source.eq(self.eos)].tolist() for source in src_tokens]
-        options = RefinementOptions(self.max_iter, self.beam_size, self.adaptive)
-        found = model.search(sources, options, torch.get_num_threads())
+        found = model.search(sources, self.refinement_options(), torch.get_num_threads())
         if [] in found:
             raise RuntimeError(
                 f"sentence {found.index([])} of the batch has no hypothesis: no word has a finite probability"

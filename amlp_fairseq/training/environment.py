@@ -29,7 +29,7 @@ def environment(device: str | None = None) -> dict[str, object]:
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else f"{processor()} (CPU)",
         "threads": torch.get_num_threads(),
-        **({"engine": _engine()} if device == "cpu" else {}),
+        **({"isa": _isa()} if device == "cpu" else {}),
         "python": platform.python_version(),
         **({"cuda": torch.version.cuda} if device == "cuda" else {}),
         **{name: found for name in (*PACKAGES, *packages_distributions()["fairseq"]) if (found := _version(name))},
@@ -38,7 +38,7 @@ def environment(device: str | None = None) -> dict[str, object]:
     }
 
 
-def _engine() -> str | None:
+def _isa() -> str | None:
     """The engine's instruction set; None if it has not been compiled."""
     try:
         return library().__name__.rpartition("._")[2]

@@ -68,7 +68,8 @@ class ParallelEngine {
 
   std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
     check(sources, source_vocab_);
-    const RefinementOptions chosen{get<int64_t>(options, "max_iter"), get<int64_t>(options, "beam"), get<bool>(options, "adaptive")};
+    const RefinementOptions chosen{get<int64_t>(options, "max_iter"), get<int64_t>(options, "beam"),
+                                   get<int64_t>(options, "words"), get<bool>(options, "adaptive")};
     const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen);
     const py::gil_scoped_release unlocked;
     ThreadPool pool(threads);

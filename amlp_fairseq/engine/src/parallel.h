@@ -30,6 +30,7 @@ struct ParallelDecoder {
 
 struct RefinementOptions {
   int64_t max_iter = 10, beam = 1;  // iterations after the first one, and lengths that are tried
+  int64_t words = 0;                // of every target; 0: as predicted
   bool adaptive = true;             // a sentence ends as soon as no later iteration can change it
 };
 
@@ -160,7 +161,7 @@ class Refinement {
     ParallelSession session(encoder_, decoder_, symbols_, pool, sources);
     std::vector<Target> open;
     for (size_t i = 0; i < sources.size(); i++)
-      for (const int64_t length : candidates(session.lengths()[i])) {
+      for (const int64_t length : candidates(options_.words ? options_.words + 2 : session.lengths()[i])) {
         open.push_back({static_cast<int64_t>(i), Tokens(length, symbols_.unk), std::vector<float>(length, 0)});
         open.back().tokens.front() = symbols_.bos, open.back().tokens.back() = symbols_.eos;
       }

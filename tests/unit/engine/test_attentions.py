@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,6 +16,7 @@ import test_parallel_decoder
 import tolerance
 import torch
 import toy
+from fairseq.dataclass import ChoiceEnum
 from test_engine import SOURCES, WORDS, built, near, reference, settings
 from torch import Tensor, nn
 
@@ -373,3 +375,12 @@ def test_models_that_write_all_words_at_a_time(options: dict[str, Any]) -> None:
     assert [each.tokens for each in found] == [each["tokens"].tolist() for each in expected]
     for one, other in zip(found, expected, strict=True):
         assert one.score == pytest.approx(float(other["score"]), abs=20 * 2**-24 * 100)
+
+
+def test_options_of_a_command_line_are_enums() -> None:
+    """fairseq reads choices as an Enum; a description is JSON data."""
+    choice = ChoiceEnum(["softmax", "none"])
+    given = {"decoder_self_attention_type": "dynamic_conv", "weight_normalization": choice("softmax")}
+    kernels = {"decoder_kernel_size_list": [3], "encoder_kernel_size_list": [3]}
+    model = toy.model(toy.task(WORDS), **given, **kernels)
+    assert json.loads(json.dumps(describe(model))) == describe(model)
