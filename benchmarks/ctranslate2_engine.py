@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -69,14 +70,13 @@ class CTranslate(Engine):
         return result, max(map(len, result))
 
 
-class Worker:
-    """A process of ctranslate2_worker.py; it ends with this object."""
+class Process:
+    """A Python script that says when it is ready and then answers lines of JSON; it ends with this object."""
 
-    def __init__(self, model: str, device: str, precision: str, threads: int) -> None:
-        self.threads = threads
-        script = Path(__file__).with_name("ctranslate2_worker.py")
-        command = [sys.executable, str(script), model, device, precision, str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, script: str, *arguments: str, **environment: str) -> None:
+        command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env={**os.environ, **environment}, **pipes)
         weakref.finalize(self, self.process.communicate)
         if self._answer() != "ready\n":
             raise RuntimeError(f"{' '.join(command)}: ended before it was ready")
@@ -86,6 +86,14 @@ class Worker:
         return self.process.stdout.readline()
 
     def ask(self, request: str) -> list[list[str]]:
-        """The tokens of the best outputs."""
+        """The pieces of the best outputs."""
         print(request, file=self.process.stdin, flush=True)
         return list(json.loads(self._answer()))
+
+
+class Worker(Process):
+    """A process of ctranslate2_worker.py."""
+
+    def __init__(self, model: str, device: str, precision: str, threads: int) -> None:
+        self.threads = threads
+        super().__init__("ctranslate2_worker.py", model, device, precision, str(threads))

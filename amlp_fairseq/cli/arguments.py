@@ -64,6 +64,12 @@ def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> No
         "--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch (default: 4000)"
     )
     add_device(parser, "cpu", DEVICES)
+    parser.add_argument(
+        "--inter-threads", type=positive, metavar="N", help="batches at a time on a CPU (default: as many as threads)"
+    )
+    parser.add_argument(
+        "--intra-threads", type=positive, metavar="N", help="threads of each (default: OMP_NUM_THREADS, shared out)"
+    )
     add_decoding_options(parser)
 
 
@@ -112,7 +118,7 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
 
         args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
         options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
-    names = (*TEXT, "device", "max_tokens")
+    names = (*TEXT, "device", "max_tokens", "inter_threads", "intra_threads")
     return args, {**{name: getattr(args, name) for name in names}, **options}
 
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
-from importlib.metadata import version
 
 from amlp_fairseq.cli.quick_help import stand_ins
 from amlp_fairseq.common.arguments import PLUGIN, as_fairseq_has_it, nearest
@@ -138,6 +137,8 @@ def run(name: str, words: list[str]) -> None:
         print(usage(), end="")
         return
     if name == "--version":
+        from importlib.metadata import version  # takes a while
+
         print(f"amlp-fairseq {version('amlp-fairseq')}")
         return
     if name == "path":

@@ -13,8 +13,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from tqdm import tqdm
-
 #: In the environment of the processes that a command with --verbose starts.
 VERBOSE = "AMLP_FAIRSEQ_VERBOSE"
 #: Warnings of libraries about each other, by how they begin. None is about what the user does.
@@ -100,6 +98,15 @@ UNREADABLE = (
 )
 
 
+def above_the_bar() -> contextlib.AbstractContextManager[None]:
+    """The context in which something is written to the terminal that has a bar of progress, if there is one."""
+    if "tqdm" not in sys.modules:  # it takes a while, and is not needed where there is no bar
+        return contextlib.nullcontext()
+    from tqdm import tqdm
+
+    return tqdm.external_write_mode(file=sys.stderr)  # type: ignore[no-any-return]
+
+
 def _is_readable(record: logging.LogRecord) -> bool:
     """fairseq logs whole configurations and models, as objects."""
     return isinstance(record.msg, str) and not record.msg.startswith(UNREADABLE)
@@ -107,7 +114,7 @@ def _is_readable(record: logging.LogRecord) -> bool:
 
 class _AboveTheBar(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
-        with tqdm.external_write_mode(file=sys.stderr):
+        with above_the_bar():
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -123,7 +130,7 @@ class _Lines(io.TextIOWrapper):
     def write(self, text: str) -> int:
         if "\n" not in text:  # waits for the rest of its line
             return super().write(text)
-        with tqdm.external_write_mode(file=sys.stderr):
+        with above_the_bar():
             return super().write(text)
 
 

@@ -15,7 +15,9 @@ _AVX512 = (
     (*_AVX2[0], "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
     _AVX2[1] | {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
 )
-ISAS["avx512_vnni"] = (*_AVX512[0], "-mavx512vnni"), _AVX512[1] | {"avx512_vnni"}
+_AVX512_VNNI = (*_AVX512[0], "-mavx512vnni"), _AVX512[1] | {"avx512_vnni"}
+ISAS["avx512_bf16"] = (*_AVX512_VNNI[0], "-mavx512bf16"), _AVX512_VNNI[1] | {"avx512_bf16"}
+ISAS["avx512_vnni"] = _AVX512_VNNI
 ISAS["avx512"] = _AVX512
 ISAS["avx_vnni"] = (*_AVX2[0], "-mavxvnni"), _AVX2[1] | {"avx_vnni"}
 ISAS["avx2"] = _AVX2

@@ -18,8 +18,8 @@ from amlp_fairseq.text.dictionary import BOS, EOS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Values of ``decode_dtype`` here.
-DECODE_DTYPES = ("float32", "int8")
+#: Values of ``decode_dtype`` here; bfloat16 needs a processor that has it.
+DECODE_DTYPES = ("float32", "bfloat16", "int8")
 #: The suffix of the name of an int8 matrix' scales.
 _SCALES = ":scales"
 
@@ -94,9 +94,11 @@ class EngineModel(ABC):
     ENGINE: ClassVar[str]
 
     def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
-        if decode_dtype not in DECODE_DTYPES:
+        lacks_bfloat16 = decode_dtype == "bfloat16" and not hasattr(library(), "bfloat16_product")
+        if decode_dtype not in DECODE_DTYPES or lacks_bfloat16:
             raise UnsupportedError(f"--decode-dtype {decode_dtype}")
-        self._engine = getattr(library(), self.ENGINE)(description, weights, decode_dtype == "int8")
+        engine = getattr(library(), self.ENGINE)
+        self._engine = engine(description, weights, decode_dtype == "int8", decode_dtype == "bfloat16")
         self.max_positions = description["decoder"]["max_positions"]
         self.max_source_positions = description["encoder"]["max_positions"]
         self.decode_dtype = decode_dtype

@@ -157,6 +157,7 @@ class EngineBackend:
         config: its ``config.json``.
         max_tokens: source pieces of a batch.
         options: decoding options that win over the folder's.
+        inter_threads, intra_threads: batches at a time, and threads of each; see :func:`shared_out`.
 
     Attributes:
         max_pieces: of a source, by the model's positions.
@@ -166,7 +167,15 @@ class EngineBackend:
         ValueError: for a damaged folder.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], max_tokens: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        max_tokens: int,
+        options: Mapping[str, Any],
+        inter_threads: int | None = None,
+        intra_threads: int | None = None,
+    ) -> None:
         task, self.kind = config["task"], kind_of(config)
         of_task = {name: task[name] for name in TASK_OPTIONS if name in task}
         self.options: dict[str, Any] = {**of_task, **config["decoding"], **options}
@@ -192,7 +201,7 @@ class EngineBackend:
                 )
         positions = (task.get("max_source_positions") or 1024, self.model.max_source_positions)
         self.max_pieces = min(*positions, self.model.max_positions) - 2  # as PyTorchBackend has it
-        self.max_tokens = max_tokens
+        self.max_tokens, self.inter_threads, self.intra_threads = max_tokens, inter_threads, intra_threads
 
     def search(self, options: Mapping[str, Any]) -> EngineSearch:
         """The search with the options of a call.
@@ -215,29 +224,52 @@ class EngineSearch:
     nbest: int
 
     def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
-        """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length."""
-        backend, count = self.backend, threads()
+        """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length; the
+        longest come first, so that the last ones end at about the same time."""
+        backend = self.backend
         tokens = [backend.source.encode(source) for source in sources]
+        batches = _batches([len(source) for source in tokens], backend.max_tokens)[::-1]
+        workers, threads = shared_out(len(batches), backend.inter_threads, backend.intra_threads)
+
+        def found(batch: list[int]) -> list[list[Hypothesis]]:
+            return backend.model.search([tokens[index] for index in batch], self.options, threads)
+
+        if workers == 1:
+            outcomes = list(map(found, batches))
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # one line needs none of it
+
+            with ThreadPoolExecutor(workers) as executor:
+                outcomes = list(executor.map(found, batches))
         results: dict[int, list[Found]] = {}
-        for batch in _batches([len(source) for source in tokens], backend.max_tokens):
-            hypotheses = backend.model.search([tokens[index] for index in batch], self.options, count)
-            for index, found in zip(batch, hypotheses, strict=True):
-                if not found:
+        for batch, hypotheses in zip(batches, outcomes, strict=True):
+            for index, each in zip(batch, hypotheses, strict=True):
+                if not each:
                     raise RuntimeError(
                         "a sentence has no translation: the model gives no word a finite probability, or --min-len "
                         "leaves none"
                     )
-                results[index] = [self._found(each) for each in found[: self.nbest]]
+                results[index] = [self._found(hypothesis) for hypothesis in each[: self.nbest]]
         return [results[index] for index in range(len(sources))]
 
     def _found(self, hypothesis: Hypothesis) -> Found:
         return Found(self.backend.target.decode(hypothesis.tokens), hypothesis.score, hypothesis.steps)
 
 
-def threads() -> int:
-    """The number of threads of a search: ``OMP_NUM_THREADS``, or the processors that this process may use."""
+def shared_out(batches: int, inter_threads: int | None = None, intra_threads: int | None = None) -> tuple[int, int]:
+    """The number of searches at a time, and of threads of each. Unless both are given, all of them together are
+    ``OMP_NUM_THREADS``, or as many as there are processors that this process may use. Searches of one thread wait for
+    nothing: there are as many as batches allow.
+
+    Args:
+        batches: to search.
+        inter_threads: searches at a time.
+        intra_threads: threads of each.
+    """
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
+    total = int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
+    searches = max(1, min(batches, inter_threads or total // (intra_threads or 1)))
+    return searches, intra_threads or max(1, total // searches)
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

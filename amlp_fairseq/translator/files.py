@@ -6,13 +6,13 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from tqdm import tqdm
-
 from amlp_fairseq.common.lines import buffered_read, refuse_closed_input
+from amlp_fairseq.common.logs import above_the_bar
 from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.translator import Translation, Translator
 
@@ -29,15 +29,26 @@ def translated(translator: Translator, source: Path | None, buffer: int) -> Iter
     refuse_compressed(source)
     terminal = source is None and sys.stdin.isatty()
     before = 0
-    progress = tqdm(unit=" lines", disable=terminal or not sys.stderr.isatty())
-    with progress:
+    with _bar(sys.stderr.isatty() and not terminal) as update:
         for lines in buffered_read(str(source or "-"), 1 if terminal else buffer):
             try:
                 yield from zip(lines, translator.translations(lines), strict=True)
             except sentences.TooLong as error:
                 raise ValueError(f"line {before + error.number}: {error}") from None
             before += len(lines)
-            progress.update(len(lines))
+            update(len(lines))
+
+
+@contextmanager
+def _bar(shown: bool) -> Iterator[Callable[[int], object]]:
+    """A bar of progress, if it is shown; gives what counts lines."""
+    if not shown:
+        yield lambda lines: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(unit=" lines") as progress:
+        yield progress.update
 
 
 def as_json(line: str, translation: Translation) -> str:
@@ -52,7 +63,7 @@ def about_cuts(translator: Translator) -> str:
 
 def say(text: str) -> None:
     """Print a line to standard error, above a bar of progress."""
-    with tqdm.external_write_mode(file=sys.stderr):
+    with above_the_bar():
         print(f"amlp-fairseq translate: {text}", file=sys.stderr, flush=True)
 
 

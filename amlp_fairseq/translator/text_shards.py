@@ -54,7 +54,8 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """Everything that the translations depend on, as JSON data: files by their checksums, and what they say where
         nothing is given."""
-        others = {name: value for name, value in self.settings.items() if name not in ("device", "max_tokens")}
+        of_the_machine = {"device", "max_tokens", "inter_threads", "intra_threads"}
+        others = {name: value for name, value in self.settings.items() if name not in of_the_machine}
         config = read_config(self.model)
         options = config["decoding"] | self.settings
         if others.get("split_sentences") is None:

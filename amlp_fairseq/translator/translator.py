@@ -106,6 +106,8 @@ class Translator:
             ``amlp-fairseq package`` has from the training.
         backend: what decodes: the ``engine`` in C++, or ``pytorch``. By default the engine, where it has the model, the
             device is ``cpu`` and it has the decoding options, and PyTorch elsewhere.
+        inter_threads: batches that the engine searches at a time. By default as many as there are batches and threads.
+        intra_threads: threads of each. By default those of ``OMP_NUM_THREADS``, or the processors, shared out.
         options: decoding options that win over those of the folder, by the names of fairseq-generate's and the task's
             flags: ``beam=4``, ``lenpen=0.6``, ``nbest=3``, ``decode_dtype="int8"``, ``iter_decode_max_iter=4``, …
             (``options.Options`` has all of them). Weights that are stored as int8 decode in int8 where the device can,
@@ -125,13 +127,16 @@ class Translator:
         long: str = "split",
         max_length: int | None = None,
         backend: Literal["engine", "pytorch"] | None = None,
+        inter_threads: int | None = None,
+        intra_threads: int | None = None,
         **options: Unpack[Options],
     ) -> None:
         if long not in sentences.LONG:
             raise ValueError(f"long={long!r}: choose one of {', '.join(sentences.LONG)}")
         if split_sentences not in (None, True, False):
             raise ValueError(f"split_sentences={split_sentences!r}: True or False is needed")
-        check_counts(max_tokens=max_tokens, **({} if max_length is None else {"max_length": max_length}))
+        counts = {"max_length": max_length, "inter_threads": inter_threads, "intra_threads": intra_threads}
+        check_counts(max_tokens=max_tokens, **{name: value for name, value in counts.items() if value is not None})
         self.folder, self.long, self.max_tokens, self.device = Path(folder), long, max_tokens, device
         self.config, self._options = read_config(self.folder), with_present_names(options)
         config = self.config
@@ -143,7 +148,9 @@ class Translator:
         self._pytorch: PyTorchBackend | None = None
         if device == "cpu" and backend != "pytorch":
             try:
-                self._engine = EngineBackend(self.folder, config, max_tokens, self._options)
+                self._engine = EngineBackend(
+                    self.folder, config, max_tokens, self._options, inter_threads, intra_threads
+                )
             except (UnsupportedError, ImportError) as error:
                 if backend == "engine":
                     raise ValueError(f"backend='engine' does not support this: {error}") from None

@@ -81,19 +81,20 @@ class AmlpCovHead : public AmlpHead {
 
  private:
   struct Memory : State {
-    std::vector<float> l, cov_kv;  // C_k softmax(KᵀK), (c, d_h), and softmax(KᵀV) in panels
+    std::vector<float> l;
+    Floats cov_kv;  // C_k softmax(KᵀK), (c, d_h), and softmax(KᵀV) in panels
   };
 
   std::vector<float> temperatures_;
   bool normalized_, published_;
 
-  std::vector<float> panels_of(const std::vector<float>& square, bool transposed) const {
+  Floats panels_of(const std::vector<float>& square, bool transposed) const {
     const int64_t stride = whole_vectors(width_);
     return make_panels<float, 1>(square.data(), width_, width_, transposed ? 1 : stride, transposed ? stride : 1);
   }
 
   // x (c, d_h) times a square.
-  std::vector<float> times(const HeadRows& x, const std::vector<float>& panels) const {
+  std::vector<float> times(const HeadRows& x, const Floats& panels) const {
     std::vector<float> result(inner_ * width_);
     multiply(x.data, x.stride, inner_, width_, panels.data(), nullptr, result.data(), width_, width_, false, 0, Blocks(width_).count);
     return result;

@@ -1,4 +1,4 @@
-// Softmax attention. Queries are scaled already: the factor is in their weights.
+// Softmax attention. Queries are scaled already: the factor is in their weights. Keys and values are of type float or Half.
 
 #pragma once
 
@@ -22,87 +22,132 @@ inline void softmax(float* scores, int64_t keys) {
 }
 
 // Keys and values of one head of one sentence in panels, for queries of any number.
+template <typename Number>
 class PackedHead {
  public:
-  PackedHead() = default;
+  // Numbers that it takes.
+  static int64_t size(int64_t keys, int64_t width) { return whole_vectors(keys) * width + whole_vectors(width) * keys; }
+
+  // memory: of so many numbers, which is filled by `pack`.
+  PackedHead(Number* memory, int64_t keys, int64_t width)
+      : keys_(keys), width_(width), key_panels_(memory), value_panels_(memory + whole_vectors(keys) * width) {}
 
   // k, v: S rows of d_h numbers with this stride.
-  PackedHead(const float* k, const float* v, int64_t keys, int64_t width, int64_t stride)
-      : keys_(keys), width_(width), key_panels_(make_panels<float, 1>(k, width, keys, 1, stride)),
-        value_panels_(make_panels<float, 1>(v, keys, width, stride, 1)) {}
+  void pack(const float* k, const float* v, int64_t stride) {
+    write_panels<1>(k, width_, keys_, 1, stride, key_panels_);
+    write_panels<1>(v, keys_, width_, stride, 1, value_panels_);
+  }
 
   // Attention of n queries (n, d_h) to all keys, into out (n, d_h).
   // scores: room.
   // causal: query i attends to keys 0 … i alone.
-  void attend(const float* q, int64_t q_stride, int64_t n, float* out, int64_t out_stride, std::vector<float>& scores,
+  void attend(const float* q, int64_t q_stride, int64_t n, float* out, int64_t out_stride, Floats& scores,
               bool causal = false) const {
     const int64_t stride = whole_vectors(keys_);
     scores.resize(n * stride);
-    multiply(q, q_stride, n, width_, key_panels_.data(), nullptr, scores.data(), stride, keys_, false, 0, Blocks(keys_).count);
+    multiply(q, q_stride, n, width_, key_panels_, nullptr, scores.data(), stride, keys_, false, 0, Blocks(keys_).count);
     for (int64_t i = 0; i < n; i++) {
       const int64_t seen = causal ? i + 1 : keys_;
       softmax(&scores[i * stride], seen);
       std::fill(&scores[i * stride] + seen, &scores[i * stride] + keys_, 0.0f);
     }
-    multiply(scores.data(), stride, n, keys_, value_panels_.data(), nullptr, out, out_stride, width_, false, 0,
-             Blocks(width_).count);
+    multiply(scores.data(), stride, n, keys_, value_panels_, nullptr, out, out_stride, width_, false, 0, Blocks(width_).count);
   }
 
  private:
-  int64_t keys_ = 0, width_ = 0;
-  std::vector<float> key_panels_, value_panels_;
+  int64_t keys_, width_;
+  Number *key_panels_, *value_panels_;
 };
 
 // The keys and values of the words so far, of one layer. Steps have a table each that is written once: when hypotheses move,
 // only their paths through the tables do.
+template <typename Number>
 class Cache : public State {
  public:
   // width: C.
   // words: z, words of a step.
   Cache(int64_t width, int64_t words) : width_(width), words_(words) {}
 
-  // The table (rows, z, 2 C) of a new step: of each word the keys of all heads, then the values.
-  float* append(int64_t rows) { return steps_.emplace_back(rows * words_ * 2 * width_).data(); }
+  // Keep a new step's keys of all heads, then values, of each word: rows of 2 C numbers with this stride.
+  void append(const float* from, int64_t stride, int64_t rows) {
+    const int64_t size = rows * 2 * width_;
+    if (memory_.empty() || static_cast<int64_t>(memory_.back().size()) - used_ < size) {
+      memory_.emplace_back(kStepsAtOnce * size);
+      used_ = 0;
+    }
+    Number* const to = memory_.back().data() + used_;
+    used_ += size;
+    steps_.push_back(to);
+    for (int64_t row = 0; row < rows; row++) copy_numbers(from + row * stride, 2 * width_, to + row * 2 * width_);
+  }
 
   // Attention of the n queries of a row to all words on its path, all heads.
   // q, out: (n, C) with these strides.
   // path: row i of step i, of all steps.
   void attend(const float* q, int64_t q_stride, int64_t n, int64_t heads, const int32_t* path, float* out, int64_t out_stride,
-              std::vector<float>& scores) const {
-    const int64_t keys = steps_.size() * words_, stride = whole_vectors(keys), width = width_ / heads;
+              Floats& scores) const {
+    const int64_t steps = steps_.size(), keys = steps * words_, stride = whole_vectors(keys), width = width_ / heads;
     scores.resize(n * heads * stride);
-    for (int64_t s = 0, key = 0; s < static_cast<int64_t>(steps_.size()); s++)
+    fetch(entry(0, path[0], 0));
+    for (int64_t s = 0, key = 0; s < steps; s++) {
+      if (s + 1 < steps) fetch(entry(s + 1, path[s + 1], 0));
       for (int64_t word = 0; word < words_; word++, key++) {
-        const float* k = entry(s, path[s], word);
+        const Number* k = entry(s, path[s], word);
         for (int64_t i = 0; i < n; i++)
           for (int64_t h = 0; h < heads; h++)
             scores[(i * heads + h) * stride + key] = dot(q + i * q_stride + h * width, k + h * width, width);
       }
-    for (int64_t i = 0; i < n * heads; i++) softmax(&scores[i * stride], keys);
-    for (int64_t i = 0; i < n; i++) std::fill_n(out + i * out_stride, width_, 0.0f);
-    for (int64_t s = 0, key = 0; s < static_cast<int64_t>(steps_.size()); s++)
-      for (int64_t word = 0; word < words_; word++, key++) {
-        const float* v = entry(s, path[s], word) + width_;
-        for (int64_t i = 0; i < n; i++)
-          for (int64_t h = 0; h < heads; h++) {
-            const float weight = scores[(i * heads + h) * stride + key];
-            float* to = out + i * out_stride + h * width;
-            const float* from = v + h * width;
-#pragma omp simd
-            for (int64_t c = 0; c < width; c++) to[c] += weight * from[c];
-          }
+    }
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t h = 0; h < heads; h++) {
+        float* const weights = &scores[(i * heads + h) * stride];
+        softmax(weights, keys);
+        float* const to = out + i * out_stride + h * width;
+        int64_t c = 0;
+        for (; c + kPanels * kLanes <= width; c += kPanels * kLanes) mean<kPanels>(weights, path, h * width + c, to + c);
+        for (; c + kLanes <= width; c += kLanes) mean<1>(weights, path, h * width + c, to + c);
+        for (; c < width; c++) {
+          float sum = 0;
+          for (int64_t key = 0; key < keys; key++) sum += weights[key] * value(path, key)[h * width + c];
+          to[c] = sum;
+        }
       }
   }
 
  private:
-  int64_t width_, words_;
-  std::vector<std::vector<float>> steps_;
+  static constexpr int64_t kStepsAtOnce = 8;  // whose tables are in one piece of memory
 
-  const float* entry(int64_t step, int64_t row, int64_t word) const {
-    return steps_[step].data() + (row * words_ + word) * 2 * width_;
+  int64_t width_, words_, used_ = 0;
+  std::vector<Numbers<Number>> memory_;
+  std::vector<Number*> steps_;
+
+  const Number* entry(int64_t step, int64_t row, int64_t word) const {
+    return steps_[step] + (row * words_ + word) * 2 * width_;
   }
 
-  static float dot(const float* x, const float* y, int64_t width) {
+  const Number* value(const int32_t* path, int64_t key) const {
+    const int64_t step = words_ == 1 ? key : key / words_;
+    return entry(step, path[step], key - step * words_) + width_;
+  }
+
+  void fetch(const Number* step) const {
+    const char* const from = reinterpret_cast<const char*>(step);
+    for (size_t byte = 0; byte < words_ * 2 * width_ * sizeof(Number); byte += kCacheLine) __builtin_prefetch(from + byte);
+  }
+
+  // The sums, in the order of the keys, of weighted values from `column` on.
+  template <int Panels>
+  void mean(const float* weights, const int32_t* path, int64_t column, float* to) const {
+    Lanes sums[Panels]{};
+    for (int64_t step = 0, key = 0; step < static_cast<int64_t>(steps_.size()); step++) {
+      const Number* from = entry(step, path[step], 0) + width_ + column;
+      for (int64_t word = 0; word < words_; word++, key++, from += 2 * width_)
+        AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[p] += weights[key] * load(from + p * kLanes);
+    }
+    AMLP_UNROLL for (int p = 0; p < Panels; p++) store(sums[p], to + p * kLanes, kLanes);
+  }
+
+  static float dot(const float* x, const Number* y, int64_t width) {
     if (width % kLanes == 0) {
       Lanes sum{};
       for (int64_t c = 0; c < width; c += kLanes) sum += load(x + c) * load(y + c);

@@ -32,7 +32,7 @@ Embedding embedding_of(const py::dict& side, const Weights& weights, const std::
   if (get<bool>(side, "embedding_norm")) norm = weights.norm(prefix + ".layernorm_embedding", width);
   std::unique_ptr<Linear> join;
   if (side.contains("join_positions")) join = weights.linear({prefix + ".join_positions"}, 2 * width, width);
-  return {weights.vector(prefix + ".embed_tokens.weight", width * get<int64_t>(side, "vocabulary")), get<float>(side, "scale"),
+  return {weights.table(prefix + ".embed_tokens.weight", get<int64_t>(side, "vocabulary"), width), get<float>(side, "scale"),
           Positions(positions, width, get<int64_t>(side, "position_offset"), directions,
                     learned.empty() ? std::vector<float>{} : weights.floats(learned)),
           std::move(join), norm, width};

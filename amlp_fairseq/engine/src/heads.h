@@ -20,16 +20,22 @@ struct HeadRows {
 class Slots : public State {
  public:
   // k, v: (c, d_h).
-  Slots(const HeadRows& k, const HeadRows& v, int64_t width) : head_(k.data, v.data, k.rows, width, k.stride) {}
+  Slots(const HeadRows& k, const HeadRows& v, int64_t width)
+      : memory_(PackedHead<float>::size(k.rows, width)), head_(memory_.data(), k.rows, width) {
+    head_.pack(k.data, v.data, k.stride);
+  }
+
+  Slots(Slots&&) = default;
 
   // Outputs (n, d_h).
   void attend(const HeadRows& q, float* out, int64_t stride) const {
-    std::vector<float> scores;
+    Floats scores;
     head_.attend(q.data, q.stride, q.rows, out, stride, scores);
   }
 
  private:
-  PackedHead head_;
+  Floats memory_;
+  PackedHead<float> head_;
 };
 
 // What a head of a kind of attention computes.
@@ -89,7 +95,7 @@ class MultiHeadCrossAttention : public CrossAttention {
       : q_(std::move(q)), kv_(std::move(kv)), out_(std::move(out)), width_(out_->in), heads_(heads),
         attention_(std::move(attention)) {}
 
-  std::unique_ptr<State> prepare(ThreadPool& pool, const std::vector<float>& source, const Starts& starts) const override {
+  std::unique_ptr<State> prepare(ThreadPool& pool, const Floats& source, const Starts& starts) const override {
     const int64_t head = width_ / heads_, sentences = starts.size() - 1;
     std::vector<float> both;
     kv_->product(pool, source.data(), starts.back(), both);

@@ -47,7 +47,7 @@ typedef std::vector<int64_t> Starts;
 
 // A residual block's inputs x (rows, C), and room for what it computes.
 struct Rows {
-  std::vector<float> x, normalized, inner, attended, outer;
+  Floats x, normalized, inner, attended, outer;
   int64_t count;
 };
 
@@ -147,7 +147,7 @@ class CrossAttention {
   virtual ~CrossAttention() = default;
 
   // What all words read of the sources, given the encoder's outputs (words of all sentences, C').
-  virtual std::unique_ptr<State> prepare(ThreadPool& pool, const std::vector<float>& source, const Starts& starts) const = 0;
+  virtual std::unique_ptr<State> prepare(ThreadPool& pool, const Floats& source, const Starts& starts) const = 0;
 
   virtual void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups) const = 0;
 };

@@ -5,10 +5,7 @@
 #include <memory>
 #include <utility>
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
+#include "memory.h"
 #include "simd.h"
 #include "threads.h"
 
@@ -54,11 +51,35 @@ void prefetch(const void* weights) {
     __builtin_prefetch(static_cast<const char*>(weights) + kPrefetch + p * 4 * kLanes);
 }
 
+// Where the next weights are: a tile fetches a line, or a few, for each step of its sums. Of one block's first tiles each
+// fetches a part of the next block, so that the memory has the time of them all; where there are fewer tiles than parts, a
+// tile fetches what comes soon.
+struct Ahead {
+  static constexpr int64_t kParts = 4;
+
+  const char* from;
+  int64_t step;
+
+  // bytes: of a block, which a tile reads in so many steps.
+  Ahead(const void* block, int64_t bytes, int64_t steps, int64_t tile, int64_t tiles)
+      : from(static_cast<const char*>(block) + (tiles < kParts ? kPrefetch : bytes + tile % kParts * steps * kLine)),
+        step(tiles < kParts ? bytes / steps : kLine) {}
+
+  template <int Lines>
+  void fetch() {
+    AMLP_UNROLL for (int line = 0; line < Lines; line++) __builtin_prefetch(from + line * kLine);
+    from += step;
+  }
+
+ private:
+  static constexpr int64_t kLine = kCacheLine;
+};
+
 // `Rows` rows of x times a block of `Panels` panels (in, Panels, kLanes), into rows of y: its next `out` columns, all if there
 // are so many. An output is its bias, if any, plus the sum over the inputs in their order, in tiles of every size: the result
 // of a row does not depend on the rows beside it.
-template <int Rows, int Panels>
-void multiply_tile(const float* x, int64_t x_stride, int64_t in, const float* block, const float* biases, float* y,
+template <int Rows, int Panels, typename Number>
+void multiply_tile(const float* x, int64_t x_stride, int64_t in, const Number* block, const float* biases, float* y,
                    int64_t y_stride, int64_t out, bool relu) {
   Lanes sums[Rows][Panels];
   AMLP_UNROLL for (int r = 0; r < Rows; r++)
@@ -78,7 +99,8 @@ void multiply_tile(const float* x, int64_t x_stride, int64_t in, const float* bl
 }
 
 // x (rows, in) times a matrix in panels, into y (rows, out).
-inline void multiply(const float* x, int64_t x_stride, int64_t rows, int64_t in, const float* panels, const float* biases,
+template <typename Number>
+void multiply(const float* x, int64_t x_stride, int64_t rows, int64_t in, const Number* panels, const float* biases,
                      float* y, int64_t y_stride, int64_t out, bool relu, int64_t first_block, int64_t last_block) {
   const Blocks blocks(out);
   for (int64_t block = first_block; block < last_block; block++) {
@@ -91,20 +113,33 @@ inline void multiply(const float* x, int64_t x_stride, int64_t rows, int64_t in,
   }
 }
 
-// A matrix (in, out) with these strides in panels of `Group` inputs at a time; padding is zero.
-template <typename Number, int64_t Group>
-std::vector<Number> make_panels(const Number* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride) {
+// Write a matrix (in, out) with these strides in panels of `Group` inputs at a time; padding is zero.
+template <int64_t Group, typename From, typename Number>
+void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride, Number* to) {
   const int64_t groups = (in + Group - 1) / Group;
-  std::vector<Number> result(whole_vectors(out) * groups * Group, 0);
   const Blocks blocks(out);
-  Number* to = result.data();
-  for (int64_t block = 0; block < blocks.count; block++)
-    for (int64_t g = 0; g < groups; g++) {
-      const int64_t first = blocks.first_panel(block) * kLanes;
-      for (int64_t o = first; o < first + blocks.panels(block) * kLanes; o++)
-        for (int64_t i = g * Group; i < (g + 1) * Group; i++, to++)
-          if (o < out && i < in) *to = from[i * in_stride + o * out_stride];
-    }
+  for (int64_t block = 0; block < blocks.count; block++) {
+    const int64_t first = blocks.first_panel(block) * kLanes, width = blocks.panels(block) * kLanes;
+    if constexpr (Group == 1 && std::is_same_v<From, float>)
+      if (out_stride == 1 && first + width <= out) {
+        for (int64_t i = 0; i < in; i++, to += width) copy_numbers(from + i * in_stride + first, width, to);
+        continue;
+      }
+    for (int64_t o = first; o < first + width; o++)
+      for (int64_t g = 0; g < groups; g++) {
+        Number* const group = to + (g * width + o - first) * Group;
+        const From* const numbers = from + g * Group * in_stride + o * out_stride;
+        for (int64_t i = 0; i < Group; i++)
+          group[i] = o < out && g * Group + i < in ? Number(numbers[i * in_stride]) : Number(0);
+      }
+    to += width * groups * Group;
+  }
+}
+
+template <typename Number, int64_t Group>
+Numbers<Number> make_panels(const Number* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride) {
+  Numbers<Number> result(whole_vectors(out) * ((in + Group - 1) / Group * Group));
+  write_panels<Group>(from, in, out, in_stride, out_stride, result.data());
   return result;
 }
 
@@ -137,7 +172,11 @@ class Linear {
   // x (rows, in) to y (rows, out), and max(0, y) with `relu`.
   virtual void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const = 0;
 
-  void product(ThreadPool& pool, const float* x, int64_t rows, std::vector<float>& y, bool relu = false) const {
+  // True if the weights are rounded, so that what is computed with them may be, too.
+  virtual bool rounded() const = 0;
+
+  template <typename Memory>
+  void product(ThreadPool& pool, const float* x, int64_t rows, std::vector<float, Memory>& y, bool relu = false) const {
     y.resize(rows * out);
     product(pool, x, rows, y.data(), relu);
   }
@@ -151,6 +190,8 @@ class FloatLinear : public Linear {
       : Linear(weight.size() / bias.size(), bias.size()), panels_(make_panels<float, 1>(weight.data(), in, out, 1, in)),
         biases_(padded(bias)) {}
 
+  bool rounded() const override { return false; }
+
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     for_blocks(pool, rows, in * out, Blocks(out).count, [&](int64_t block, int64_t begin, int64_t end) {
       multiply(x + begin * in, in, end - begin, in, panels_.data(), biases_.data(), y + begin * out, out, out, relu, block,
@@ -159,7 +200,8 @@ class FloatLinear : public Linear {
   }
 
  private:
-  std::vector<float> panels_, biases_;
+  Floats panels_;
+  std::vector<float> biases_;
 };
 
 constexpr int64_t kGroup = 4;  // int8 products that are added up for each lane
@@ -220,6 +262,8 @@ class Int8Linear : public Linear {
     }
   }
 
+  bool rounded() const override { return true; }
+
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     thread_local std::vector<uint8_t> inputs;
     thread_local std::vector<float> sizes;
@@ -233,7 +277,8 @@ class Int8Linear : public Linear {
     for_blocks(pool, rows, in * out / kGroup, blocks.count, [=, this](int64_t block, int64_t begin, int64_t end) {
       for_tiles(end - begin, blocks.panels(block), [=, this]<int Rows, int Panels>(int64_t row) {
         const int64_t first = begin + row;
-        tile<Rows, Panels>(units + first * groups_ * kGroup, size + first, blocks.first_panel(block), y + first * out, relu);
+        tile<Rows, Panels>(units + first * groups_ * kGroup, size + first, blocks.first_panel(block), y + first * out, relu,
+                           first / kTileRows, rows / kTileRows);
       });
     });
   }
@@ -241,7 +286,7 @@ class Int8Linear : public Linear {
  private:
   int64_t groups_;
   int32_t zero_, units_;
-  std::vector<int8_t> panels_;
+  Numbers<int8_t> panels_;
   std::vector<float> scales_, biases_;
   std::vector<int32_t> corrections_;
 
@@ -264,11 +309,13 @@ class Int8Linear : public Linear {
   }
 
   template <int Rows, int Panels>
-  void tile(const uint8_t* units, const float* sizes, int64_t first_panel, float* y, bool relu) const {
+  void tile(const uint8_t* units, const float* sizes, int64_t first_panel, float* y, bool relu, int64_t tile_number,
+            int64_t tiles) const {
     Integers sums[Rows][Panels];
     AMLP_UNROLL for (int r = 0; r < Rows; r++)
       AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = Integers{};
     const int8_t* block = panels_.data() + first_panel * groups_ * kLanes * kGroup;
+    Ahead ahead(block, groups_ * Panels * kLanes * kGroup, groups_, tile_number, tiles);
     for (int64_t g = 0; g < groups_; g++, block += Panels * kLanes * kGroup) {
       Integers weights[Panels];
       AMLP_UNROLL for (int p = 0; p < Panels; p++) weights[p] = load_integers(block + p * kLanes * kGroup);
@@ -278,7 +325,7 @@ class Int8Linear : public Linear {
         const Integers inputs = Integers{} + group;
         AMLP_UNROLL for (int p = 0; p < Panels; p++) add_products(sums[r][p], inputs, weights[p]);
       }
-      prefetch<Panels>(block);
+      ahead.fetch<Panels * kLanes * kGroup / kCacheLine>();
     }
     AMLP_UNROLL for (int r = 0; r < Rows; r++)
       AMLP_UNROLL for (int p = 0; p < Panels; p++) {
@@ -289,5 +336,83 @@ class Int8Linear : public Linear {
       }
   }
 };
+
+#ifdef __AVX512BF16__
+// A number rounded to bfloat16.
+struct Bfloat16 {
+  uint16_t bits;
+
+  Bfloat16() = default;
+  explicit Bfloat16(float number) {
+    std::memcpy(&bits, reinterpret_cast<const char*>(&number) + 2, 2);  // NaN stays NaN
+    uint32_t all;
+    std::memcpy(&all, &number, sizeof all);
+    if (number == number) bits = (all + 0x7fff + (all >> 16 & 1)) >> 16;
+  }
+};
+
+// Weights and inputs in bfloat16; sums are float32, of two products at a time.
+class Bfloat16Linear : public Linear {
+ public:
+  // weight: W (out, in).
+  // bias: b (out,).
+  Bfloat16Linear(const std::vector<float>& weight, const std::vector<float>& bias)
+      : Linear(weight.size() / bias.size(), bias.size()), groups_((in + 1) / 2), panels_(whole_vectors(out) * groups_ * 2),
+        biases_(padded(bias)) {
+    write_panels<2>(weight.data(), in, out, 1, in, panels_.data());
+  }
+
+  bool rounded() const override { return true; }
+
+  void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
+    thread_local Numbers<Bfloat16> memory;
+    memory.resize(rows * groups_ * 2);
+    Bfloat16* const inputs = memory.data();
+    pool.run(rows, grain_of(2 * in), [=, this](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; r++) {
+        Bfloat16* const to = inputs + r * groups_ * 2;
+        for (int64_t i = 0; i < in; i++) to[i] = Bfloat16(x[r * in + i]);
+        if (in % 2) to[in] = Bfloat16(0);
+      }
+    });
+    const Blocks blocks(out);
+    for_blocks(pool, rows, in * out / 2, blocks.count, [=, this](int64_t block, int64_t begin, int64_t end) {
+      for_tiles(end - begin, blocks.panels(block), [=, this]<int Rows, int Panels>(int64_t row) {
+        tile<Rows, Panels>(inputs + (begin + row) * groups_ * 2, blocks.first_panel(block), y + (begin + row) * out, relu);
+      });
+    });
+  }
+
+ private:
+  int64_t groups_;
+  Numbers<Bfloat16> panels_;
+  std::vector<float> biases_;
+
+  template <int Rows, int Panels>
+  void tile(const Bfloat16* inputs, int64_t first_panel, float* y, bool relu) const {
+    Lanes sums[Rows][Panels];
+    AMLP_UNROLL for (int r = 0; r < Rows; r++)
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = load(&biases_[(first_panel + p) * kLanes]);
+    const Bfloat16* block = panels_.data() + first_panel * groups_ * kLanes * 2;
+    for (int64_t g = 0; g < groups_; g++, block += Panels * kLanes * 2) {
+      Integers weights[Panels];
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) weights[p] = load_integers(block + p * kLanes * 2);
+      AMLP_UNROLL for (int r = 0; r < Rows; r++) {
+        int32_t pair;
+        std::memcpy(&pair, inputs + (r * groups_ + g) * 2, sizeof pair);
+        const Integers pairs = Integers{} + pair;
+        AMLP_UNROLL for (int p = 0; p < Panels; p++) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r][p]) : "v"(pairs), "v"(weights[p]));
+      }
+      prefetch<Panels>(block);
+    }
+    AMLP_UNROLL for (int r = 0; r < Rows; r++)
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) {
+        const Lanes sum = relu ? (sums[r][p] < 0 ? Lanes{} : sums[r][p]) : sums[r][p];
+        const int64_t begin = (first_panel + p) * kLanes;
+        store(sum, y + r * out + begin, out - begin);
+      }
+  }
+};
+#endif
 
 }  // namespace amlp

@@ -51,7 +51,7 @@ struct Encoder {
   std::optional<Norm> norm;
 
   // Outputs (words of all sentences, C).
-  std::vector<float> run(ThreadPool& pool, const std::vector<Tokens>& sources, const Starts& starts) const {
+  Floats run(ThreadPool& pool, const std::vector<Tokens>& sources, const Starts& starts) const {
     Rows rows;
     rows.count = starts.back();
     embedding.embed(pool, sources, starts, embedding.encodings(longest(sources)), rows.x);
@@ -85,7 +85,7 @@ class Session {
       : decoder_(decoder), pool_(pool) {
     Starts starts{0};
     for (const Tokens& source : sources) starts.push_back(starts.back() + source.size());
-    const std::vector<float> source = encoder.run(pool, sources, starts);
+    const Floats source = encoder.run(pool, sources, starts);
     for (const Decoder::Layer& layer : decoder.layers) {
       sources_.push_back(layer.cross_attention.attention->prepare(pool, source, starts));
       states_.push_back(layer.self_attention.attention->begin());
@@ -96,8 +96,8 @@ class Session {
   // tokens: the words of the previous step, at first any z, (R, z).
   // sentences: of each hypothesis, ascending.
   // paths: of each hypothesis its row in each step, this one included.
-  std::vector<float>& step(const Tokens& tokens, const std::vector<int64_t>& sentences,
-                           const std::vector<const int32_t*>& paths) {
+  Floats& step(const Tokens& tokens, const std::vector<int64_t>& sentences,
+               const std::vector<const int32_t*>& paths) {
     const int64_t z = decoder_.words, width = decoder_.embedding.width, first = steps_++ * z;
     rows_.count = tokens.size();
     rows_.x.resize(rows_.count * width);
@@ -125,7 +125,7 @@ class Session {
   ThreadPool& pool_;
   std::vector<std::unique_ptr<State>> sources_, states_;  // of the layers
   Rows rows_;
-  std::vector<float> logits_;
+  Floats logits_;
   int64_t steps_ = 0;
 };
 

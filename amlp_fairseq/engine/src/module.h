@@ -30,17 +30,44 @@ void check(const std::vector<Tokens>& sources, int64_t vocabulary) {
   }
 }
 
+std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
+
+// A product of one thread, for tests.
+FloatArray product(const Linear& linear, const FloatArray& x, bool relu) {
+  if (x.size() % linear.in) throw std::invalid_argument("inputs for other weights");
+  FloatArray y(std::vector<py::ssize_t>{x.size() / linear.in, linear.out});
+  ThreadPool pool(1);
+  linear.product(pool, x.data(), x.size() / linear.in, y.mutable_data(), relu);
+  return y;
+}
+
+// q: (heads, d_h); kv: (2, S, heads, d_h).
+template <typename Number>
+FloatArray cached_attention(const FloatArray& q, const FloatArray& kv) {
+  const int64_t heads = q.shape(0), width = q.size(), keys = kv.shape(1);
+  Cache<Number> cache(width, 1);
+  std::vector<float> entry(2 * width);
+  for (int64_t key = 0; key < keys; key++) {
+    std::copy_n(kv.data() + key * width, width, entry.data());
+    std::copy_n(kv.data() + (keys + key) * width, width, entry.data() + width);
+    cache.append(entry.data(), 2 * width, 1);
+  }
+  FloatArray out(std::vector<py::ssize_t>{heads, width / heads});
+  Floats scores;
+  cache.attend(q.data(), width, 1, heads, std::vector<int32_t>(keys, 0).data(), out.mutable_data(), width, scores);
+  return out;
+}
+
 class Engine {
  public:
-  Engine(const py::dict& description, const py::dict& arrays, bool int8)
-      : Engine(description, Weights(arrays, int8)) {}
+  Engine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
+      : Engine(description, Weights(arrays, int8, bfloat16)) {}
 
   std::vector<std::vector<Hypothesis>> search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
     check(sources, source_vocab_);
     const BeamSearch search(encoder_, decoder_, symbols_, max_tokens_, options_of(options));
     const py::gil_scoped_release unlocked;
-    ThreadPool pool(threads);
-    return search.run(pool, sources);
+    return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources); });
   }
 
  private:
@@ -48,13 +75,14 @@ class Engine {
   Decoder decoder_;
   Symbols symbols_;
   int64_t max_tokens_, source_vocab_;
+  mutable ThreadPools pools_;
 
   Engine(const py::dict& description, const Weights& weights)
       : encoder_(encoder_of(get<py::dict>(description, "encoder"), weights)),
         decoder_(decoder_of(get<py::dict>(description, "decoder"), weights, encoder_.embedding.width)),
         symbols_{get<int32_t>(description, "pad"), get<int32_t>(description, "eos"), get<int32_t>(description, "unk")},
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
-        source_vocab_(encoder_.embedding.table.size() / encoder_.embedding.width) {
+        source_vocab_(encoder_.embedding.table.rows()) {
     for (const int32_t symbol : {symbols_.pad, symbols_.eos, symbols_.unk})
       if (symbol >= decoder_.output->out) throw std::invalid_argument("symbols outside the vocabulary");
   }
@@ -63,8 +91,8 @@ class Engine {
 // A model whose decoder writes all words at a time.
 class ParallelEngine {
  public:
-  ParallelEngine(const py::dict& description, const py::dict& arrays, bool int8)
-      : ParallelEngine(description, Weights(arrays, int8)) {}
+  ParallelEngine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
+      : ParallelEngine(description, Weights(arrays, int8, bfloat16)) {}
 
   std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
     check(sources, source_vocab_);
@@ -72,8 +100,7 @@ class ParallelEngine {
                                    get<int64_t>(options, "words"), get<bool>(options, "adaptive")};
     const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen);
     const py::gil_scoped_release unlocked;
-    ThreadPool pool(threads);
-    return refinement.run(pool, sources);
+    return pools_.with(threads, [&](ThreadPool& pool) { return refinement.run(pool, sources); });
   }
 
  private:
@@ -81,6 +108,7 @@ class ParallelEngine {
   ParallelDecoder decoder_;
   RefinementSymbols symbols_;
   int64_t max_tokens_, source_vocab_;
+  mutable ThreadPools pools_;
 
   ParallelEngine(const py::dict& description, const Weights& weights)
       : encoder_(encoder_of(get<py::dict>(description, "encoder"), weights)),
@@ -88,8 +116,8 @@ class ParallelEngine {
         symbols_{get<int32_t>(description, "bos"), get<int32_t>(description, "pad"), get<int32_t>(description, "eos"),
                  get<int32_t>(description, "unk")},
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
-        source_vocab_(encoder_.embedding.table.size() / encoder_.embedding.width) {
-    check({{symbols_.bos, symbols_.pad, symbols_.eos, symbols_.unk}}, decoder_.embedding.table.size() / decoder_.embedding.width);
+        source_vocab_(encoder_.embedding.table.rows()) {
+    check({{symbols_.bos, symbols_.pad, symbols_.eos, symbols_.unk}}, decoder_.embedding.table.rows());
     if (max_tokens_ < 2) throw std::invalid_argument("a decoder without positions");
   }
 };
@@ -99,28 +127,41 @@ class ParallelEngine {
 
 PYBIND11_MODULE(AMLP_MODULE, module) {
   using namespace amlp;
-  // Steps from the zero point to the largest int8 input, and a product with int8 weights, for tests.
+  // For tests: steps from the zero point to the largest int8 input, and products with rounded weights. The last one is there
+  // if the engine has bfloat16.
   module.attr("INT8_INPUT_STEPS") = kMaxUnit;
   module.def("int8_product", [](const Int8Array& weight, const FloatArray& scales, const FloatArray& bias, const FloatArray& x,
                                 bool nonnegative, bool relu) {
-    const auto floats = [](const FloatArray& array) { return std::vector<float>(array.data(), array.data() + array.size()); };
-    const Int8Linear linear({weight.data(), weight.data() + weight.size()}, floats(scales), floats(bias), nonnegative);
-    if (x.size() % linear.in) throw std::invalid_argument("inputs for other weights");
-    FloatArray y(std::vector<py::ssize_t>{x.size() / linear.in, linear.out});
-    ThreadPool pool(1);
-    linear.product(pool, x.data(), x.size() / linear.in, y.mutable_data(), relu);
-    return y;
+    const std::vector<int8_t> units(weight.data(), weight.data() + weight.size());
+    return product(Int8Linear(units, floats_of(scales), floats_of(bias), nonnegative), x, relu);
   });
   define_probes(module);
+  // Attention of queries (heads, d_h), as one row, to S keys and values (S, heads, d_h), kept in float32 or as int8 models do.
+  module.def("cached_attention", [](const FloatArray& q, const FloatArray& kv, bool half) {
+    return half ? cached_attention<Half>(q, kv) : cached_attention<float>(q, kv);
+  });
+  // The m largest of a row, and the log of the sum of its exponentials.
+  module.def("best_of_row", [](const FloatArray& row, int64_t m) {
+    std::vector<int32_t> tokens;
+    for (const Candidate& candidate : largest(row.data(), row.size(), m)) tokens.push_back(candidate.token);
+    return std::make_pair(tokens, log_sum_exp(row.data(), row.size()));
+  });
+#ifdef __AVX512BF16__
+  module.def("bfloat16_product", [](const FloatArray& weight, const FloatArray& bias, const FloatArray& x, bool relu) {
+    return product(Bfloat16Linear(floats_of(weight), floats_of(bias)), x, relu);
+  });
+#endif
   py::class_<Hypothesis>(module, "Hypothesis", py::module_local())
       .def_readonly("tokens", &Hypothesis::tokens)
       .def_readonly("token_scores", &Hypothesis::token_scores)
       .def_readonly("score", &Hypothesis::score)
       .def_readonly("steps", &Hypothesis::steps);
   py::class_<Engine>(module, "Engine", py::module_local())
-      .def(py::init<const py::dict&, const py::dict&, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"))
+      .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
+           py::arg("bfloat16") = false)
       .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"));
   py::class_<ParallelEngine>(module, "ParallelEngine", py::module_local())
-      .def(py::init<const py::dict&, const py::dict&, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"))
+      .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
+           py::arg("bfloat16") = false)
       .def("refine", &ParallelEngine::refine, py::arg("sources"), py::arg("options"), py::arg("threads"));
 }

@@ -51,7 +51,7 @@ class ParallelSession {
       : decoder_(decoder), symbols_(symbols), pool_(pool) {
     Starts starts{0};
     for (const Tokens& source : sources) starts.push_back(starts.back() + source.size());
-    const std::vector<float> outputs = encoder.run(pool, sources, starts);
+    const Floats outputs = encoder.run(pool, sources, starts);
     for (const ParallelDecoder::Layer& layer : decoder.layers)
       sources_.push_back(layer.cross_attention.attention->prepare(pool, outputs, starts));
     for (size_t i = 0; i < sources.size(); i++)
@@ -118,7 +118,7 @@ class ParallelSession {
       int32_t token = 0;
     };
     std::vector<Running> running(count);
-    std::vector<float> logits;
+    Floats logits;
     int64_t first = 0;
     for (const std::unique_ptr<Linear>& part : decoder_.output) {
       part->product(pool_, features.data(), count, logits);

@@ -9,13 +9,14 @@ namespace {
 
 namespace probes {
 
-FloatArray array_of(const std::vector<float>& numbers, int64_t width) {
+template <typename Memory>
+FloatArray array_of(const std::vector<float, Memory>& numbers, int64_t width) {
   FloatArray result(std::vector<py::ssize_t>{static_cast<py::ssize_t>(numbers.size()) / width, width});
   std::copy(numbers.begin(), numbers.end(), result.mutable_data());
   return result;
 }
 
-std::vector<float> vector_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
+Floats vector_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
 
 // Self-attention of whole texts x (rows, C), which begin in rows `starts` but the last, their number.
 // causal: words see those before them alone.

@@ -6,10 +6,9 @@
 #include <numeric>
 
 #include "model.h"
+#include "top_k.h"
 
 namespace amlp {
-
-constexpr float kNone = -INFINITY;
 
 struct SearchOptions {
   int64_t beam = 5;
@@ -33,45 +32,6 @@ struct Hypothesis {
   float score;                      // their sum divided by the length penalty
   int64_t steps;                    // decoder calls
 };
-
-// NaN counts as -inf.
-inline float number(float score) { return score > kNone ? score : kNone; }
-
-struct Candidate {
-  float score;
-  int32_t token;
-};
-
-// The m largest of V logits, best first; of equal ones the first.
-inline std::vector<Candidate> largest(const float* logits, int64_t vocab, int64_t m) {
-  constexpr int64_t kBlock = 64;  // entries that are first looked at as one
-  std::vector<Candidate> best;
-  const auto better = [](const Candidate& one, const Candidate& other) { return one.score > other.score; };
-  for (int64_t begin = 0; begin < vocab; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, vocab);
-    const bool full = static_cast<int64_t>(best.size()) == m;
-    if (full && !(largest_of(logits + begin, end - begin) > best.back().score)) continue;
-    for (int64_t i = begin; i < end; i++) {
-      const Candidate candidate{number(logits[i]), static_cast<int32_t>(i)};
-      if (static_cast<int64_t>(best.size()) == m) {
-        if (!better(candidate, best.back())) continue;
-        best.pop_back();
-      }
-      best.insert(std::upper_bound(best.begin(), best.end(), candidate, better), candidate);
-    }
-  }
-  return best;
-}
-
-// log(sum(e^x)) of a row.
-inline float log_sum_exp(const float* x, int64_t count) {
-  const float largest = largest_of(x, count);
-  if (!(largest > kNone)) return kNone;
-  float total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < count; i++) total += exponential(x[i] - largest);
-  return largest + std::log(total);
-}
 
 // z words that may follow a hypothesis, and the sum of their log-probabilities.
 struct Continuation {
@@ -124,7 +84,7 @@ class BeamSearch {
           sentences.push_back(sentence.index), rows.push_back(&row), limits.push_back(sentence.limit);
           paths.push_back(row.path.data());
         }
-      std::vector<float>& logits = session.step(tokens, sentences, paths);
+      Floats& logits = session.step(tokens, sentences, paths);
       std::vector<std::vector<Continuation>> continuations(rows.size());
       std::vector<float> normalizers(rows.size() * z);
       pool.run(rows.size(), grain_of(16 * z * vocab_), [&](int64_t begin, int64_t end) {

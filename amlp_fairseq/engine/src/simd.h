@@ -8,6 +8,10 @@
 #include <cstring>
 #include <vector>
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 namespace amlp {
 
 #if defined(__AVX512F__)
@@ -37,6 +41,43 @@ inline Lanes load(const float* from) {
   std::memcpy(&lanes, from, sizeof lanes);
   return lanes;
 }
+
+// Keys and values of models in int8 are kept in float16 where the processor converts it, of magnitudes up to its largest.
+#ifdef __F16C__
+struct Half {
+  uint16_t bits;
+
+  Half() = default;
+  explicit Half(float number) : bits(_cvtss_sh(std::min(std::max(number, -65504.0f), 65504.0f), _MM_FROUND_TO_NEAREST_INT)) {}
+  operator float() const { return _cvtsh_ss(bits); }
+};
+
+inline Lanes load(const Half* from) {
+#ifdef __AVX512F__
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#else
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+}
+
+inline void copy_numbers(const float* from, int64_t count, Half* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes, to += kLanes) {
+    const Lanes lanes = load(from + i), most = Lanes{} + 65504.0f;
+    const Lanes bounded = lanes > most ? most : lanes < -most ? -most : lanes;
+#ifdef __AVX512F__
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(bounded, _MM_FROUND_TO_NEAREST_INT));
+#else
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(bounded, _MM_FROUND_TO_NEAREST_INT));
+#endif
+  }
+  for (; i < count; i++) *to++ = Half(from[i]);
+}
+#else
+typedef float Half;
+#endif
+
+inline void copy_numbers(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
 
 // Store the lanes, or the first `count` where there is room for fewer.
 inline void store(const Lanes& lanes, float* to, int64_t count) {

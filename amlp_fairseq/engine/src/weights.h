@@ -21,7 +21,7 @@ typedef py::array_t<int8_t, py::array::c_style> Int8Array;
 // The weights of a model by name: float32 arrays, or pairs of an int8 matrix and the scales of its rows.
 class Weights {
  public:
-  Weights(py::dict arrays, bool int8) : arrays_(std::move(arrays)), int8_(int8) {}
+  Weights(py::dict arrays, bool int8, bool bfloat16 = false) : arrays_(std::move(arrays)), int8_(int8), bfloat16_(bfloat16) {}
 
   std::vector<float> floats(const std::string& name) const {
     const py::object value = find(name);
@@ -30,6 +30,22 @@ class Weights {
     const int64_t rows = scales.size(), columns = matrix.size() / std::max<int64_t>(rows, 1);
     std::vector<float> result(matrix.size());
     for (int64_t i = 0; i < rows * columns; i++) result[i] = matrix.data()[i] * scales.data()[i / columns];
+    return result;
+  }
+
+  Table table(const std::string& name, int64_t rows, int64_t width) const {
+    Table result{width, {}, {}, {}};
+    const py::object value = find(name);
+    if (py::isinstance<py::tuple>(value)) {
+      const auto [matrix, scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
+      result.units.assign(matrix.data(), matrix.data() + matrix.size());
+      result.scales = copy<float>(scales);
+      if (static_cast<int64_t>(result.scales.size()) != rows) wrong_size(name);
+    } else {
+      const FloatArray matrix = py::cast<FloatArray>(value);
+      result.numbers.assign(matrix.data(), matrix.data() + matrix.size());
+    }
+    if (result.rows() != rows || (result.units.size() + result.numbers.size()) % width) wrong_size(name);
     return result;
   }
 
@@ -68,8 +84,11 @@ class Weights {
     }
     const int64_t size = int8_ ? units.size() : weights.size(), rows = int8_ ? scales.size() : biases.size();
     if (rows != out || static_cast<int64_t>(biases.size()) != out || size != in * out)
-      throw std::invalid_argument(names[0] + " has another size than the model");
+      wrong_size(names[0]);
     if (int8_) return std::make_unique<Int8Linear>(units, scales, biases, nonnegative);
+#ifdef __AVX512BF16__
+    if (bfloat16_) return std::make_unique<Bfloat16Linear>(weights, biases);
+#endif
     return std::make_unique<FloatLinear>(weights, biases);
   }
 
@@ -88,7 +107,7 @@ class Weights {
         else
           part[(name + suffix).c_str()] = value[rows];
       }
-      result.push_back(Weights(part, int8_).linear({name}, in, end - begin));
+      result.push_back(Weights(part, int8_, bfloat16_).linear({name}, in, end - begin));
     }
     return result;
   }
@@ -100,13 +119,17 @@ class Weights {
   // Weights of which there are so many.
   std::vector<float> vector(const std::string& name, int64_t size) const {
     std::vector<float> result = floats(name);
-    if (static_cast<int64_t>(result.size()) != size) throw std::invalid_argument(name + " has another size than the model");
+    if (static_cast<int64_t>(result.size()) != size) wrong_size(name);
     return result;
   }
 
  private:
   py::dict arrays_;
-  bool int8_;
+  bool int8_, bfloat16_;
+
+  [[noreturn]] static void wrong_size(const std::string& name) {
+    throw std::invalid_argument(name + " has another size than the model");
+  }
 
   py::object find(const std::string& name) const {
     if (!has(name)) throw std::invalid_argument("the model has no weights named " + name);
@@ -119,13 +142,17 @@ class Weights {
   }
 
   static void quantize(const std::vector<float>& matrix, int64_t rows, std::vector<int8_t>& units, std::vector<float>& scales) {
-    const int64_t columns = matrix.size() / rows;
+    const int64_t columns = matrix.size() / rows, before = units.size();
+    units.resize(before + matrix.size());
     for (int64_t row = 0; row < rows; row++) {
-      const float* from = &matrix[row * columns];
+      const float* const from = &matrix[row * columns];
+      int8_t* const to = &units[before + row * columns];
       float size = 1e-8f;
+#pragma omp simd reduction(max : size)
       for (int64_t i = 0; i < columns; i++) size = std::max(size, std::abs(from[i]));
       const float scale = size / 127;
-      for (int64_t i = 0; i < columns; i++) units.push_back(std::nearbyint(from[i] / scale));
+#pragma omp simd
+      for (int64_t i = 0; i < columns; i++) to[i] = static_cast<int32_t>(std::nearbyint(from[i] / scale));
       scales.push_back(scale);
     }
   }

@@ -185,7 +185,7 @@ def test_pytorch_takes_what_the_engine_lacks() -> None:
     assert translator._pytorch is None
     for option, flag in (
         ({"rescore_path": str(CMLMC.parent / "ar")}, "--rescore-path .*ar"),
-        ({"decode_dtype": "bfloat16"}, "--decode-dtype bfloat16"),
+        ({"decode_dtype": "float16"}, "--decode-dtype float16"),
         ({"iter_decode_with_beam": 10**6}, "--iter-decode-with-beam 1000000"),
     ):
         with pytest.raises(ValueError, match=f"^backend='engine' does not support this: {flag}$"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import toy
 
+from amlp_fairseq.engine import isa
 from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.ops.backend import VARIABLE
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
@@ -62,6 +63,7 @@ def test_the_weights_are_those_of_now() -> None:
 def test_why_pytorch_decodes_is_said_once(
     options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(isa.FORCED, "generic")  # which has no bfloat16
     caplog.set_level(logging.INFO)
     search, batch = generator(**options)
     for _ in range(2):

@@ -1,0 +1,30 @@
+"""benchmarks/engine.py."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import commands
+import pytest
+
+from benchmarks import engine
+
+SMALL = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 24, "heads": 2, "vocabulary": 50}
+
+
+def test_systems_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BASE", SMALL)
+    rows = engine.base(Namespace(batch=3, length=5, repeats=2, before=commands.ROOT), tmp_path)
+    assert {(row["precision"], row["beam"], row["sentences"]) for row in rows} >= {
+        (precision, beam, count) for precision in ("float32", "int8") for beam in (4, 1) for count in (3, 1)
+    }
+    assert all(row["engine ms"] > 0 for row in rows)
+    assert all(row["engine/before"] > 0 and row["engine/ctranslate2"] > 0 for row in rows if row["precision"] == "int8")
+
+
+def test_other_words_end_a_comparison() -> None:
+    calls = {"engine": lambda: [["a"]], "pytorch": lambda: [["b"]]}
+    assert engine.compared(calls, 1, same=False)["engine/pytorch"] > 0
+    with pytest.raises(SystemExit, match="do not write the same words"):
+        engine.compared(calls, 1, same=True)
