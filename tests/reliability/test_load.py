@@ -31,10 +31,21 @@ def peak(pid: int) -> int:
     return int(re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
 
 
-@pytest.mark.parametrize("command", ["interactive", "translate"])
-@pytest.mark.parametrize("row", ["ibdecoder", "cmlmc"])
-@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.long)], ids=["bounded", "long"])
-def test_memory_stays_flat(row: str, count: int, command: str, system: Callable[[str], System], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("row", "command", "count"),
+    [
+        *(
+            pytest.param(row, command, 2_000, id=f"bounded-{row}-{command}")
+            for row, command in (("ibdecoder", "interactive"), ("ibdecoder", "translate"), ("cmlmc", "translate"))
+        ),
+        *(
+            pytest.param(row, command, 100_000, id=f"long-{row}-{command}", marks=pytest.mark.long)
+            for row in ("ibdecoder", "cmlmc")
+            for command in ("interactive", "translate")
+        ),
+    ],
+)
+def test_memory_stays_flat(row: str, command: str, count: int, system: Callable[[str], System], tmp_path: Path) -> None:
     rng, text, output = random.Random(row), tmp_path / "text", tmp_path / "output"
     if (row, command) == ("ibdecoder", "translate"):
         count *= 20  # by the engine: or it has ended before its memory is looked at

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import KINDS, SYSTEMS, TINY, System
+from conftest import SYSTEMS, TINY, System
 from fairseq import checkpoint_utils
 from torch import Tensor
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.data.start_symbol_pair_dataset import StartSymbolPairDataset
 
-#: Bounded trainings in fp16; the long ones are all.
-FP16 = ("transformer_abc", "cmlmc_amlp_cov")
+#: Bounded trainings, one of each kind of decoder and attention; the long ones are all.
+BF16, FP16 = ("ibdecoder", "aan", "dynamicconv", "cmlmc_amlp_cov"), ("transformer_abc", "cmlm")
 TRAININGS = [
-    *(pytest.param(row, "bf16", 20, id=f"{row}-bf16-bounded") for row in KINDS),
+    *(pytest.param(row, "bf16", 20, id=f"{row}-bf16-bounded") for row in BF16),
     *(pytest.param(row, "fp16", 20, id=f"{row}-fp16-bounded") for row in FP16),
     *(
         pytest.param(row, dtype, 2000, id=f"{row}-{dtype}-long", marks=pytest.mark.long)

@@ -151,9 +151,7 @@ def test_torchrun_without_the_flags_is_refused(data: Path, tmp_path: Path) -> No
     assert alone.returncode != 0
     assert "torchrun has started 2 processes, --distributed-world-size is 1" in alone.stdout
     spawned = ["--distributed-init-method", "tcp://localhost:29532", "--distributed-world-size", 2]
-    nothing = commands.fresh("fairseq_cli.train", *words, *spawned, check=False)
-    assert nothing.returncode != 0
-    assert "would train nothing" in nothing.stdout
+    assert "would train nothing" in commands.run("fairseq_cli.train", *words, *spawned, check=False)
 
 
 def test_without_a_row_it_is_fairseq_train(data: Path, tmp_path: Path) -> None:
