@@ -9,7 +9,7 @@
 namespace amlp {
 
 constexpr int64_t kOutputPart = 1024;  // words whose logits are computed at a time: so many stay in the cache
-constexpr int64_t kCallRows = 512;     // tokens of targets that are read at a time, unless one target has more
+constexpr int64_t kCallRows = 256;     // tokens of targets that are read at a time, unless one target has more
 
 struct ParallelDecoder {
   struct Layer {
@@ -127,15 +127,15 @@ class ParallelSession {
         for (int64_t r = begin; r < end; r++) {
           float* const row = &logits[r * size];
           Running& so_far = running[r];
-          const float highest = std::max(so_far.highest, largest_of(row, size));
+          float best = largest_of(row, size);
+          const float highest = std::max(so_far.highest, best);
           float total = 0;
 #pragma omp simd reduction(+ : total)
           for (int64_t i = 0; i < size; i++) total += exponential(row[i] - highest);
           so_far.total = total + (so_far.total > 0 ? so_far.total * std::exp(so_far.highest - highest) : 0);
           so_far.highest = highest;
           for (const int32_t symbol : {symbols_.pad, symbols_.bos, symbols_.eos})
-            if (symbol >= first && symbol < first + size) row[symbol - first] = kNone;
-          const float best = largest_of(row, size);
+            if (symbol >= first && symbol < first + size) row[symbol - first] = kNone, best = largest_of(row, size);
           if (!(best > so_far.best)) continue;
           so_far.best = best, so_far.token = first + (std::find(row, row + size, best) - row);
         }

@@ -72,6 +72,7 @@ def reference(network: CMLMCTransformerModel, options: RefinementOptions) -> lis
 
 
 PLAIN = {"no_repos": True, "no_concatenated_positions": True, "self_correction": -1}
+ATTENTIONS = ("encoder_self_attention_type", "decoder_self_attention_type", "decoder_cross_attention_type")
 CASES: list[tuple[dict[str, Any], RefinementOptions]] = [
     ({}, RefinementOptions(9, 3)),
     ({}, RefinementOptions(4)),
@@ -82,6 +83,8 @@ CASES: list[tuple[dict[str, Any], RefinementOptions]] = [
     ({"no_concatenated_positions": True, "activation_fn": "gelu"}, RefinementOptions(5, 5, adaptive=False)),
     ({"no_repos": True, "encoder_embed_dim": 24, "encoder_layers": 1}, RefinementOptions(0, 3)),
     ({"max_target_positions": 9, "decoder_attention_heads": 4}, RefinementOptions(4, 6)),
+    ({"repos_attention_type": "abc", "decoder_self_attention_type": "abc"}, RefinementOptions(4, 2)),
+    (dict.fromkeys(ATTENTIONS, "amlp_pquery"), RefinementOptions(4, 3)),
 ]
 
 
