@@ -70,7 +70,7 @@ std::unique_ptr<SelfAttention> average_of(const py::dict& attention, const Weigh
   std::unique_ptr<Linear> inner, outer, gates;
   if (const int64_t size = count_of(attention, "inner_width", 0)) {
     inner = weights.linear({prefix + ".ffn.0"}, width, size);
-    outer = weights.linear({prefix + ".ffn.3"}, size, width, 1, true);
+    outer = weights.linear({prefix + ".ffn.3"}, size, width);
   }
   if (get<bool>(attention, "gates")) gates = weights.linear({prefix + ".gates"}, 2 * width, 2 * width);
   return std::make_unique<AverageAttention>(width, words, std::move(inner), std::move(outer), std::move(gates));

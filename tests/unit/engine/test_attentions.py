@@ -270,12 +270,10 @@ class Int8(nn.Module):
 def int8(layer: Any, library: ModuleType, shift: int = 0) -> Any:
     """The attention with ``Int8`` as its maps."""
     torch.manual_seed(shift)
-    nonnegative, signed = library.INT8_INPUT_STEPS, library.INT8_INPUT_STEPS // 2
     for name, module in [*layer.named_modules()]:
         if isinstance(module, nn.Linear) and name not in ("k_control", "v_control"):  # of ABC, which stay float32
-            steps = nonnegative if name == "ffn.3" else signed
             parent = layer.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], Int8(module, steps, shift))
+            setattr(parent, name.rpartition(".")[2], Int8(module, library.INT8_INPUT_STEPS // 2, shift))
     return layer
 
 

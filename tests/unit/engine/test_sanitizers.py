@@ -28,8 +28,13 @@ def test_no_access_outside_memory_and_nothing_undefined(name: str, tmp_path: Pat
     settings = {**os.environ, "PYTHONPATH": str(tmp_path), isa.FORCED: name, "CFLAGS": FLAGS, "LDFLAGS": FLAGS}
     build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(build, cwd=tmp_path, env=settings, capture_output=True, check=True)
-    library = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    settings |= {"LD_PRELOAD": library.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}
+    names = "libasan.so", "libstdc++.so"  # the second because Triton throws when it is imported
+    paths = [subprocess.run(["g++", f"-print-file-name={each}"], capture_output=True, text=True) for each in names]
+    settings |= {
+        "LD_PRELOAD": " ".join(each.stdout.strip() for each in paths),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "OMP_NUM_THREADS": "1",
+    }
     tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/unit/engine"]
     others = " and ".join(f"not {other}" for other in isa.ISAS if other != name and name not in other)
     others += " and not sanitizers and not fastest_library and not needs_no_pytorch and not without_a_description"
