@@ -7,7 +7,8 @@
   been compiled there), in processes of their own.
 - multi30k: the three Transformers of docs/which-system.md, in float32 and int8, beam 4 and greedy: latency is of one
   sentence at a time, throughput of all at once; the engine and CTranslate2, which is in a process of its own.
-- start: whole processes of amlp-fairseq translate with one line, by the wall clock, and their largest resident set.
+- start: whole processes of amlp-fairseq translate with one line and at most 20 words of output, by the wall clock, and
+  their largest resident set.
 - workers: 1,000 sentences on 2 CPUs: two searches of a thread each, or one of two threads. It needs two CPUs.
 
 Lengths: random weights say nothing about them, so that every system writes --length words, which takes as many decoder
@@ -194,7 +195,18 @@ def process(folder: Path, line: str) -> tuple[float, int]:
     report = folder.parent / "report.json"
     pinned = [sys.executable, "-S", str(Path(__file__).with_name("run_process.py")), str(report)]
     cpu = str(min(os.sched_getaffinity(0)))
-    command = [*pinned, cpu, sys.executable, "-m", "amlp_fairseq", "translate", "--model", str(folder)]
+    command = [
+        *pinned,
+        cpu,
+        sys.executable,
+        "-m",
+        "amlp_fairseq",
+        "translate",
+        "--model",
+        str(folder),
+        "--max-len-b",
+        "20",
+    ]
     subprocess.run(command, input=f"{line}\n", text=True, check=True, capture_output=True)
     found = json.loads(report.read_text(encoding="utf-8"))
     return found["seconds"], found["peak_bytes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -183,9 +184,14 @@ class EngineBackend:
             raise UnsupportedError(option)
         self.model = self.kind.model.of_folder(folder, config, self.options.get("decode_dtype"))
         check_files(folder, config)
-        self.source, self.target = (
-            Dictionary(folder / f"dict.{task[name]}.txt") for name in ("source_lang", "target_lang")
-        )
+        source, target = (folder / f"dict.{task[name]}.txt" for name in ("source_lang", "target_lang"))
+        sums = config.get("checksums", {})
+        self.source = Dictionary(source)
+        if sums.get(source.name, source) == sums.get(target.name, target):  # one dictionary of both is read once
+            self.target = copy(self.source)
+            self.target.path = target
+        else:
+            self.target = Dictionary(target)
         for side, dictionary, rows in zip(
             ("encoder", "decoder"), (self.source, self.target), self.model.vocabularies, strict=True
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -28,3 +29,9 @@ def test_other_words_end_a_comparison() -> None:
     assert engine.compared(calls, 1, same=False)["engine/pytorch"] > 0
     with pytest.raises(SystemExit, match="do not write the same words"):
         engine.compared(calls, 1, same=True)
+
+
+def test_the_committed_tables_are_those_of_the_committed_numbers() -> None:
+    results = commands.ROOT / "docs/results"
+    result = json.loads((results / "benchmark_engine.json").read_text(encoding="utf-8"))
+    assert engine.tables(result) == (results / "benchmark_engine.md").read_text(encoding="utf-8")

@@ -6,10 +6,12 @@ import os
 from importlib import import_module
 from types import ModuleType
 
+import commands
 import numpy as np
 import pytest
 import toy
 
+from amlp_fairseq import Translator
 from amlp_fairseq.engine import isa
 from amlp_fairseq.engine.model import SearchOptions
 from amlp_fairseq.models.description import describe
@@ -94,6 +96,14 @@ def test_a_search_in_a_process_that_was_forked(library: ModuleType) -> None:
         os._exit(0 if found() == expected else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert found() == expected
+
+
+def test_batches_side_by_side_change_nothing() -> None:
+    texts = [f"The old doctor sees {count} cars." for count in range(40)]  # more than a batch has
+    one, several = (
+        Translator(commands.ROOT / "examples/models/ar", inter_threads=inter, intra_threads=2) for inter in (1, 3)
+    )
+    assert several.translations(texts) == one.translations(texts)
 
 
 @pytest.mark.parametrize(
