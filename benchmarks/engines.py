@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,8 +18,9 @@ from amlp_fairseq.decoding.cuda_graph_forward import CudaGraphForward
 from amlp_fairseq.engine.model import RefinementOptions
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.ops.generation_order import GenerationOrder
-from amlp_fairseq.search.drafts import ModelDrafter
+from amlp_fairseq.search.drafts import SentenceDraft
 from amlp_fairseq.search.iterative_refinement import IterativeRefinement
+from amlp_fairseq.search.model_drafter import ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
@@ -251,14 +252,14 @@ class _RightWords(ModelDrafter):
 
     right: list[list[int]]
 
-    def begin(self, net_input: dict[str, torch.Tensor], sentences: list[int]) -> list["_Draft"]:
-        super().begin(net_input, sentences)
-        return [_Draft(self.right[row], self.task.target_dictionary.unk()) for row in sentences]
+    def begin(self, sources: Sequence[Sequence[int]]) -> list[SentenceDraft]:
+        super().begin(sources)
+        return [_Draft(right, self.task.target_dictionary.unk()) for right in self.right]
 
 
-class _Draft:
+class _Draft(SentenceDraft):
     def __init__(self, right: list[int], wrong: int) -> None:
-        self.draft = [wrong if (i + 1) % WORDS_PER_CALL < 1 else word for i, word in enumerate(right)]
+        super().__init__([wrong if (i + 1) % WORDS_PER_CALL < 1 else word for i, word in enumerate(right)])
 
     def propose(self, words: list[int], count: int) -> list[int]:
         return self.draft[len(words) : len(words) + count]

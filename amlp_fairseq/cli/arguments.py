@@ -136,6 +136,8 @@ def _engine_options(words: list[str], model: Path) -> dict[str, Any] | None:
         flag = f"--{name.replace('_', '-')}"
         if kind is bool:
             parser.add_argument(flag, action="store_true")
+        elif name == "print_alignment":
+            parser.add_argument(flag, nargs="?", const="hard")
         else:
             parser.add_argument(flag, type=kind if kind in (int, float) else str)
     try:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from amlp_fairseq.attention.registry import ATTENTIONS
 from amlp_fairseq.cli import engine_support
@@ -29,6 +29,8 @@ from amlp_fairseq.compat.internals import (
     GenerationConfig,
 )
 from amlp_fairseq.compat.registration import is_ours
+from amlp_fairseq.translator.engine_backend import KINDS
+from amlp_fairseq.translator.options import Options
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,23 @@ def generation_options() -> list[Option]:
     """fairseq's generation options that a task of the plugin honours."""
     fields = GenerationConfig.__dataclass_fields__
     return [_option(fields[name]) for name in fields if any(_honours(task, name) for task in tasks())]
+
+
+def engine_options() -> dict[str, dict[str, str]]:
+    """The options of a ``Translator`` by flag, each with what the engine has of it for a task: ``yes``, ``no``, or
+    choices."""
+    samples = {bool: True, int: 3, float: 0.5}
+    found = {}
+    for name, kind in get_type_hints(Options).items():
+        choices = [value for each in (kind, *get_args(kind)) if get_origin(each) is Literal for value in get_args(each)]
+        values = choices or [samples.get(kind, "name")]
+        of_tasks = {}
+        for task, of_task in KINDS.items():
+            here = [value for value in values if name in of_task.options and of_task.options[name](value)]
+            shown = ", ".join(f"`{value}`" for value in here) if choices else "yes"
+            of_tasks[task] = shown if here else "no"
+        found["--" + name.replace("_", "-")] = of_tasks
+    return found
 
 
 def owners(flag: str) -> dict[str, Option]:
@@ -225,6 +244,18 @@ def markdown() -> Iterator[str]:
     for option in generation_options():
         honoured = ["yes" if _honours(name, _attribute(option.flag)) else "" for name in names]
         yield f"| `{option.flag}` | {option.default} | " + " | ".join(honoured) + f" | {_cell(option.help)} |"
+    yield from (
+        "",
+        "## Decoding options in the engine",
+        "",
+        "With which of them, and of their values, [the engine](decoding-speed.md#what-decodes) decodes. With the "
+        "others, if they are not the defaults, PyTorch does, or refuses them: sampling and diverse beams are of "
+        "fairseq's own search, which `--task translation` has.",
+        "",
+        "| option | " + " | ".join(KINDS) + " |",
+        "|---|" + "---|" * len(KINDS),
+    )
+    yield from (f"| `{flag}` | " + " | ".join(shown.values()) + " |" for flag, shown in engine_options().items())
     for model, architectures in models().items():
         defaults = {option.flag: option.default for option in model_options(model)}
         yield from ("", f"## --arch {model}", "")

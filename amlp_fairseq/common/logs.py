@@ -44,7 +44,8 @@ def readable(name: str, verbose: bool) -> Iterator[None]:
 
     Args:
         name: of the command.
-        verbose: show the warnings of :data:`NOISE`, and the logs that are a whole configuration or model.
+        verbose: show the warnings of :data:`NOISE`, the logs that are a whole configuration or model, and those of this
+            package where a command shows no others.
     """
     with contextlib.ExitStack() as stack:
         if verbose:
@@ -56,9 +57,25 @@ def readable(name: str, verbose: bool) -> Iterator[None]:
                 warnings.filterwarnings("ignore", message)
         if name in (*DECODING, *LOGGING):
             stack.enter_context(_logging(name, verbose))
+        elif verbose:
+            stack.enter_context(_own_logs())
         if name in DECODING and sys.stdout.isatty() and sys.stderr.isatty():
             stack.enter_context(_lines_above_the_bar())
         yield
+
+
+@contextlib.contextmanager
+def _own_logs() -> Iterator[None]:
+    """Print the package's own logs, such as what decodes, to standard error."""
+    logger, handler = logging.getLogger("amlp_fairseq"), logging.StreamHandler()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 @contextlib.contextmanager

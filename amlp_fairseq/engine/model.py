@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from amlp_fairseq.engine import description as descriptions
 from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.text.dictionary import BOS, EOS
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Values of ``decode_dtype`` here; bfloat16 needs a processor that has it.
 DECODE_DTYPES = ("float32", "bfloat16", "int8")
+#: At most so many words that may follow the words of a source's translation, by the number of the source.
+Propose: TypeAlias = Callable[[int, list[int], int], list[int]]
 #: The suffix of the name of an int8 matrix' scales.
 _SCALES = ":scales"
 
@@ -32,6 +35,7 @@ class SearchOptions:
     beam: int = 5
     max_len_a: float = 0.0
     max_len_b: int = 200
+    max_len: int = 1 << 30
     min_len: int = 1
     normalize: bool = True
     gnmt: bool = False
@@ -40,6 +44,9 @@ class SearchOptions:
     temperature: float = 1.0
     count_after_end: bool = False
     keep_all: bool = False
+    no_repeat_ngram: int = 0
+    deduplicate: int = 0
+    align: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,29 @@ class Hypothesis:
     Attributes:
         tokens: in reading order, without the end symbol.
         token_scores: log-probabilities of the tokens and of the end symbol, in nats.
-        score: their sum divided by the length penalty, in nats.
+        score: the sum of the log-probabilities of all that was written divided by the length penalty, in nats.
         steps: decoder calls.
+        alignment: pairs of a word of the source, without end symbols, and of a token, from 0; empty unless asked for.
     """
 
     tokens: list[int]
     token_scores: list[float]
     score: float
     steps: int
+    alignment: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, found: Any, deduplicate: int) -> Hypothesis:
+        """The hypothesis that the library has found, without immediate repetitions of up to so many tokens."""
+        *tokens, _ = found.tokens
+        kept = deduplicate_ngrams(tokens, deduplicate) if deduplicate else range(len(tokens))
+        return cls(
+            [tokens[index] for index in kept],
+            [found.token_scores[index] for index in (*kept, -1)],
+            found.score,
+            found.steps,
+            [(found.alignment[index], place) for place, index in enumerate(kept)] if found.alignment else [],
+        )
 
 
 class EngineModel(ABC):
@@ -83,6 +105,9 @@ class EngineModel(ABC):
         max_positions: of the decoder.
         max_source_positions: of the encoder.
         vocabularies: the numbers of source and target tokens.
+        aligns: True if the attention to the source has weights, of which alignments are made.
+        takes_words_back: True if it can verify drafts and score texts that are given: it writes from left to right,
+            with softmax attention.
 
     Raises:
         UnsupportedError: for a type that the engine does not have.
@@ -92,6 +117,7 @@ class EngineModel(ABC):
 
     #: The class in ``engine/src/module.h``.
     ENGINE: ClassVar[str]
+    aligns = takes_words_back = False
 
     def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
         lacks_bfloat16 = decode_dtype == "bfloat16" and not hasattr(library(), "bfloat16_product")
@@ -151,56 +177,73 @@ class Model(EngineModel):
 
     def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
         super().__init__(description, weights, decode_dtype)
-        self._order = description["order"]
+        layers, order = description["decoder"]["layers"], description["order"]
+        self.aligns = layers[-1]["cross_attention"]["kind"] == "softmax"
+        softmax = all(layer["self_attention"]["kind"] == "softmax" for layer in layers)
+        self.takes_words_back = softmax and order["num_directions"] == order["words_per_direction"] == 1
 
     def search(
-        self, sources: Sequence[Sequence[int]], options: SearchOptions, threads: int = 1
+        self,
+        sources: Sequence[Sequence[int]],
+        options: SearchOptions,
+        threads: int = 1,
+        propose: Propose | None = None,
+        draft_words: int = 0,
     ) -> list[list[Hypothesis]]:
         """At most ``options.beam`` translations of each source; see ``EngineModel``.
+
+        Args:
+            sources, options, threads: see there.
+            propose: drafts of the sources, for a model that takes words back and greedy search: the same translations
+                in fewer decoder calls.
+            draft_words: the most words of a draft that a call checks.
 
         Raises:
             ValueError: if ``min_len`` exceeds what the lengths allow.
         """
         with_words = [index for index, source in enumerate(sources) if any(token != EOS for token in source)]
-        results = [[Hypothesis([], [0.0], 0.0, 0)] for _ in sources]
+        results = [[Hypothesis([], [0.0], 0.0, 0, [])] for _ in sources]
         if not with_words:
             return results
         shortest = min(len(sources[index]) for index in with_words)
-        limit = min(int(options.max_len_a * shortest + options.max_len_b), self.max_positions - 1)
+        limit = min(int(options.max_len_a * shortest + options.max_len_b), self.max_positions - 1, options.max_len)
         if options.min_len > limit:
             raise ValueError(
                 f"--min-len {options.min_len} exceeds the {limit} words that --max-len-a, --max-len-b and "
                 "--max-target-positions allow for a sentence"
             )
-        found = self._engine.search([sources[index] for index in with_words], asdict(options), threads)
+        arguments = [sources[index] for index in with_words], asdict(options)
+        if propose is None:
+            found = self._engine.search(*arguments, threads)
+        else:
+
+            def proposal(number: int, words: list[int], count: int) -> list[int]:
+                return propose(with_words[number], words, count)
+
+            found = self._engine.search_drafted(*arguments, proposal, draft_words, threads)
         for index, hypotheses in zip(with_words, found, strict=True):
-            results[index] = [self._in_reading_order(each) for each in hypotheses]
+            results[index] = [Hypothesis.of(each, options.deduplicate) for each in hypotheses]
         return results
 
-    def _in_reading_order(self, found: Any) -> Hypothesis:
-        *tokens, _ = found.tokens
-        *scores, end = found.token_scores
-        if self._order["num_directions"] > 1:
-            places = self._places(len(tokens))
-            in_order = sorted(range(len(tokens)), key=places.__getitem__)
-            tokens, scores = ([values[slot] for slot in in_order] for values in (tokens, scores))
-        return Hypothesis(tokens, [*scores, end], found.score, found.steps)
+    def score(
+        self,
+        sources: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[Sequence[int]]],
+        options: SearchOptions,
+        threads: int = 1,
+    ) -> list[list[Hypothesis]]:
+        """Texts of each source with the scores that a search would give them; without steps.
 
-    def _places(self, count: int) -> list[int]:
-        """The places in the text of words in generation order: see ``ops/generation_order.py``."""
-        segments, result = self._order["num_directions"] // 2, [0] * count
-        shortest, longer = divmod(count, segments)
-        for slot in range(count):
-            number, segment = divmod(slot, segments)
-            start, size = segment * shortest + min(segment, longer), shortest + (segment < longer)
-            pair, backward = divmod(number, 2)
-            if self._order["middle_to_side"]:
-                middle = start + (size + 1) // 2
-                index = middle + pair if backward else middle - 1 - pair
-            else:
-                index = start + size - 1 - pair if backward else start + pair
-            result[slot] = index
-        return result
+        Args:
+            sources: tokens with the end symbol. Start symbols are left out: this model was trained without them.
+            texts: of each source, without end symbols.
+            options: of the search, whose length penalty it is.
+            threads: how many work on this call.
+        """
+        read = [[token for token in source if token != BOS] for source in sources]
+        complete = [[[*text, EOS] for text in of_source] for of_source in texts]
+        found = self._engine.score(read, complete, asdict(options), threads)
+        return [[Hypothesis.of(each, 0) for each in of_source] for of_source in found]
 
 
 class ParallelModel(EngineModel):
@@ -213,7 +256,4 @@ class ParallelModel(EngineModel):
     ) -> list[list[Hypothesis]]:
         """A translation of each source by mask-predict; see ``EngineModel``."""
         found = self._engine.refine([[BOS, *source] for source in sources], asdict(options), threads)
-        return [
-            [Hypothesis(each.tokens[:-1], each.token_scores, each.score, each.steps)] if isfinite(each.score) else []
-            for each in found
-        ]
+        return [[Hypothesis.of(each, 0)] if isfinite(each.score) else [] for each in found]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from fairseq.data import Dictionary
-from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
-from torch import Tensor
 
-from amlp_fairseq.search.iterative_refinement import IterativeRefinement
-from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
+from amlp_fairseq.text.dictionary import BOS, EOS, PAD, UNK
 
 #: The longest n-gram that a translation memory is searched for.
 MAX_CONTEXT = 3
@@ -32,8 +26,8 @@ class Draft(Protocol):
 class Drafter(Protocol):
     """Makes drafts."""
 
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:
-        """The drafts for some sentences, by their indices, of a batch: ``src_tokens`` (b, S), ``src_lengths``."""
+    def begin(self, sources: Sequence[Sequence[int]]) -> Sequence[Draft]:
+        """The drafts for sources, tokens with the end symbol."""
 
 
 class SentenceDraft:
@@ -66,17 +60,17 @@ class SourceDrafter:
     """Copies the words of the source that the target dictionary has, too.
 
     Args:
-        src_dict: source dictionary.
-        tgt_dict: target dictionary.
+        source_symbols: of the source dictionary, by their indices.
+        target_symbols: of the target dictionary.
     """
 
-    def __init__(self, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
-        self.targets = [tgt_dict.index(symbol) for symbol in src_dict.symbols]
-        self.special = {src_dict.pad(), src_dict.eos(), src_dict.bos()}
+    def __init__(self, source_symbols: Sequence[str], target_symbols: Sequence[str]) -> None:
+        indices = _indices(target_symbols)
+        self.targets = [indices.get(symbol, UNK) for symbol in source_symbols]
 
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[SentenceDraft]:
-        sources = net_input["src_tokens"][sentences].tolist()
-        return [SentenceDraft([self.targets[word] for word in row if word not in self.special]) for row in sources]
+    def begin(self, sources: Sequence[Sequence[int]]) -> list[SentenceDraft]:
+        special = {BOS, PAD, EOS}
+        return [SentenceDraft([self.targets[word] for word in source if word not in special]) for source in sources]
 
 
 class TranslationMemoryDrafter:
@@ -84,15 +78,15 @@ class TranslationMemoryDrafter:
 
     Args:
         file: one translation in a line, segmented as the target of the data folder is.
-        tgt_dict: target dictionary.
+        target_symbols: of the target dictionary, by their indices.
 
     Raises:
         ValueError: if the file cannot be read.
     """
 
-    def __init__(self, file: str | Path, tgt_dict: Dictionary) -> None:
-        self.eos, self.vocab = tgt_dict.eos(), len(tgt_dict)
-        self.text = np.fromiter(self._read(Path(file), tgt_dict), dtype=np.int64)
+    def __init__(self, file: str | Path, target_symbols: Sequence[str]) -> None:
+        self.vocab = len(target_symbols)
+        self.text = np.fromiter(self._read(Path(file), _indices(target_symbols)), dtype=np.int64)
         #: For n = 1, 2, … all n-grams of the text as numbers, ascending, and the positions after them.
         self.ngrams: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
         numbers = np.zeros(len(self.text) + 1, dtype=np.int64)
@@ -101,19 +95,19 @@ class TranslationMemoryDrafter:
             order = np.argsort(numbers, kind="stable")
             self.ngrams.append((numbers[order], order + size))
 
-    def _read(self, file: Path, tgt_dict: Dictionary) -> Iterator[int]:
-        yield self.eos
+    def _read(self, file: Path, indices: Mapping[str, int]) -> Iterator[int]:
+        yield EOS
         try:
             for line in file.read_text(encoding="utf-8").split("\n"):
                 if not line.strip():
                     continue
-                yield from (tgt_dict.index(word) for word in line.split())
-                yield self.eos
+                yield from (indices.get(word, UNK) for word in line.split())
+                yield EOS
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"--draft-file {file} cannot be read: {error}") from None
 
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[_TranslationMemoryDraft]:
-        return [_TranslationMemoryDraft(self) for _ in sentences]
+    def begin(self, sources: Sequence[Sequence[int]]) -> list[_TranslationMemoryDraft]:
+        return [_TranslationMemoryDraft(self) for _ in sources]
 
     def position_after(self, context: list[int]) -> int | None:
         """The position after the first occurrence of the longest suffix of ``context`` that the text has."""
@@ -139,7 +133,7 @@ class _TranslationMemoryDraft:
         self.followed = len(words)
         self.position += len(new)
         if not new or memory.text[self.position - len(new) : self.position].tolist() != new:
-            position = memory.position_after([memory.eos, *words])
+            position = memory.position_after([EOS, *words])
             if position is None:
                 self.position = 0
                 return []
@@ -147,30 +141,5 @@ class _TranslationMemoryDraft:
         return list(memory.text[self.position : self.position + count].tolist())
 
 
-class ModelDrafter:
-    """Drafts whole sentences with a model of the plugin, which decodes once.
-
-    Args:
-        task: the model's task.
-        model: prepared for inference.
-        generator: the task's generator.
-    """
-
-    def __init__(
-        self, task: FairseqTask, model: BaseFairseqModel, generator: MultiwordBeamSearch | IterativeRefinement
-    ) -> None:
-        self.task, self.model, self.generator = task, model, generator
-
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> Sequence[Draft]:
-        sources, pad = net_input["src_tokens"][sentences], self.task.source_dictionary.pad()
-        tokens = [source[source != pad].cpu() for source in sources]
-        dataset = self.task.build_dataset_for_inference(tokens, [len(source) for source in tokens])
-        batch = dataset.collater([dataset[index] for index in range(len(tokens))])
-        batch["net_input"] = {
-            name: value.to(sources.device) if isinstance(value, Tensor) else value
-            for name, value in batch["net_input"].items()
-        }
-        with torch.no_grad():
-            hypotheses = self.task.inference_step(self.generator, [self.model], batch)
-        by_row = dict(zip(batch["id"].tolist(), hypotheses, strict=True))
-        return [SentenceDraft(by_row[row][0]["tokens"].tolist()[:-1]) for row in range(len(tokens))]
+def _indices(symbols: Sequence[str]) -> dict[str, int]:
+    return {symbol: index for index, symbol in enumerate(symbols)}

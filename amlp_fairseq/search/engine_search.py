@@ -7,14 +7,12 @@ from typing import Any
 
 import torch
 from fairseq.models import FairseqEncoderDecoderModel
-from torch import Tensor
 
 from amlp_fairseq.decoding.step_decoder import drops_out
 from amlp_fairseq.engine import model as engine
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.models.description import describe
 from amlp_fairseq.search.options import SearchOptions
-from amlp_fairseq.search.search_steps import deduplicate_ngrams
 
 #: Options that the engine has under the same names.
 SAME = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
@@ -31,8 +29,7 @@ def check_supported(models: Sequence[FairseqEncoderDecoderModel], options: Searc
     for option, is_given in (
         ("--retain-dropout", drops_out(model)),
         ("--cuda-graphs", options.cuda_graphs),
-        ("--no-repeat-ngram-size", options.no_repeat_ngram_size > 0),
-        ("--print-alignment", options.alignment is not None),
+        ("--print-alignment soft", options.alignment == "soft"),
         (f"weights in {parameter.dtype}", parameter.dtype != torch.float32),
     ):
         if is_given:
@@ -57,13 +54,21 @@ def engine_model(model: FairseqEncoderDecoderModel, decode_dtype: str | None, ma
     return engine.Model(description, weights, decode_dtype or "float32")
 
 
-def search(model: engine.Model, sources: Sequence[Tensor], options: SearchOptions) -> list[list[dict[str, Any]]]:
-    """The hypotheses of sources (S,), as ``MultiwordBeamSearch.generate`` returns them.
+def search(
+    model: engine.Model,
+    sources: Sequence[Sequence[int]],
+    options: SearchOptions,
+    propose: engine.Propose | None = None,
+    draft_words: int = 0,
+) -> list[list[dict[str, Any]]]:
+    """The hypotheses of sources, as ``MultiwordBeamSearch.generate`` returns them.
 
     Args:
         model: the model.
         sources: with the end symbol, without padding.
         options: which ``check_supported`` accepts.
+        propose: see ``engine.Model.search``.
+        draft_words: see there.
     """
     settings = engine.SearchOptions(
         beam=options.beam_size,
@@ -72,19 +77,21 @@ def search(model: engine.Model, sources: Sequence[Tensor], options: SearchOption
         gnmt=options.length_penalty_kind == "gnmt",
         count_after_end=options.words_after_end == "count",
         keep_all=options.finished == "all",
+        no_repeat_ngram=max(options.no_repeat_ngram_size, 0),
+        deduplicate=max(options.deduplicate_ngram_size, 0),
+        align=options.alignment is not None,
         **{name: getattr(options, name) for name in SAME},
     )
-    found = model.search([source.tolist() for source in sources], settings, torch.get_num_threads())
-    return [[_hypothesis(each, options.deduplicate_ngram_size) for each in hypotheses] for hypotheses in found]
+    found = model.search(sources, settings, torch.get_num_threads(), propose, draft_words)
+    return [[_hypothesis(each, settings.align) for each in hypotheses] for hypotheses in found]
 
 
-def _hypothesis(found: engine.Hypothesis, deduplicate: int) -> dict[str, Any]:
-    kept = [*range(len(found.tokens))] if deduplicate == 0 else deduplicate_ngrams(found.tokens, deduplicate)
+def _hypothesis(found: engine.Hypothesis, aligned: bool) -> dict[str, Any]:
     return {
-        "tokens": torch.tensor([*(found.tokens[index] for index in kept), engine.EOS]),
+        "tokens": torch.tensor([*found.tokens, engine.EOS]),
         "score": torch.tensor(found.score),
-        "positional_scores": torch.tensor([found.token_scores[index] for index in [*kept, -1]]),
+        "positional_scores": torch.tensor(found.token_scores),
         "attention": None,
-        "alignment": torch.empty(0),
+        "alignment": found.alignment if aligned else torch.empty(0),
         "steps": found.steps,
     }

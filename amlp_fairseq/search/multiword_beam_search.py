@@ -20,6 +20,7 @@ from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model
+from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.engine_search import check_supported, engine_model
 from amlp_fairseq.search.engine_search import search as search_in_engine
@@ -34,7 +35,6 @@ from amlp_fairseq.search.search_steps import (
     FinishedHypotheses,
     advance,
     combine_words,
-    deduplicate_ngrams,
     length_penalty,
     log_probabilities,
     row_permutation,
@@ -70,7 +70,7 @@ class MultiwordBeamSearch:
     ) -> None:
         self.models, self.reranking_model = models, reranking_model
         self.use_engine = use_engine
-        self.reranker = Reranker(tgt_dict, options.decode_dtype)
+        self.reranker = Reranker(tgt_dict, options.decode_dtype, use_engine)
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.vocab = len(tgt_dict)
         self.symbols_to_strip_from_output = {self.eos}
@@ -160,15 +160,30 @@ class MultiwordBeamSearch:
         """
         model = self.engine_model()
         if model is None:
-            _Search(self, net_input, sentences, hypotheses).run()
+            self.search_in_pytorch(net_input, sentences, hypotheses)
             return
-        sources = [source[source.ne(self.pad)] for source in net_input["src_tokens"][sentences]]
+        sources = [source[source.ne(self.pad)].tolist() for source in net_input["src_tokens"][sentences]]
         self.max_lengths(net_input["src_tokens"][sentences])
         rows, z = len(sentences) * self.options.beam_size, self.order.words_per_step
         needed = rows * z * self.vocab * 4  # the logits
         refuse_too_large(needed, len(sentences), self.options.beam_size, torch.device("cpu"))
-        for sentence, found in zip(sentences, search_in_engine(model, sources, self.options), strict=True):
+        for sentence, found in zip(sentences, self.search_in_engine(model, sources), strict=True):
             hypotheses[sentence] += found
+
+    def search_in_pytorch(
+        self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]
+    ) -> None:
+        """As :meth:`search`."""
+        _Search(self, net_input, sentences, hypotheses).run()
+
+    def search_in_engine(self, model: Model, sources: list[list[int]]) -> list[list[dict[str, Any]]]:
+        """The hypotheses of sources, tokens with the end symbol."""
+        return search_in_engine(model, sources, self.options)
+
+    def check_engine(self, model: Model) -> None:
+        """Raise UnsupportedError, naming it, for what the engine does not have for this model."""
+        if self.options.alignment is not None and not model.aligns:
+            raise UnsupportedError("--print-alignment for this cross-attention")
 
     def engine_model(self) -> Model | None:
         """The model in the engine; None if PyTorch decodes, which is reported once with the reason."""
@@ -176,7 +191,9 @@ class MultiwordBeamSearch:
         if self.use_engine:
             try:
                 check_supported(self.models, self.options)
-                return self.engine_models(self.models)[0]
+                (model,) = self.engine_models(self.models)
+                self.check_engine(model)
+                return model
             except UnsupportedError as error:
                 reason = f"the engine does not have {error}"
             except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -15,7 +16,14 @@ from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache
 from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.decoding.prefix_tree import PrefixTree, TreeDecoding
 from amlp_fairseq.decoding.step_decoder import StepDecoder
+from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.engine.model import Model as EngineModel
+from amlp_fairseq.engine.model import SearchOptions as EngineOptions
+from amlp_fairseq.search.engine_search import check_supported, engine_model
+from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.search_steps import log_probabilities
+
+logger = logging.getLogger(__name__)
 
 #: Maximum number of words, padding included, whose probabilities are in memory at a time; one sentence may have more.
 MAX_WORDS = 2048
@@ -30,12 +38,17 @@ class Reranker:
     Args:
         tgt_dict: target dictionary.
         decode_dtype: the weights' type, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
+        use_engine: on a CPU the C++ engine scores, where it has the model.
     """
 
-    def __init__(self, tgt_dict: Dictionary, decode_dtype: str | None = None) -> None:
+    def __init__(self, tgt_dict: Dictionary, decode_dtype: str | None = None, use_engine: bool = False) -> None:
         self.bos, self.pad, self.eos = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos()
         self.decode_dtype = decode_dtype
         self.inference_models = InferenceModelCache(self.prepare_for_inference)
+        self.use_engine, self._reported = use_engine, ""
+        self.engine_models = InferenceModelCache(
+            lambda model: engine_model(model, decode_dtype, model.max_decoder_positions())
+        )
 
     def prepare_for_inference(self, model: FairseqEncoderDecoderModel) -> RerankingModel:
         """The inference model of a model."""
@@ -59,6 +72,9 @@ class Reranker:
                 device of the tokens.
             normalized: maps sums of log-probabilities (n,) and lengths (n,), end symbols included, to scores (n,).
         """
+        if (engine := self._in_engine(model)) is not None:
+            self._rerank_in_engine(engine, src_tokens, hypotheses, normalized)
+            return
         (inference_model,) = self.inference_models([model])
         src_tokens = src_tokens.masked_fill(src_tokens.eq(self.bos), self.pad)
         beam = max(map(len, hypotheses))
@@ -74,6 +90,41 @@ class Reranker:
                 for row, hypothesis in enumerate(of_source, source * beam):
                     hypothesis["positional_scores"] = lprobs[row, : len(hypothesis["tokens"])]
                     hypothesis["score"] = scores[row]
+
+    def _rerank_in_engine(
+        self,
+        model: EngineModel,
+        src_tokens: Tensor,
+        hypotheses: list[list[dict[str, Any]]],
+        normalized: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        """As :meth:`rerank`."""
+        sources = [source[source.ne(self.pad)].tolist() for source in src_tokens]
+        texts = [[hypothesis["tokens"].tolist()[:-1] for hypothesis in of_source] for of_source in hypotheses]
+        found = model.score(sources, texts, EngineOptions(), torch.get_num_threads())
+        for of_source, scored in zip(hypotheses, found, strict=True):
+            for hypothesis, each in zip(of_source, scored, strict=True):
+                scores = hypothesis["positional_scores"] = torch.tensor(each.token_scores)
+                hypothesis["score"] = normalized(scores.sum().unsqueeze(0), torch.tensor([len(scores)]))[0]
+
+    def _in_engine(self, model: FairseqEncoderDecoderModel) -> EngineModel | None:
+        """The model in the engine; None if PyTorch scores, which is reported once with the reason."""
+        reason = ""
+        if self.use_engine:
+            try:
+                check_supported([model], SearchOptions())
+                (found,) = self.engine_models([model])
+                if not found.takes_words_back:
+                    raise UnsupportedError(f"reranking with this {type(model).__name__}")
+                return found
+            except UnsupportedError as error:
+                reason = f"the engine does not have {error}"
+            except ImportError as error:
+                reason = str(error)
+        if reason and reason != self._reported and next(model.parameters()).device.type == "cpu":
+            logger.info("PyTorch reranks: %s", reason)
+        self._reported = reason
+        return None
 
     def _lprobs(self, model: RerankingModel, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
         """Log-probabilities of targets (b·B, T) of sources (b, S), 0 for padding."""

@@ -17,8 +17,11 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
+from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.engine.model import Model
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.drafts import Draft, Drafter
+from amlp_fairseq.search.engine_search import search as search_in_engine
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rules import Prefixes, score_rules
@@ -27,8 +30,8 @@ from amlp_fairseq.search.search_steps import combine_words, log_probabilities, r
 
 class SpeculativeDecoding(MultiwordBeamSearch):
     """Finds greedy search's hypothesis, in ⌈n/(K+1)⌉ calls for n words, the end symbol included, if all drafts are
-    right, and in n calls if none is. ``steps`` of a hypothesis counts the calls of this model alone; ``drafts`` has for
-    each call the drafted words, and how many of them were kept.
+    right, and in n calls if none is. ``steps`` of a hypothesis counts the calls of this model alone; in PyTorch
+    ``drafts`` has for each call the drafted words, and how many of them were kept.
 
     Args:
         models: one autoregressive model with softmax attention.
@@ -37,6 +40,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
         options: with beam 1.
         drafter: makes the drafts.
         draft_words: K, number of drafted words that a call verifies.
+        use_engine: as ``MultiwordBeamSearch``.
 
     Raises:
         ValueError: for several models, another beam, an order that is not left to right, and CUDA graphs.
@@ -50,6 +54,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
         options: SearchOptions,
         drafter: Drafter,
         draft_words: int,
+        use_engine: bool = True,
     ) -> None:
         refused = [
             name
@@ -65,13 +70,26 @@ class SpeculativeDecoding(MultiwordBeamSearch):
             raise ValueError(f"a draft (--draft-path, --draft, --draft-file) does not support {'; '.join(refused)}")
         if draft_words < 1:
             raise ValueError(f"--draft-words must be at least 1, not {draft_words}")
-        super().__init__(models, tgt_dict, order, options)
+        super().__init__(models, tgt_dict, order, options, use_engine=use_engine)
         self.drafter, self.draft_words = drafter, draft_words
 
-    def search(
+    def search_in_pytorch(
         self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]
     ) -> None:
         _SpeculativeSearch(self, net_input, sentences, hypotheses).run()
+
+    def search_in_engine(self, model: Model, sources: list[list[int]]) -> list[list[dict[str, Any]]]:
+        drafts = self.drafter.begin(sources)
+
+        def propose(number: int, words: list[int], count: int) -> list[int]:
+            return drafts[number].propose(words, count)
+
+        return search_in_engine(model, sources, self.options, propose, self.draft_words)
+
+    def check_engine(self, model: Model) -> None:
+        super().check_engine(model)
+        if not model.takes_words_back:
+            raise UnsupportedError("a draft for this model")
 
 
 @dataclass
@@ -119,7 +137,7 @@ class _SpeculativeSearch:
         (model,) = generator.inference_models(generator.models)
         self.device, limits = source.device, generator.max_lengths(source)
         self.decoding = model.begin_speculative(source, lengths)
-        drafts = generator.drafter.begin(net_input, sentences)
+        drafts = generator.drafter.begin([row[row.ne(generator.pad)].tolist() for row in source])
         self.unfinished = [_Hypothesis(*fields) for fields in zip(sentences, source, limits, drafts, strict=True)]
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
         self.ngrams = generator.ngrams()

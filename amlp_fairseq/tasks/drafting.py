@@ -10,7 +10,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.internals import GenerationConfig
-from amlp_fairseq.search.drafts import Drafter, ModelDrafter, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.search.drafts import Drafter, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.search.model_drafter import ModelDrafter
 from amlp_fairseq.tasks.auxiliary_models import load_auxiliary_model
 
 #: Values of ``--draft``.
@@ -34,9 +35,9 @@ def build_drafter(task: FairseqTask, models: Sequence[FairseqEncoderDecoderModel
     if len(options) > 1:
         raise ValueError(f"{' and '.join(options)} cannot be given together: a sentence has one draft")
     if cfg.draft is not None:
-        return SourceDrafter(task.source_dictionary, task.target_dictionary)
+        return SourceDrafter(task.source_dictionary.symbols, task.target_dictionary.symbols)
     if cfg.draft_file is not None:
-        return TranslationMemoryDrafter(cfg.draft_file, task.target_dictionary)
+        return TranslationMemoryDrafter(cfg.draft_file, task.target_dictionary.symbols)
     return None if cfg.draft_path is None else _model_drafter(cfg, models[0])
 
 

@@ -212,7 +212,9 @@ class TranslationInterleavedTask(PluginTranslationTask):
         drafter = build_drafter(self, models)
         if drafter is not None:
             draft_words = self.cfg.draft_words
-            return SpeculativeDecoding(models, self.target_dictionary, self.order, options, drafter, draft_words)
+            return SpeculativeDecoding(
+                models, self.target_dictionary, self.order, options, drafter, draft_words, self.use_engine
+            )
         reranking_model = load_reranking_model(self, models)
         return MultiwordBeamSearch(
             models, self.target_dictionary, self.order, options, reranking_model, self.use_engine

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.engine.isa import library
 from amlp_fairseq.engine.model import (
     DECODE_DTYPES,
     EngineModel,
@@ -20,9 +20,10 @@ from amlp_fairseq.engine.model import (
     RefinementOptions,
     SearchOptions,
 )
-from amlp_fairseq.model_folder.config import check_files
-from amlp_fairseq.text.dictionary import Dictionary, fingerprint
+from amlp_fairseq.model_folder.config import read_config
+from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
 from amlp_fairseq.translator.backend import Found
+from amlp_fairseq.translator.engine_folder import EngineFolder
 
 #: Sentences of a batch: more do not fit into the caches of a processor.
 MAX_SENTENCES = 32
@@ -59,11 +60,12 @@ STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "finished": _one_of("best", "all"),
     "decode_dtype": _one_of(None, *DECODE_DTYPES),
     **dict.fromkeys(("match_source_len", "sampling", "retain_dropout", "cuda_graphs"), _one_of(False)),
-    **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), lambda value: _whole(value) and value == 0),
-    **dict.fromkeys(("rescore_path", "draft_path", "draft_file"), _one_of(None, "")),
+    **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), _whole),
+    **dict.fromkeys(("rescore_path", "draft_path", "draft_file"), lambda value: isinstance(value, str | None)),
     **dict.fromkeys(("no_beamable_mm", "no_seed_provided"), _one_of(False, True)),  # of no effect here
-    "draft": _one_of(None, "none"),
-    "print_alignment": _one_of(None),
+    "draft": _one_of(None, "none", "source"),
+    "draft_words": lambda value: _whole(value, 1),
+    "print_alignment": _one_of(None, "hard"),
 }
 #: The same for models that write all words at a time.
 PARALLEL_OPTIONS: dict[str, Callable[[Any], bool]] = {
@@ -82,12 +84,17 @@ PARALLEL_OPTIONS: dict[str, Callable[[Any], bool]] = {
 SEARCH_OPTIONS = {
     **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len", "temperature")},
     **{"lenpen": "length_penalty", "unkpen": "unk_penalty"},
+    **{"no_repeat_ngram_size": "no_repeat_ngram", "deduplicate_ngrams": "deduplicate"},
 }
 #: Options of the task, by whose configuration a folder may have them, too.
 TASK_OPTIONS = (
     *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "decode_dtype", "cuda_graphs"),
-    *("rescore_path", "draft_path", "draft", "draft_file"),
+    *("rescore_path", "draft_path", "draft", "draft_file", "draft_words"),
 )
+#: Values of options that name no draft and no other model.
+DISABLED = (None, "", "none")
+#: The default of ``draft_words``.
+DRAFT_WORDS = 8
 
 
 def _search_options(given: Mapping[str, Any]) -> SearchOptions:
@@ -96,6 +103,7 @@ def _search_options(given: Mapping[str, Any]) -> SearchOptions:
         gnmt=given.get("length_penalty") == "gnmt",
         count_after_end=given.get("words_after_end") == "count",
         keep_all=given.get("finished") == "all",
+        align=given.get("print_alignment") is not None,
         **{field: given[name] for name, field in SEARCH_OPTIONS.items() if name in given},
     )
 
@@ -150,6 +158,11 @@ def kind_of(config: Mapping[str, Any]) -> Kind:
     return KINDS[name]
 
 
+def folder_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The decoding options of a model folder."""
+    return {**{name: config["task"][name] for name in TASK_OPTIONS if name in config["task"]}, **config["decoding"]}
+
+
 class EngineBackend:
     """A model that decodes in the engine. Threads may share it.
 
@@ -162,6 +175,8 @@ class EngineBackend:
 
     Attributes:
         max_pieces: of a source, by the model's positions.
+        drafter: makes drafts, which the model verifies; None without one.
+        reranker: chooses among the hypotheses; None without one.
 
     Raises:
         UnsupportedError: for a model or an option that the engine does not have.
@@ -177,68 +192,106 @@ class EngineBackend:
         inter_threads: int | None = None,
         intra_threads: int | None = None,
     ) -> None:
-        task, self.kind = config["task"], kind_of(config)
-        of_task = {name: task[name] for name in TASK_OPTIONS if name in task}
-        self.options: dict[str, Any] = {**of_task, **config["decoding"], **options}
+        self.kind = kind_of(config)
+        self.options: dict[str, Any] = {**folder_options(config), **options}
         if option := self.kind.lacks(self.options):
             raise UnsupportedError(option)
-        self.model = self.kind.model.of_folder(folder, config, self.options.get("decode_dtype"))
-        check_files(folder, config)
-        source, target = (folder / f"dict.{task[name]}.txt" for name in ("source_lang", "target_lang"))
-        sums = config.get("checksums", {})
-        self.source = Dictionary(source)
-        if sums.get(source.name, source) == sums.get(target.name, target):  # one dictionary of both is read once
-            self.target = copy(self.source)
-            self.target.path = target
-        else:
-            self.target = Dictionary(target)
-        for side, dictionary, rows in zip(
-            ("encoder", "decoder"), (self.source, self.target), self.model.vocabularies, strict=True
-        ):
-            if len(dictionary) != rows:
-                sizes = f"it has {len(dictionary)} entries, the {side}'s embedding {rows}"
-                raise ValueError(f"{dictionary.path} is not the dictionary of the model: {sizes}")
-        trained = config["task_state"].get("dictionaries") or {}
-        for side, dictionary in (("source", self.source), ("target", self.target)):
-            if trained.get(side, own := fingerprint(dictionary.symbols)) != own:
-                raise ValueError(
-                    f"the {side} dictionary of {folder} ({own}) is not the one that the model was trained with "
-                    f"({trained[side]})"
-                )
-        positions = (task.get("max_source_positions") or 1024, self.model.max_source_positions)
+        self.own = EngineFolder(self.kind.model, folder, config, self.options.get("decode_dtype"))
+        self.model = self.own.model
+        self.reranker = self._reranker()
+        self.drafter = self._drafter()
+        positions = (config["task"].get("max_source_positions") or 1024, self.model.max_source_positions)
         self.max_pieces = min(*positions, self.model.max_positions) - 2  # as PyTorchBackend has it
         self.max_tokens, self.inter_threads, self.intra_threads = max_tokens, inter_threads, intra_threads
+
+    def _reranker(self) -> Model | None:
+        auxiliary = self._auxiliary("rescore_path")
+        if auxiliary is None:
+            return None
+        if not isinstance(auxiliary.model, Model) or not auxiliary.model.takes_words_back:
+            raise UnsupportedError(f"--rescore-path {auxiliary.folder}: its texts are not read from left to right")
+        return auxiliary.model
+
+    def _drafter(self) -> Drafter | None:
+        given = [name for name in ("draft_path", "draft", "draft_file") if self.options.get(name) not in DISABLED]
+        if not given:
+            return None
+        if len(given) > 1 or not self.model.takes_words_back:
+            raise UnsupportedError(f"--{given[-1].replace('_', '-')} {self.options[given[-1]]} here")
+        source, target = self.own.source.symbols, self.own.target.symbols
+        if given == ["draft"]:
+            return SourceDrafter(source, target)
+        if given == ["draft_file"]:
+            return TranslationMemoryDrafter(self.options["draft_file"], target)
+        auxiliary = self._auxiliary("draft_path")
+        assert auxiliary is not None
+        of_task = {name: value for name, value in folder_options(auxiliary.config).items() if name in TASK_OPTIONS}
+        fastest = kind_of(auxiliary.config).search_options({**of_task, "beam": 1, "iter_decode_max_iter": 0})
+        return EngineDrafter(auxiliary.model, fastest)
+
+    def _auxiliary(self, option: str) -> EngineFolder | None:
+        """The folder of an option, decoding in the same type; PyTorch says what is wrong with it."""
+        if (path := self.options.get(option)) in DISABLED:
+            return None
+        try:
+            config = read_config(Path(path))
+            folder = EngineFolder(kind_of(config).model, Path(path), config, self.model.decode_dtype)
+            for own, other in ((self.own.source, folder.source), (self.own.target, folder.target)):
+                if own.symbols != other.symbols:
+                    raise ValueError("other dictionaries")
+            return folder
+        except (ValueError, OSError) as error:
+            raise UnsupportedError(f"--{option.replace('_', '-')} {path}: {error}") from None
+
+    def __str__(self) -> str:
+        name = library().__name__.rpartition("._")[2]
+        return f"the engine decodes ({name}, {self.model.decode_dtype})"
 
     def search(self, options: Mapping[str, Any]) -> EngineSearch:
         """The search with the options of a call.
 
         Raises:
-            UnsupportedError: for an option that the engine does not have.
+            UnsupportedError: for an option that the engine does not have, or for its value.
         """
         merged = {**self.options, **options}
         if option := self.kind.lacks(merged):
             raise UnsupportedError(option)
-        return EngineSearch(self, self.kind.search_options(merged), merged.get("nbest", 1))
+        beam = merged.get("beam", SearchOptions.beam)
+        for option, refused in (
+            (f"a draft with --beam {beam}", self.drafter is not None and beam > 1),
+            (f"--rescore-path with --beam {beam}", self.reranker is not None and beam < 2),
+            ("--print-alignment for this cross-attention", merged.get("print_alignment") and not self.model.aligns),
+        ):
+            if refused:
+                raise UnsupportedError(option)
+        options_of_search, draft_words = self.kind.search_options(merged), merged.get("draft_words", DRAFT_WORDS)
+        return EngineSearch(self, options_of_search, merged.get("nbest", 1), draft_words)
 
 
 @dataclass(frozen=True)
 class EngineSearch:
-    """A model with the options of its search, and how many translations are wanted."""
+    """A model with the options of its search.
+
+    Attributes:
+        nbest: how many translations are wanted.
+        draft_words: the most words of a draft that a call checks.
+    """
 
     backend: EngineBackend
     options: Any
     nbest: int
+    draft_words: int
 
     def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
         """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length; the
         longest come first, so that the last ones end at about the same time."""
         backend = self.backend
-        tokens = [backend.source.encode(source) for source in sources]
+        tokens = [backend.own.source.encode(source) for source in sources]
         batches = _batches([len(source) for source in tokens], backend.max_tokens)[::-1]
         workers, threads = shared_out(len(batches), backend.inter_threads, backend.intra_threads)
 
         def found(batch: list[int]) -> list[list[Hypothesis]]:
-            return backend.model.search([tokens[index] for index in batch], self.options, threads)
+            return self._hypotheses([tokens[index] for index in batch], threads)
 
         if workers == 1:
             outcomes = list(map(found, batches))
@@ -253,13 +306,65 @@ class EngineSearch:
                 if not each:
                     raise RuntimeError(
                         "a sentence has no translation: the model gives no word a finite probability, or --min-len "
-                        "leaves none"
+                        "and --no-repeat-ngram-size leave none"
                     )
                 results[index] = [self._found(hypothesis) for hypothesis in each[: self.nbest]]
         return [results[index] for index in range(len(sources))]
 
+    def _hypotheses(self, sources: list[list[int]], threads: int) -> list[list[Hypothesis]]:
+        backend, options, drafter = self.backend, self.options, self.backend.drafter
+        if drafter is not None:
+            drafter = replace(drafter, threads=threads) if isinstance(drafter, EngineDrafter) else drafter
+            drafts = drafter.begin(sources)
+
+            def propose(number: int, words: list[int], most: int) -> list[int]:
+                return drafts[number].propose(words, most)
+
+            assert isinstance(backend.model, Model)
+            return backend.model.search(sources, options, threads, propose, self.draft_words)
+        if backend.reranker is None:
+            return backend.model.search(sources, options, threads)
+        options = replace(options, max_len=backend.reranker.max_positions - 1)
+        hypotheses = backend.model.search(sources, options, threads)
+        return self._reranked(backend.reranker, sources, hypotheses, threads)
+
+    def _reranked(
+        self, reranker: Model, sources: list[list[int]], hypotheses: list[list[Hypothesis]], threads: int
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses with another model's scores, best first; those of sources without words stay as they are."""
+        chosen = [index for index, of_source in enumerate(hypotheses) if any(each.steps for each in of_source)]
+        texts = [[each.tokens for each in hypotheses[index]] for index in chosen]
+        scores = reranker.score([sources[index] for index in chosen], texts, self.options, threads)
+        results = [*hypotheses]
+        for index, scored in zip(chosen, scores, strict=True):
+            found = [
+                replace(each, token_scores=new.token_scores, score=new.score)
+                for each, new in zip(hypotheses[index], scored, strict=True)
+            ]
+            results[index] = sorted(found, key=lambda each: -each.score)
+        return results
+
     def _found(self, hypothesis: Hypothesis) -> Found:
-        return Found(self.backend.target.decode(hypothesis.tokens), hypothesis.score, hypothesis.steps)
+        pieces = self.backend.own.target.decode(hypothesis.tokens)
+        return Found(pieces, hypothesis.score, hypothesis.steps, tuple(hypothesis.alignment))
+
+
+@dataclass(frozen=True)
+class EngineDrafter:
+    """Drafts whole sentences with a model.
+
+    Attributes:
+        options: of its fastest search.
+        threads: that it works with.
+    """
+
+    model: EngineModel
+    options: Any
+    threads: int = 1
+
+    def begin(self, sources: Sequence[Sequence[int]]) -> list[SentenceDraft]:
+        found = self.model.search(sources, self.options, self.threads)
+        return [SentenceDraft(hypotheses[0].tokens if hypotheses else []) for hypotheses in found]
 
 
 def shared_out(batches: int, inter_threads: int | None = None, intra_threads: int | None = None) -> tuple[int, int]:

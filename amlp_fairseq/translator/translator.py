@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
     from amlp_fairseq.translator.options import Options
     from amlp_fairseq.translator.pytorch_backend import PyTorchBackend
+
+logger = logging.getLogger(__name__)
+
+#: What precedes a reason for PyTorch.
+LACKS = "the engine does not have"
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,10 @@ class Translator:
             (``options.Options`` has all of them). Weights that are stored as int8 decode in int8 where the device can,
             unless ``decode_dtype`` is given.
 
+    Attributes:
+        why_pytorch: why PyTorch decodes with the options of the folder and those above; empty if the engine does. The
+            log says it, too, and the same of calls with options of their own.
+
     Raises:
         ValueError: for a folder that is not a model or is damaged, and for an argument outside its range.
     """
@@ -144,16 +154,24 @@ class Translator:
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
         self._lock, self._process, self._closed = threading.Lock(), os.getpid(), False
+        self.why_pytorch = "" if device == "cpu" else f"{LACKS} the device {device}"
+        if backend == "pytorch":
+            self.why_pytorch = "backend='pytorch'"
+        self._reported: str | None = None
         self._engine: EngineBackend | None = None
         self._pytorch: PyTorchBackend | None = None
-        if device == "cpu" and backend != "pytorch":
+        if not self.why_pytorch:
             try:
                 self._engine = EngineBackend(
                     self.folder, config, max_tokens, self._options, inter_threads, intra_threads
                 )
-            except (UnsupportedError, ImportError) as error:
-                if backend == "engine":
-                    raise ValueError(f"backend='engine' does not support this: {error}") from None
+            except UnsupportedError as error:
+                self.why_pytorch = f"{LACKS} {error}"
+            except ImportError as error:
+                self.why_pytorch = str(error)
+        if backend == "engine" and self._engine is None:
+            raise ValueError(f"backend='engine': {self.why_pytorch}")
+        self._report(self.why_pytorch)
         loaded: Backend = self._engine or self.pytorch()
         self.nbest, limit = loaded.search({}).nbest, loaded.max_pieces
         if max_length is not None and max_length > limit:
@@ -318,12 +336,22 @@ class Translator:
             raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         if self._closed:
             raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
-        if self._engine is not None and options.keys() <= CallOptions.__annotations__.keys():
+        engine, why_pytorch = self._engine, self.why_pytorch
+        if engine is not None and options.keys() <= CallOptions.__annotations__.keys():
             try:
-                return self._engine.search(options)
-            except UnsupportedError:
-                pass
+                search = engine.search(options)
+                self._report("")
+                return search
+            except UnsupportedError as error:
+                why_pytorch = f"{LACKS} {error}"
+        self._report(why_pytorch)
         return self.pytorch().search(options)
+
+    def _report(self, why_pytorch: str) -> None:
+        """Log what decodes, once until it changes."""
+        if why_pytorch != self._reported:
+            self._reported = why_pytorch
+            logger.info("%s: %s", self.folder, f"PyTorch decodes: {why_pytorch}" if why_pytorch else self._engine)
 
     def _part(self, source: _Source, found: Sequence[Found]) -> Part:
         best = found[0]

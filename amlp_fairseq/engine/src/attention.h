@@ -38,8 +38,10 @@ class PackedHead {
     write_panels<1>(v, keys_, width_, stride, 1, value_panels_);
   }
 
+  int64_t keys() const { return keys_; }
+
   // Attention of n queries (n, d_h) to all keys, into out (n, d_h).
-  // scores: room.
+  // scores: is filled with the weights (n, S, rounded up to whole vectors).
   // causal: query i attends to keys 0 … i alone.
   void attend(const float* q, int64_t q_stride, int64_t n, float* out, int64_t out_stride, Floats& scores,
               bool causal = false) const {
@@ -59,8 +61,7 @@ class PackedHead {
   Number *key_panels_, *value_panels_;
 };
 
-// The keys and values of the words so far, of one layer. Steps have a table each that is written once: when hypotheses move,
-// only their paths through the tables do.
+// The keys and values of the words so far, of one layer, which are written once: when hypotheses move, only their paths do.
 template <typename Number>
 class Cache : public State {
  public:
@@ -68,31 +69,30 @@ class Cache : public State {
   // words: z, words of a step.
   Cache(int64_t width, int64_t words) : width_(width), words_(words) {}
 
-  // Keep a new step's keys of all heads, then values, of each word: rows of 2 C numbers with this stride.
-  void append(const float* from, int64_t stride, int64_t rows) {
-    const int64_t size = rows * 2 * width_;
+  // Keep new rows' keys of all heads, then values, of each word: `words` of 2 C numbers with this stride.
+  void append(const float* from, int64_t stride, int64_t words) {
+    const int64_t size = words * 2 * width_;
     if (memory_.empty() || static_cast<int64_t>(memory_.back().size()) - used_ < size) {
-      memory_.emplace_back(kStepsAtOnce * size);
+      memory_.emplace_back(std::max(size, std::min(kStepsAtOnce * size, kMostAtOnce)));
       used_ = 0;
     }
     Number* const to = memory_.back().data() + used_;
     used_ += size;
-    steps_.push_back(to);
-    for (int64_t row = 0; row < rows; row++) copy_numbers(from + row * stride, 2 * width_, to + row * 2 * width_);
+    for (int64_t word = 0; word < words; word++) copy_numbers(from + word * stride, 2 * width_, to + word * 2 * width_);
+    for (int64_t word = 0; word < words; word += words_) rows_.push_back(to + word * 2 * width_);
   }
 
   // Attention of the n queries of a row to all words on its path, all heads.
   // q, out: (n, C) with these strides.
-  // path: row i of step i, of all steps.
-  void attend(const float* q, int64_t q_stride, int64_t n, int64_t heads, const int32_t* path, float* out, int64_t out_stride,
+  void attend(const float* q, int64_t q_stride, int64_t n, int64_t heads, const Path& path, float* out, int64_t out_stride,
               Floats& scores) const {
-    const int64_t steps = steps_.size(), keys = steps * words_, stride = whole_vectors(keys), width = width_ / heads;
+    const int64_t steps = path.size(), keys = steps * words_, stride = whole_vectors(keys), width = width_ / heads;
     scores.resize(n * heads * stride);
-    fetch(entry(0, path[0], 0));
+    fetch(rows_[path[0]]);
     for (int64_t s = 0, key = 0; s < steps; s++) {
-      if (s + 1 < steps) fetch(entry(s + 1, path[s + 1], 0));
+      if (s + 1 < steps) fetch(rows_[path[s + 1]]);
       for (int64_t word = 0; word < words_; word++, key++) {
-        const Number* k = entry(s, path[s], word);
+        const Number* k = rows_[path[s]] + word * 2 * width_;
         for (int64_t i = 0; i < n; i++)
           for (int64_t h = 0; h < heads; h++)
             scores[(i * heads + h) * stride + key] = dot(q + i * q_stride + h * width, k + h * width, width);
@@ -115,32 +115,29 @@ class Cache : public State {
   }
 
  private:
-  static constexpr int64_t kStepsAtOnce = 8;  // whose tables are in one piece of memory
+  static constexpr int64_t kStepsAtOnce = 8, kMostAtOnce = 1 << 22;  // whose numbers are in one piece of memory
 
   int64_t width_, words_, used_ = 0;
   std::vector<Numbers<Number>> memory_;
-  std::vector<Number*> steps_;
+  std::vector<const Number*> rows_;
 
-  const Number* entry(int64_t step, int64_t row, int64_t word) const {
-    return steps_[step] + (row * words_ + word) * 2 * width_;
-  }
-
-  const Number* value(const int32_t* path, int64_t key) const {
+  const Number* value(const Path& path, int64_t key) const {
     const int64_t step = words_ == 1 ? key : key / words_;
-    return entry(step, path[step], key - step * words_) + width_;
+    return rows_[path[step]] + (2 * (key - step * words_) + 1) * width_;
   }
 
-  void fetch(const Number* step) const {
-    const char* const from = reinterpret_cast<const char*>(step);
+  void fetch(const Number* row) const {
+    const char* const from = reinterpret_cast<const char*>(row);
     for (size_t byte = 0; byte < words_ * 2 * width_ * sizeof(Number); byte += kCacheLine) __builtin_prefetch(from + byte);
   }
 
   // The sums, in the order of the keys, of weighted values from `column` on.
   template <int Panels>
-  void mean(const float* weights, const int32_t* path, int64_t column, float* to) const {
+  void mean(const float* weights, const Path& path, int64_t column, float* to) const {
     Lanes sums[Panels]{};
-    for (int64_t step = 0, key = 0; step < static_cast<int64_t>(steps_.size()); step++) {
-      const Number* from = entry(step, path[step], 0) + width_ + column;
+    int64_t key = 0;
+    for (const int32_t row : path) {
+      const Number* from = rows_[row] + width_ + column;
       for (int64_t word = 0; word < words_; word++, key++, from += 2 * width_)
         AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[p] += weights[key] * load(from + p * kLanes);
     }

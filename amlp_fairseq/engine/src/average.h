@@ -37,11 +37,11 @@ class AverageAttention : public SelfAttention {
     rows.attended.resize(rows.count * width_);
     for (int64_t r = 0; r < count; r++) {
       float* const sum = &next[r * width_];
-      if (step.steps > 1) std::copy_n(&sums.of_rows[step.paths[r][step.steps - 2] * width_], width_, sum);
+      if (step.steps() > 1) std::copy_n(&sums.of_rows[step.row(r, step.steps() - 2) * width_], width_, sum);
       for (int64_t i = 0; i < words_; i++) add(y + (r * words_ + i) * width_, sum);
       float* const means = rows.attended.data() + r * words_ * width_;
       std::copy_n(sum, width_, means);
-      divide(means, step.steps * words_, words_);
+      divide(means, step.steps() * words_, words_);
     }
     sums.of_rows = std::move(next);
     finish(pool, y, rows);

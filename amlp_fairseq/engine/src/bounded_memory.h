@@ -80,8 +80,8 @@ class BoundedMemorySelfAttention : public MultiHeadSelfAttention {
       for (int64_t i = begin; i < end; i++) {
         const int64_t r = i / heads_, h = i % heads_;
         float* const keys = &next[i * 2 * part];
-        if (step.steps > 1)
-          std::copy_n(&sums[(step.paths[r][step.steps - 2] * heads_ + h) * 2 * part], 2 * part, keys);
+        if (step.steps() > 1)
+          std::copy_n(&sums[(step.row(r, step.steps() - 2) * heads_ + h) * 2 * part], 2 * part, keys);
         const float* const first = rows.inner.data() + r * words_ * 3 * width_ + h * head;
         for (int64_t word = 0; word < words_; word++) {
           const float* const q = first + word * 3 * width_;

@@ -95,7 +95,7 @@ class Convolution : public SelfAttention {
     window.append(inputs);
     const int64_t first = window.words() - sizes_.kernel;
     convolve(pool, inputs, rows, [&](int64_t row, int64_t j) -> const float* {
-      return first + j < 0 ? nullptr : window.at(step.paths[row / sizes_.words], first + j);
+      return first + j < 0 ? nullptr : window.at(step, row / sizes_.words, first + j);
     });
   }
 

@@ -111,7 +111,8 @@ class MultiHeadCrossAttention : public CrossAttention {
     return result;
   }
 
-  void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups) const override {
+  void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups,
+             std::vector<float>*) const override {
     const Memories& memories = static_cast<const Memories&>(source);
     q_->product(pool, y, rows.count, rows.inner);
     const int64_t head = width_ / heads_;

@@ -91,11 +91,20 @@ struct State {
   virtual ~State() = default;
 };
 
-// The words of hypotheses that are decoded together.
+// The rows of a hypothesis, one in each step, the new one included. The rows of all steps are numbered in the order in which
+// they were made.
+typedef std::vector<int32_t> Path;
+
+// The words of rows that are decoded together.
 struct Step {
-  int64_t words;                             // z, of a hypothesis
-  int64_t steps;                             // with this one
-  const std::vector<const int32_t*>& paths;  // of each hypothesis its row in each step, this one included
+  int64_t words;  // z, of a row
+  const std::vector<Path>& paths;
+  const std::vector<int32_t>& starts;  // of each step so far its first row
+
+  int64_t steps() const { return starts.size(); }
+
+  // The row of a hypothesis in a step, counted from that step's first one, for hypotheses with a row in each step.
+  int64_t row(int64_t hypothesis, int64_t step) const { return paths[hypothesis][step] - starts[step]; }
 };
 
 // Self-attention without its residual block: of inputs y (rows, C) to rows.outer (rows, C). Kinds: kinds.h.
@@ -111,20 +120,23 @@ class SelfAttention {
     const int64_t width = rows.x.size() / rows.count;
     rows.outer.resize(rows.x.size());
     const std::unique_ptr<State> state = begin();
-    std::vector<std::vector<int32_t>> paths(starts.size() - 1);
+    std::vector<Path> paths(starts.size() - 1);
+    std::vector<int32_t> step_starts;
+    int32_t count = 0;
     for (int64_t word = 0;; word++) {
       std::vector<int64_t> open;  // rows of this word
-      std::vector<const int32_t*> open_paths;
+      std::vector<Path> open_paths;
+      step_starts.push_back(count);
       Rows next;
       for (size_t i = 0; i < paths.size(); i++) {
         if (starts[i] + word >= starts[i + 1]) continue;
-        paths[i].push_back(open.size());
-        open.push_back(starts[i] + word), open_paths.push_back(paths[i].data());
+        paths[i].push_back(count++);
+        open.push_back(starts[i] + word), open_paths.push_back(paths[i]);
         next.x.insert(next.x.end(), y + open.back() * width, y + (open.back() + 1) * width);
       }
       if (open.empty()) return;
       next.count = open.size();
-      step(pool, next.x.data(), next, {1, word + 1, open_paths}, *state);
+      step(pool, next.x.data(), next, {1, open_paths, step_starts}, *state);
       for (size_t i = 0; i < open.size(); i++) std::copy_n(&next.outer[i * width], width, &rows.outer[open[i] * width]);
     }
   }
@@ -132,7 +144,7 @@ class SelfAttention {
   // The state before the first step.
   virtual std::unique_ptr<State> begin() const = 0;
 
-  // The next words of hypotheses, which see the words before them and each other.
+  // The next words of hypotheses, which see the words before them and each other; a row may see others of the same step.
   virtual void step(ThreadPool& pool, const float* y, Rows& rows, const Step& step, State& state) const = 0;
 };
 
@@ -149,7 +161,10 @@ class CrossAttention {
   // What all words read of the sources, given the encoder's outputs (words of all sentences, C').
   virtual std::unique_ptr<State> prepare(ThreadPool& pool, const Floats& source, const Starts& starts) const = 0;
 
-  virtual void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups) const = 0;
+  // weights: null, or is filled with the mean over heads of the attention to each word of the source, row after row, by kinds
+  //   that have such weights.
+  virtual void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups,
+                     std::vector<float>* weights) const = 0;
 };
 
 }  // namespace amlp

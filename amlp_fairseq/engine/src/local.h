@@ -91,10 +91,9 @@ class LocalSelfAttention : public MultiHeadSelfAttention {
       std::vector<float> scores;
       for (int64_t i = begin; i < end; i++) {
         const int64_t row = i / heads_, offset = i % heads_ * head;
-        const int32_t* const path = step.paths[row / words_];
-        attend_to_window(
-            &rows.inner[3 * row * width_ + offset], head, first, last, [&](int64_t j) { return window.at(path, j) + offset; },
-            [&](int64_t j) { return window.at(path, j) + width_ + offset; }, &rows.attended[row * width_ + offset], scores);
+        const auto at = [&](int64_t j) { return window.at(step, row / words_, j) + offset; };
+        attend_to_window(&rows.inner[3 * row * width_ + offset], head, first, last, at,
+                         [&](int64_t j) { return at(j) + width_; }, &rows.attended[row * width_ + offset], scores);
       }
     });
     out_->product(pool, rows.attended.data(), rows.count, rows.outer);

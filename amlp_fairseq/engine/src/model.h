@@ -28,8 +28,9 @@ struct SelfAttentionBlock : Block {
 struct CrossAttentionBlock : Block {
   std::unique_ptr<CrossAttention> attention;
 
-  void apply(ThreadPool& pool, Rows& rows, const State& source, const std::vector<Group>& groups) const {
-    attention->apply(pool, inputs(pool, rows), rows, source, groups);
+  void apply(ThreadPool& pool, Rows& rows, const State& source, const std::vector<Group>& groups,
+             std::vector<float>* weights = nullptr) const {
+    attention->apply(pool, inputs(pool, rows), rows, source, groups, weights);
     add(pool, rows);
   }
 };
@@ -92,17 +93,23 @@ class Session {
     }
   }
 
-  // Logits (R, z, V) of the next z words of R hypotheses.
+  // The number of the first row of the next step.
+  int32_t next_row() const { return rows_so_far_; }
+
+  // Logits (R, z, V) of the next z words of R rows.
   // tokens: the words of the previous step, at first any z, (R, z).
-  // sentences: of each hypothesis, ascending.
-  // paths: of each hypothesis its row in each step, this one included.
-  Floats& step(const Tokens& tokens, const std::vector<int64_t>& sentences,
-               const std::vector<const int32_t*>& paths) {
-    const int64_t z = decoder_.words, width = decoder_.embedding.width, first = steps_++ * z;
+  // sentences: of each row, ascending.
+  // weights: null, or is filled with the last layer's attention to the words of the source, the mean over heads, (R, z, S) row
+  //   after row.
+  Floats& step(const Tokens& tokens, const std::vector<int64_t>& sentences, const std::vector<Path>& paths,
+               std::vector<float>* weights = nullptr) {
+    const int64_t z = decoder_.words, width = decoder_.embedding.width;
+    starts_.push_back(rows_so_far_);
+    rows_so_far_ += paths.size();
     rows_.count = tokens.size();
     rows_.x.resize(rows_.count * width);
     for (size_t r = 0; r < sentences.size(); r++)
-      decoder_.embedding.embed(&tokens[r * z], z, first, decoder_.starts, &rows_.x[r * z * width]);
+      decoder_.embedding.embed(&tokens[r * z], z, (paths[r].size() - 1) * z, decoder_.starts, &rows_.x[r * z * width]);
     if (decoder_.embedding.norm) decoder_.embedding.norm->apply(pool_, rows_.x.data(), rows_.x.data(), rows_.count);
     std::vector<Group> groups;
     for (int64_t r = 0; r < static_cast<int64_t>(sentences.size()); r++) {
@@ -111,8 +118,8 @@ class Session {
     }
     for (size_t i = 0; i < decoder_.layers.size(); i++) {
       const Decoder::Layer& layer = decoder_.layers[i];
-      layer.self_attention.step(pool_, rows_, {z, steps_, paths}, *states_[i]);
-      layer.cross_attention.apply(pool_, rows_, *sources_[i], groups);
+      layer.self_attention.step(pool_, rows_, {z, paths, starts_}, *states_[i]);
+      layer.cross_attention.apply(pool_, rows_, *sources_[i], groups, i + 1 < decoder_.layers.size() ? nullptr : weights);
       layer.feed_forward.apply(pool_, rows_);
     }
     if (decoder_.norm) decoder_.norm->apply(pool_, rows_.x.data(), rows_.x.data(), rows_.count);
@@ -126,7 +133,8 @@ class Session {
   std::vector<std::unique_ptr<State>> sources_, states_;  // of the layers
   Rows rows_;
   Floats logits_;
-  int64_t steps_ = 0;
+  int32_t rows_so_far_ = 0;
+  std::vector<int32_t> starts_;  // of each step its first row
 };
 
 }  // namespace amlp

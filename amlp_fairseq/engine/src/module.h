@@ -2,30 +2,42 @@
 
 #pragma once
 
+#include <pybind11/functional.h>
+
+#include "beam_search.h"
 #include "build.h"
+#include "drafts.h"
 #include "probes.h"
-#include "search.h"
+#include "scores.h"
 
 namespace amlp {
 namespace {
+
+Order order_of(const py::dict& order) {
+  const Order result{get<int64_t>(order, "num_directions"), get<bool>(order, "middle_to_side")};
+  if (result.directions < 1 || (result.directions > 1 && result.directions % 2))
+    throw std::invalid_argument("no order of generation has so many directions");
+  return result;
+}
 
 SearchOptions options_of(const py::dict& options) {
   SearchOptions result;
   result.beam = get<int64_t>(options, "beam");
   result.max_len_a = get<double>(options, "max_len_a"), result.max_len_b = get<int64_t>(options, "max_len_b");
-  result.min_len = get<int64_t>(options, "min_len");
+  result.max_len = get<int64_t>(options, "max_len"), result.min_len = get<int64_t>(options, "min_len");
   result.normalize = get<bool>(options, "normalize"), result.gnmt = get<bool>(options, "gnmt");
   result.length_penalty = get<double>(options, "length_penalty");
   result.unk_penalty = get<double>(options, "unk_penalty"), result.temperature = get<double>(options, "temperature");
   result.count_after_end = get<bool>(options, "count_after_end"), result.keep_all = get<bool>(options, "keep_all");
+  result.no_repeat_ngram = get<int64_t>(options, "no_repeat_ngram"), result.align = get<bool>(options, "align");
   return result;
 }
 
-// Check sources of a model with so many source tokens.
-void check(const std::vector<Tokens>& sources, int64_t vocabulary) {
-  for (const Tokens& source : sources) {
-    if (source.empty()) throw std::invalid_argument("a source without tokens");
-    for (const int32_t token : source)
+// Check texts of so many different tokens.
+void check(const std::vector<Tokens>& texts, int64_t vocabulary) {
+  for (const Tokens& text : texts) {
+    if (text.empty()) throw std::invalid_argument("a text without tokens");
+    for (const int32_t token : text)
       if (token < 0 || token >= vocabulary) throw std::invalid_argument("no such token: " + std::to_string(token));
   }
 }
@@ -54,7 +66,9 @@ FloatArray cached_attention(const FloatArray& q, const FloatArray& kv) {
   }
   FloatArray out(std::vector<py::ssize_t>{heads, width / heads});
   Floats scores;
-  cache.attend(q.data(), width, 1, heads, std::vector<int32_t>(keys, 0).data(), out.mutable_data(), width, scores);
+  Path path(keys);
+  std::iota(path.begin(), path.end(), 0);
+  cache.attend(q.data(), width, 1, heads, path, out.mutable_data(), width, scores);
   return out;
 }
 
@@ -63,24 +77,60 @@ class Engine {
   Engine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
       : Engine(description, Weights(arrays, int8, bfloat16)) {}
 
-  std::vector<std::vector<Hypothesis>> search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
-    check(sources, source_vocab_);
-    const BeamSearch search(encoder_, decoder_, symbols_, max_tokens_, options_of(options));
+  typedef std::vector<std::vector<Hypothesis>> Found;  // of each source
+
+  Found search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
+    const BeamSearch search = made<BeamSearch>(sources, options);
     const py::gil_scoped_release unlocked;
     return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources); });
+  }
+
+  // propose: as DraftSearch::Propose.
+  Found search_drafted(const std::vector<Tokens>& sources, const py::dict& options, const py::function& propose, int64_t words,
+                       int64_t threads) const {
+    check_left_to_right();
+    const DraftSearch search = made<DraftSearch>(sources, options);
+    const py::gil_scoped_release unlocked;
+    const DraftSearch::Propose next = [&](int64_t sentence, const Tokens& written, int64_t count) {
+      const py::gil_scoped_acquire locked;
+      return py::cast<Tokens>(propose(sentence, written, count));
+    };
+    return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources, next, words); });
+  }
+
+  Found score(const std::vector<Tokens>& sources, const std::vector<std::vector<Tokens>>& texts, const py::dict& options,
+              int64_t threads) const {
+    check_left_to_right();
+    if (texts.size() != sources.size()) throw std::invalid_argument("texts of another number of sources");
+    for (const std::vector<Tokens>& of_source : texts) check(of_source, decoder_.output->out);
+    const Scorer scorer = made<Scorer>(sources, options);
+    const py::gil_scoped_release unlocked;
+    return pools_.with(threads, [&](ThreadPool& pool) { return scorer.run(pool, sources, texts); });
   }
 
  private:
   Encoder encoder_;
   Decoder decoder_;
   Symbols symbols_;
+  Order order_;
   int64_t max_tokens_, source_vocab_;
   mutable ThreadPools pools_;
+
+  template <typename Kind>
+  Kind made(const std::vector<Tokens>& sources, const py::dict& options) const {
+    check(sources, source_vocab_);
+    return Kind(encoder_, decoder_, symbols_, order_, max_tokens_, options_of(options));
+  }
+
+  void check_left_to_right() const {
+    if (order_.directions > 1 || decoder_.words > 1) throw std::invalid_argument("the model does not write from left to right");
+  }
 
   Engine(const py::dict& description, const Weights& weights)
       : encoder_(encoder_of(get<py::dict>(description, "encoder"), weights)),
         decoder_(decoder_of(get<py::dict>(description, "decoder"), weights, encoder_.embedding.width)),
         symbols_{get<int32_t>(description, "pad"), get<int32_t>(description, "eos"), get<int32_t>(description, "unk")},
+        order_(order_of(get<py::dict>(description, "order"))),
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
         source_vocab_(encoder_.embedding.table.rows()) {
     for (const int32_t symbol : {symbols_.pad, symbols_.eos, symbols_.unk})
@@ -155,11 +205,15 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
       .def_readonly("tokens", &Hypothesis::tokens)
       .def_readonly("token_scores", &Hypothesis::token_scores)
       .def_readonly("score", &Hypothesis::score)
-      .def_readonly("steps", &Hypothesis::steps);
+      .def_readonly("steps", &Hypothesis::steps)
+      .def_readonly("alignment", &Hypothesis::alignment);
   py::class_<Engine>(module, "Engine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
-      .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"));
+      .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"))
+      .def("search_drafted", &Engine::search_drafted, py::arg("sources"), py::arg("options"), py::arg("propose"),
+           py::arg("words"), py::arg("threads"))
+      .def("score", &Engine::score, py::arg("sources"), py::arg("texts"), py::arg("options"), py::arg("threads"));
   py::class_<ParallelEngine>(module, "ParallelEngine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)

@@ -44,19 +44,20 @@ std::vector<FloatArray> steps(const py::dict& attention, const py::dict& arrays,
   const auto layer = self_attention_of(attention, Weights(arrays, int8), "x", width, words);
   const auto state = layer->begin();
   std::vector<FloatArray> result;
-  std::vector<std::vector<int32_t>> paths;
+  std::vector<Path> paths;
+  std::vector<int32_t> starts;
+  int32_t count = 0;
   for (size_t s = 0; s < inputs.size(); s++) {
-    std::vector<std::vector<int32_t>> next;
-    std::vector<const int32_t*> pointers;
+    std::vector<Path> next;
+    starts.push_back(count);
     for (size_t r = 0; r < parents[s].size(); r++) {
-      next.push_back(s == 0 ? std::vector<int32_t>{} : paths[parents[s][r]]);
-      next.back().push_back(r);
+      next.push_back(s == 0 ? Path{} : paths[parents[s][r]]);
+      next.back().push_back(count++);
     }
     paths = std::move(next);
-    for (const std::vector<int32_t>& path : paths) pointers.push_back(path.data());
     Rows rows;
     rows.count = inputs[s].shape(0);
-    layer->step(pool, inputs[s].data(), rows, {words, static_cast<int64_t>(s) + 1, pointers}, *state);
+    layer->step(pool, inputs[s].data(), rows, {words, paths, starts}, *state);
     result.push_back(array_of(rows.outer, width));
   }
   return result;
@@ -73,7 +74,7 @@ FloatArray cross(const py::dict& attention, const py::dict& arrays, bool int8, c
   const auto memory = layer->prepare(pool, vector_of(source), source_starts);
   std::vector<Group> groups;
   for (int64_t t = 0; t < texts; t++) groups.push_back({t / (texts / sources), starts[t], starts[t + 1] - starts[t]});
-  layer->apply(pool, x.data(), rows, *memory, groups);
+  layer->apply(pool, x.data(), rows, *memory, groups, nullptr);
   return array_of(rows.outer, width);
 }
 

@@ -72,7 +72,7 @@ class SoftmaxSelfAttention : public SelfAttention {
   void attend(ThreadPool& pool, Rows& rows, const Step& step, Cache<Number>& cache) const {
     cache.append(rows.inner.data() + width_, 3 * width_, rows.count);
     const int64_t words = step.words;
-    pool.run(step.paths.size(), grain_of(4 * words * words * step.steps * width_), [&](int64_t begin, int64_t end) {
+    pool.run(step.paths.size(), grain_of(4 * words * words * step.paths[0].size() * width_), [&](int64_t begin, int64_t end) {
       Floats scores;
       for (int64_t r = begin; r < end; r++)
         cache.attend(rows.inner.data() + r * words * 3 * width_, 3 * width_, words, heads_, step.paths[r],
@@ -95,13 +95,14 @@ class SoftmaxCrossAttention : public CrossAttention {
     return std::make_unique<Heads<float>>(pool, both, starts, width_, heads_);
   }
 
-  void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups) const override {
+  void apply(ThreadPool& pool, const float* y, Rows& rows, const State& source, const std::vector<Group>& groups,
+             std::vector<float>* weights) const override {
     q_->product(pool, y, rows.count, rows.inner);
     rows.attended.resize(rows.count * width_);
     if (kv_->rounded())
-      attend(pool, rows, static_cast<const Heads<Half>&>(source), groups);
+      attend(pool, rows, static_cast<const Heads<Half>&>(source), groups, weights);
     else
-      attend(pool, rows, static_cast<const Heads<float>&>(source), groups);
+      attend(pool, rows, static_cast<const Heads<float>&>(source), groups, weights);
     out_->product(pool, rows.attended.data(), rows.count, rows.outer);
   }
 
@@ -141,8 +142,10 @@ class SoftmaxCrossAttention : public CrossAttention {
   int64_t width_, heads_;
 
   template <typename Number>
-  void attend(ThreadPool& pool, Rows& rows, const Heads<Number>& heads, const std::vector<Group>& groups) const {
+  void attend(ThreadPool& pool, Rows& rows, const Heads<Number>& heads, const std::vector<Group>& groups,
+              std::vector<float>* weights) const {
     const int64_t head = width_ / heads_;
+    std::vector<Floats> of_heads(weights == nullptr ? 0 : groups.size() * heads_);
     pool.run(groups.size() * heads_, 4, [&](int64_t begin, int64_t end) {
       Floats scores;
       for (int64_t i = begin; i < end; i++) {
@@ -150,8 +153,20 @@ class SoftmaxCrossAttention : public CrossAttention {
         const int64_t h = i % heads_, offset = group.first * width_ + h * head;
         heads.head(group.sentence, h)
             .attend(rows.inner.data() + offset, width_, group.count, rows.attended.data() + offset, width_, scores);
+        if (weights != nullptr) of_heads[i] = scores;
       }
     });
+    if (weights == nullptr) return;
+    weights->clear();
+    for (size_t g = 0; g < groups.size(); g++) {
+      const int64_t keys = heads.head(groups[g].sentence, 0).keys(), stride = whole_vectors(keys);
+      for (int64_t row = 0; row < groups[g].count; row++)
+        for (int64_t key = 0; key < keys; key++) {
+          float sum = 0;
+          for (int64_t h = 0; h < heads_; h++) sum += of_heads[g * heads_ + h][row * stride + key];
+          weights->push_back(sum / heads_);
+        }
+    }
   }
 };
 

@@ -22,9 +22,9 @@ class Window : public State {
 
   int64_t words() const { return steps_.size() * words_; }
 
-  // A word on a path, one of the last `reach`.
-  const float* at(const int32_t* path, int64_t word) const {
-    return &steps_[word / words_][(path[word / words_] * words_ + word % words_) * width_];
+  // A word of a hypothesis, one of the last `reach`.
+  const float* at(const Step& step, int64_t hypothesis, int64_t word) const {
+    return &steps_[word / words_][(step.row(hypothesis, word / words_) * words_ + word % words_) * width_];
   }
 
  private:

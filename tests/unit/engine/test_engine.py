@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import threading
@@ -25,7 +26,6 @@ from amlp_fairseq.engine import isa, safetensors
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import SearchOptions
 from amlp_fairseq.models.description import describe
-from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions as PyTorchOptions
 from amlp_fairseq.text.dictionary import Dictionary
@@ -73,6 +73,8 @@ def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[di
         temperature=options["temperature"],
         words_after_end="count" if options["count_after_end"] else "ignore",
         finished="all" if options["keep_all"] else "best",
+        no_repeat_ngram_size=options["no_repeat_ngram"],
+        alignment="hard" if options["align"] else None,
     )
     length = max(map(len, SOURCES))
     rows = [[task.tgt_dict.pad()] * (length - len(source)) + source for source in SOURCES]
@@ -82,7 +84,7 @@ def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[di
     )
 
 
-def near(found: list[list[Any]], expected: list[list[dict[str, Any]]], order: GenerationOrder) -> None:
+def near(found: list[list[Any]], expected: list[list[dict[str, Any]]]) -> None:
     """The same hypotheses: sums of at most 13 log-probabilities up to 20, in float32 (2^-24 each) after layers whose
     sums have some hundred terms. Those whose scores are as near as that may change places."""
     tolerance = 13 * 20 * 2**-24 * 100
@@ -95,10 +97,10 @@ def near(found: list[list[Any]], expected: list[list[dict[str, Any]]], order: Ge
             if min(gaps, default=1.0) < 2 * tolerance:
                 continue
             assert one.steps == other["steps"]
-            words = other["tokens"][:-1]
-            assert one.tokens == [*order.interleave(words).tolist(), 2]
-            scores = order.interleave(other["positional_scores"][:-1])
-            torch.testing.assert_close(torch.tensor(one.token_scores[:-1]), scores, atol=tolerance, rtol=0)
+            assert one.tokens == other["tokens"].tolist()
+            torch.testing.assert_close(
+                torch.tensor(one.token_scores), other["positional_scores"], atol=tolerance, rtol=0
+            )
 
 
 CASES: list[tuple[tuple[int, int, bool], dict[str, Any], dict[str, Any]]] = [
@@ -128,7 +130,7 @@ def test_the_hypotheses_are_those_of_the_search_in_pytorch(
     network = toy.model(task, seed=sum(order), **model)
     chosen = settings(**options)
     found = built(library, network).search(SOURCES, chosen, 1)
-    near(found, reference(network, task, chosen), task.order)
+    near(found, reference(network, task, chosen))
 
 
 @pytest.mark.parametrize("int8", [False, True])
@@ -197,23 +199,37 @@ def test_a_model_folder_translates_as_in_pytorch(name: str) -> None:
             assert one.score == pytest.approx(other.score, abs=34 * 10 * 2**-24 * 100)
 
 
-def test_pytorch_takes_what_the_engine_lacks() -> None:
+def test_pytorch_takes_what_the_engine_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    """And the log says why, once until it changes."""
+    caplog.set_level(logging.INFO, "amlp_fairseq.translator")
     translator = Translator(MODELS / "ar")
-    assert translator._engine is not None
-    assert translator._pytorch is None
-    (found,) = translator.translations(["She falls asleep."], print_alignment="hard")
-    assert found.alignment
+    assert (translator.why_pytorch, translator._pytorch) == ("", None)
+    translator.translations(["She falls asleep."])
+    translator.translations(["She falls asleep."], beam=2)
+    with pytest.raises(ValueError, match=r"--sampling True"):
+        translator.translations(["She falls asleep."], sampling=True)
     assert translator._pytorch is not None
+    assert Translator(MODELS / "ar", backend="pytorch").why_pytorch == "backend='pytorch'"
+    first, second, _ = [record.message for record in caplog.records]
+    assert first.startswith(f"{MODELS / 'ar'}: the engine decodes (")
+    assert second == f"{MODELS / 'ar'}: PyTorch decodes: the engine does not have --sampling True"
+    with pytest.raises(ValueError, match=r"^backend='engine': the engine does not have --sampling True"):
+        Translator(MODELS / "ar", backend="engine", sampling=True)
 
 
 def test_a_line_needs_no_pytorch(tmp_path: Path) -> None:
     program = (
-        "import sys; sys.argv = ['amlp-fairseq', 'translate', '--model', sys.argv[1], '--beam', '2']\n"
+        "import sys; sys.argv = ['amlp-fairseq', 'translate', '--model', *sys.argv[1:], '--beam', '2', '--verbose']\n"
         "from amlp_fairseq.cli.main import main; main()\n"
         "assert not {'torch', 'fairseq', 'omegaconf'} & sys.modules.keys()"
     )
-    done = commands.fresh(sys.executable, "-c", program, str(MODELS / "ar"), input="She falls asleep.\n")
-    assert done.stdout == "Sie schläft ein.\n"
+    models = str(MODELS / "ibdecoder"), "--rescore-path", str(MODELS / "ar"), "--jsonl", "--print-alignment"
+    done = commands.fresh(sys.executable, "-c", program, *models, input="She falls asleep.\n")
+    log, line = done.stdout.splitlines()
+    translation = json.loads(line)
+    assert translation["text"] == "Sie schläft ein."
+    assert len(translation["alignment"]) == len(translation["pieces"])
+    assert log.startswith(f"{MODELS / 'ibdecoder'}: the engine decodes (")
 
 
 def test_weights_are_those_of_the_file(tmp_path: Path) -> None:

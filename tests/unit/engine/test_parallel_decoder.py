@@ -191,7 +191,7 @@ def test_pytorch_takes_what_the_engine_lacks() -> None:
         ({"decode_dtype": "float16"}, "--decode-dtype float16"),
         ({"iter_decode_with_beam": 10**6}, "--iter-decode-with-beam 1000000"),
     ):
-        with pytest.raises(ValueError, match=f"^backend='engine' does not support this: {flag}$"):
+        with pytest.raises(ValueError, match=f"^backend='engine': the engine does not have {flag}$"):
             Translator(CMLMC, backend="engine", **option)  # type: ignore[arg-type]
     for wrong, flag in (({"iter_decode_max_iter": -1}, "--iter-decode-max-iter -1"), ({"beam": 4}, "--beam 4")):
         with pytest.raises(ValueError, match=flag):

@@ -32,9 +32,11 @@ CHOOSERS = {
 }
 
 
-def searched(task: Any, sources: list[list[int]], reranking_model: Any, **options: Any) -> list[list[dict[str, Any]]]:
+def searched(
+    task: Any, sources: list[list[int]], reranking_model: Any, use_engine: bool = True, **options: Any
+) -> list[list[dict[str, Any]]]:
     chosen = SearchOptions(**{"beam_size": 4, "max_len_b": 12, **options})
-    search = MultiwordBeamSearch([toy.model(task, 1)], task.tgt_dict, task.order, chosen, reranking_model)
+    search = MultiwordBeamSearch([toy.model(task, 1)], task.tgt_dict, task.order, chosen, reranking_model, use_engine)
     return search.generate(search.models, toy.batch(sources, task.src_dict))
 
 
@@ -101,7 +103,7 @@ def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return decode(self, words, *arguments)
 
     monkeypatch.setattr(StepDecoder, "decode", counted)
-    actual = searched(task, sources, reranking_model)
+    actual = searched(task, sources, reranking_model, use_engine=False)
     prefixes = []
     for of_sentence in actual:
         rows = [each["tokens"].tolist() for each in of_sentence]

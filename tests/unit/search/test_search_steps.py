@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.search.search_steps import (
     Continuations,
     advance,
     combine_words,
-    deduplicate_ngrams,
     length_penalty,
     log_probabilities,
     row_permutation,
@@ -150,6 +150,7 @@ def test_hypotheses_that_go_on_and_end_by_hand() -> None:
     scores = torch.tensor([[-0.5, -0.75], [-0.25, -3.0], [-0.5, -1.0], [-1.0, -2.0]])
     both = scores.unsqueeze(2) / torch.tensor([2.0, 2.0])
     both[words == PAD] = 0
+    both = both.mT.contiguous().mT  # as combine_words may leave them in memory
     ends = words.eq(EOS).int().argmax(dim=2).long().where(words.eq(EOS).any(dim=2), 2)
     update = advance(
         tokens,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import toy
-from torch import Tensor
 
-from amlp_fairseq.search.drafts import ModelDrafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.search.drafts import SentenceDraft, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.search.model_drafter import ModelDrafter
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.speculative_decoding import SpeculativeDecoding
@@ -24,20 +24,20 @@ TASK = toy.task(num_directions=1)
 
 
 class Fixed:
-    """A draft for each sentence of a batch."""
+    """A draft for each sentence of a batch that has words."""
 
     def __init__(self, drafts: Sequence[list[int]]) -> None:
         self.drafts = drafts
 
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[SentenceDraft]:
-        return [SentenceDraft(self.drafts[sentence]) for sentence in sentences]
+    def begin(self, sources: Sequence[Sequence[int]]) -> list[SentenceDraft]:
+        return [SentenceDraft(draft) for _, draft in zip(sources, self.drafts, strict=True)]
 
 
 class Liar:
     """Proposes new words in each call, end symbols and padding among them."""
 
-    def begin(self, net_input: dict[str, Tensor], sentences: list[int]) -> list[Liar]:
-        return [self for _ in sentences]
+    def begin(self, sources: Sequence[Sequence[int]]) -> list[Liar]:
+        return [self for _ in sources]
 
     def propose(self, words: list[int], count: int) -> list[int]:
         return [(len(words) * 7 + position) % 16 for position in range(count)]
@@ -55,7 +55,7 @@ def greedy(model: Any, sample: dict, **options: Any) -> list[dict[str, Any]]:
 
 def verified(model: Any, sample: dict, drafter: Any, words: int, **options: Any) -> list[dict[str, Any]]:
     chosen = SearchOptions(**{"beam_size": 1, "max_len_b": 14, **options})
-    search = SpeculativeDecoding([model], TASK.tgt_dict, TASK.order, chosen, drafter, words)
+    search = SpeculativeDecoding([model], TASK.tgt_dict, TASK.order, chosen, drafter, words, use_engine=False)
     return [actual[0] for actual in search.generate(None, sample)]
 
 
@@ -149,7 +149,7 @@ def test_in_int8_the_words_do_not_depend_on_how_many_are_checked() -> None:
 
 def test_an_empty_source_gets_an_empty_output() -> None:
     sample = toy.batch([[4, 5], []], TASK.src_dict)
-    actual = verified(toy.model(TASK), sample, Fixed([[4], []]), 2)
+    actual = verified(toy.model(TASK), sample, Fixed([[4]]), 2)
     assert actual[1]["tokens"].tolist() == [EOS]
     assert actual[1]["steps"] == 0
 
@@ -189,9 +189,9 @@ def test_the_source_is_copied_in_the_words_of_the_target() -> None:
     source, target = toy.dictionary(4), toy.dictionary(0)
     target.add_symbol("w2")
     target.add_symbol("w0")
-    drafter = SourceDrafter(source, target)
+    drafter = SourceDrafter(source.symbols, target.symbols)
     words = [source.index(name) for name in ("w0", "w1", "w2")]
-    (draft,) = drafter.begin(toy.batch([words, [4]], source)["net_input"], torch.tensor([0]))
+    (draft,) = drafter.begin([[*words, source.eos()]])
     assert draft.propose([], 8) == [target.index("w0"), target.unk(), target.index("w2")]
 
 
@@ -199,10 +199,10 @@ def test_a_memory_goes_on_as_its_line_does(tmp_path: Path) -> None:
     file = tmp_path / "memory"
     file.write_text("w0 w1 w2 w3\nw4 w1 w5\n", encoding="utf-8")
     w = [TASK.tgt_dict.index(f"w{number}") for number in range(9)]
-    memory = TranslationMemoryDrafter(file, TASK.tgt_dict)
+    memory = TranslationMemoryDrafter(file, TASK.tgt_dict.symbols)
 
     def proposed(*history: list[int]) -> list[int]:
-        (draft,) = memory.begin({}, torch.tensor([0]))
+        (draft,) = memory.begin([[4, EOS]])
         return [draft.propose(words, 3) for words in history][-1]
 
     assert proposed([]) == w[0:3]
@@ -215,20 +215,21 @@ def test_a_memory_goes_on_as_its_line_does(tmp_path: Path) -> None:
 
 def test_a_memory_without_lines_proposes_nothing(tmp_path: Path) -> None:
     (tmp_path / "memory").write_text("")
-    (draft,) = TranslationMemoryDrafter(tmp_path / "memory", TASK.tgt_dict).begin({}, torch.tensor([0]))
+    (draft,) = TranslationMemoryDrafter(tmp_path / "memory", TASK.tgt_dict.symbols).begin([[4, EOS]])
     assert draft.propose([], 3) in ([], [EOS])
     with pytest.raises(ValueError, match=r"--draft-file .*missing cannot be read"):
-        TranslationMemoryDrafter(tmp_path / "missing", TASK.tgt_dict)
+        TranslationMemoryDrafter(tmp_path / "missing", TASK.tgt_dict.symbols)
 
 
 def test_a_model_drafts_what_it_would_translate() -> None:
     task = toy.task(num_directions=2)
     drafting, model = toy.model(task, 3).double(), toy.model(TASK, 3).double()
-    sample = toy.batch(toy.random_sources(6, 12), TASK.src_dict)
+    sources = toy.random_sources(6, 12)
+    sample = toy.batch(sources, TASK.src_dict)
     search = MultiwordBeamSearch([drafting], task.tgt_dict, task.order, SearchOptions(beam_size=1, max_len_b=14))
     expected = [actual[0]["tokens"].tolist()[:-1] for actual in search.generate(None, sample)]
     drafter = ModelDrafter(task, drafting, search)
-    begun = drafter.begin(sample["net_input"], torch.arange(6))
+    begun = drafter.begin([[*source, EOS] for source in sources])
     assert [draft.propose([], 99) for draft in begun] == expected
     for one, other in zip(verified(model, sample, drafter, 4), greedy(model, sample), strict=True):
         same(one, other, 1e-6)
