@@ -4,8 +4,9 @@
 
 Further options are decoding options of fairseq-generate, which hold for all models; those of one model stand in quotes
 with its folder: --model "DIR --decode-dtype int8". With --engine fairseq there, fairseq's own search decodes it, if it
-is autoregressive. Speeds are those over the first model. Sentences are translated one at a time, in turn by all models,
-so that times are latencies under the same load; the medians are shown.
+is autoregressive; "(PyTorch)" marks a model that the plugin's engine does not have. Speeds are those over the first
+model. Sentences are translated one at a time, in turn by all models, so that times are latencies under the same load;
+the medians are shown.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Candidate(NamedTuple):
             task = read_config(folder)["task"]["_name"]
             parsed = decoding_options.parse([*words, *options], task)
             refuse_details(parsed, BEST_ALONE)
-            return Translator(folder, backend="pytorch", **{**settings, **parsed})  # the same for all models
+            return Translator(folder, backend="pytorch" if given.engine else None, **{**settings, **parsed})
 
 
 def for_fairseqs_search(folder: Path, copy: Path) -> Path:
@@ -155,12 +156,13 @@ def main() -> None:
     table = Table("model", "BLEU", "chrF", "calls", "ms", "speed")
     for column in table.columns[1:]:
         column.justify = "right"
-    for model, translations, median in zip(args.model, found, milliseconds, strict=True):
+    for model, translator, translations, median in zip(args.model, translators, found, milliseconds, strict=True):
         texts = [translation.text for translation in translations]
         scores = [metric.corpus_score(texts, [references]).score for metric in (bleu, chrf)]
         calls = statistics.mean(translation.calls for translation in translations)
         cells = [f"{scores[0]:.1f}", f"{scores[1]:.1f}", f"{calls:.1f}", f"{median:.1f}"]
-        table.add_row(Text(model.name), *cells, f"{milliseconds[0] / median:.2f}x")
+        in_pytorch = " (PyTorch)" * (bool(translator.why_pytorch) and "--engine" not in model.options)
+        table.add_row(Text(model.name + in_pytorch), *cells, f"{milliseconds[0] / median:.2f}x")
     console = Console(soft_wrap=True)
     whole = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
     console.width = max(console.width, whole)  # a number that is cut off is none

@@ -29,7 +29,7 @@ def check_supported(models: Sequence[FairseqEncoderDecoderModel], options: Searc
     for option, is_given in (
         ("--retain-dropout", drops_out(model)),
         ("--cuda-graphs", options.cuda_graphs),
-        ("--print-alignment soft", options.alignment == "soft"),
+        ("--print-alignment", options.alignment is not None),
         (f"weights in {parameter.dtype}", parameter.dtype != torch.float32),
     ):
         if is_given:
@@ -79,19 +79,18 @@ def search(
         keep_all=options.finished == "all",
         no_repeat_ngram=max(options.no_repeat_ngram_size, 0),
         deduplicate=max(options.deduplicate_ngram_size, 0),
-        align=options.alignment is not None,
         **{name: getattr(options, name) for name in SAME},
     )
     found = model.search(sources, settings, torch.get_num_threads(), propose, draft_words)
-    return [[_hypothesis(each, settings.align) for each in hypotheses] for hypotheses in found]
+    return [[_hypothesis(each) for each in hypotheses] for hypotheses in found]
 
 
-def _hypothesis(found: engine.Hypothesis, aligned: bool) -> dict[str, Any]:
+def _hypothesis(found: engine.Hypothesis) -> dict[str, Any]:
     return {
         "tokens": torch.tensor([*found.tokens, engine.EOS]),
         "score": torch.tensor(found.score),
         "positional_scores": torch.tensor(found.token_scores),
         "attention": None,
-        "alignment": found.alignment if aligned else torch.empty(0),
+        "alignment": torch.empty(0),
         "steps": found.steps,
     }

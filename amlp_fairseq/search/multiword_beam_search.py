@@ -182,8 +182,6 @@ class MultiwordBeamSearch:
 
     def check_engine(self, model: Model) -> None:
         """Raise UnsupportedError, naming it, for what the engine does not have for this model."""
-        if self.options.alignment is not None and not model.aligns:
-            raise UnsupportedError("--print-alignment for this cross-attention")
 
     def engine_model(self) -> Model | None:
         """The model in the engine; None if PyTorch decodes, which is reported once with the reason."""

@@ -87,7 +87,6 @@ class SpeculativeDecoding(MultiwordBeamSearch):
         return search_in_engine(model, sources, self.options, propose, self.draft_words)
 
     def check_engine(self, model: Model) -> None:
-        super().check_engine(model)
         if not model.takes_words_back:
             raise UnsupportedError("a draft for this model")
 
