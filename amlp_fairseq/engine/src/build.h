@@ -20,6 +20,7 @@ Activation activation_of(const std::string& name) {
 Embedding embedding_of(const py::dict& side, const Weights& weights, const std::string& prefix) {
   const std::string kind = get<std::string>(side, "positions");
   const int64_t width = get<int64_t>(side, "width"), directions = get<int64_t>(side, "directions");
+  if (width < 2) throw std::invalid_argument("a width below 2");
   Positions::Kind positions = Positions::Kind::kNone;
   std::string learned;
   if (kind == "sinusoidal") positions = Positions::Kind::kSinusoidal;
