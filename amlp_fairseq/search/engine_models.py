@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import torch
@@ -26,10 +27,11 @@ class EngineModels(Generic[Model]):
     Args:
         kind: ``engine.Model`` or ``engine.ParallelModel``.
         use_engine: False: PyTorch decodes.
+        work: what it does, for the log.
     """
 
-    def __init__(self, kind: type[Model], use_engine: bool) -> None:
-        self.kind, self.use_engine = kind, use_engine
+    def __init__(self, kind: type[Model], use_engine: bool, work: str = "decodes") -> None:
+        self.kind, self.use_engine, self.work = kind, use_engine, work
         self.decode_dtype: str | None = None
         self.max_positions: int | None = None
         self.models: InferenceModelCache[Model] = InferenceModelCache(self._prepare)
@@ -39,8 +41,9 @@ class EngineModels(Generic[Model]):
         self,
         models: Sequence[FairseqEncoderDecoderModel],
         decode_dtype: str | None,
-        unsupported: Mapping[str, bool],
+        unsupported: Mapping[str, bool] = MappingProxyType({}),
         max_positions: int | None = None,
+        check: Callable[[Model], None] = lambda model: None,
     ) -> Model | None:
         """The model in the engine; None if PyTorch decodes, which is logged once with the reason.
 
@@ -49,19 +52,22 @@ class EngineModels(Generic[Model]):
             decode_dtype: one of ``engine.DECODE_DTYPES``; None: float32.
             unsupported: options that the engine does not have, each with True if it is given.
             max_positions: of the decoder; None: the model's.
+            check: raises UnsupportedError, naming it, for what the engine does not have for this model.
         """
         self.decode_dtype, self.max_positions = decode_dtype, max_positions
         reason = ""
         if self.use_engine:
             try:
                 _check(models, unsupported)
-                return self.models(models)[0]
+                (model,) = self.models(models)
+                check(model)
+                return model
             except UnsupportedError as error:
                 reason = f"the engine does not have {error}"
             except ImportError as error:
                 reason = str(error)
         if reason and reason != self.reported and next(models[0].parameters()).device.type == "cpu":
-            logger.info("PyTorch decodes: %s", reason)
+            logger.info("PyTorch %s: %s", self.work, reason)
         self.reported = reason
         return None
 

@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
-from fairseq.models import FairseqEncoderDecoderModel
 
-from amlp_fairseq.decoding.step_decoder import drops_out
 from amlp_fairseq.engine import model as engine
-from amlp_fairseq.engine.description import UnsupportedError
-from amlp_fairseq.models.description import describe
-from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.options import GENERATION_ARGUMENTS, SearchOptions
 
 #: Options that the engine has under the same names.
 SAME = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
+#: All options that the engine has.
+SUPPORTED = {
+    *SAME,
+    *("beam_size", "normalize_scores", "len_penalty", "length_penalty_kind", "words_after_end", "finished"),
+    *("no_repeat_ngram_size", "deduplicate_ngram_size", "decode_dtype"),
+}
 
 
-def check_supported(models: Sequence[FairseqEncoderDecoderModel], options: SearchOptions) -> None:
-    """Raise UnsupportedError, naming it, for what the engine does not have."""
-    if len(models) > 1:
-        raise UnsupportedError("several models")
-    (model,) = models
-    parameter = next(model.parameters())
-    if parameter.device.type != "cpu":
-        raise UnsupportedError(f"the device {parameter.device}")
-    for option, is_given in (
-        ("--retain-dropout", drops_out(model)),
-        ("--cuda-graphs", options.cuda_graphs),
-        ("--print-alignment", options.alignment is not None),
-        (f"weights in {parameter.dtype}", parameter.dtype != torch.float32),
-    ):
-        if is_given:
-            raise UnsupportedError(option)
-
-
-def engine_model(model: FairseqEncoderDecoderModel, decode_dtype: str | None, max_positions: int) -> engine.Model:
-    """A model in the engine, with copies of its weights.
-
-    Args:
-        model: it is not changed.
-        decode_dtype: one of ``engine.DECODE_DTYPES``; None: float32.
-        max_positions: of the decoder.
-
-    Raises:
-        UnsupportedError: for a model or a type that the engine does not have.
-        ImportError: if the engine has not been compiled, or is turned off.
-    """
-    weights = {name: weight.detach().numpy() for name, weight in model.state_dict().items()}
-    description = describe(model)
-    description["decoder"]["max_positions"] = max_positions
-    return engine.Model(description, weights, decode_dtype or "float32")
+def unsupported(options: SearchOptions) -> dict[str, bool]:
+    """The options that the engine does not have, each with True if it is not at its default."""
+    return {
+        f"--{GENERATION_ARGUMENTS.get(option.name, option.name).replace('_', '-')}": getattr(options, option.name)
+        != option.default
+        for option in fields(SearchOptions)
+        if option.name not in SUPPORTED
+    }
 
 
 def search(
@@ -66,7 +43,7 @@ def search(
     Args:
         model: the model.
         sources: with the end symbol, without padding.
-        options: which ``check_supported`` accepts.
+        options: none that is :func:`unsupported`.
         propose: see ``engine.Model.search``.
         draft_words: see there.
     """

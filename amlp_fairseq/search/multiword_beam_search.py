@@ -5,7 +5,6 @@ Notation: docs/glossary.md.
 
 from __future__ import annotations
 
-import logging
 import math
 from functools import partial
 from typing import Any
@@ -18,12 +17,12 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
-from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.ops.generation_order import GenerationOrder
-from amlp_fairseq.search.engine_search import check_supported, engine_model
+from amlp_fairseq.search.engine_models import EngineModels
 from amlp_fairseq.search.engine_search import search as search_in_engine
+from amlp_fairseq.search.engine_search import unsupported
 from amlp_fairseq.search.hypotheses import move
 from amlp_fairseq.search.memory_limit import needed_bytes, refuse_too_large
 from amlp_fairseq.search.no_repeat_ngrams import NoRepeatNgrams
@@ -39,8 +38,6 @@ from amlp_fairseq.search.search_steps import (
     log_probabilities,
     row_permutation,
 )
-
-logger = logging.getLogger(__name__)
 
 
 class MultiwordBeamSearch:
@@ -69,7 +66,6 @@ class MultiwordBeamSearch:
         use_engine: bool = True,
     ) -> None:
         self.models, self.reranking_model = models, reranking_model
-        self.use_engine = use_engine
         self.reranker = Reranker(tgt_dict, options.decode_dtype, use_engine)
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.vocab = len(tgt_dict)
@@ -77,10 +73,7 @@ class MultiwordBeamSearch:
         self.order = order
         self.options = options
         self.inference_models = InferenceModelCache(self.prepare_for_inference)
-        self.engine_models = InferenceModelCache(
-            lambda model: engine_model(model, self.options.decode_dtype, self.max_positions())
-        )
-        self._reported = ""
+        self.engine_models = EngineModels(Model, use_engine)
 
     def prepare_for_inference(self, model: FairseqEncoderDecoderModel) -> InferenceModel:
         """The inference model of a model, with the present options."""
@@ -184,22 +177,11 @@ class MultiwordBeamSearch:
         """Raise UnsupportedError, naming it, for what the engine does not have for this model."""
 
     def engine_model(self) -> Model | None:
-        """The model in the engine; None if PyTorch decodes, which is reported once with the reason."""
-        reason = ""
-        if self.use_engine:
-            try:
-                check_supported(self.models, self.options)
-                (model,) = self.engine_models(self.models)
-                self.check_engine(model)
-                return model
-            except UnsupportedError as error:
-                reason = f"the engine does not have {error}"
-            except ImportError as error:
-                reason = str(error)
-        if reason and reason != self._reported and next(self.models[0].parameters()).device.type == "cpu":
-            logger.info("PyTorch decodes: %s", reason)
-        self._reported = reason
-        return None
+        """The model in the engine; None if PyTorch decodes."""
+        options = self.options
+        return self.engine_models(
+            self.models, options.decode_dtype, unsupported(options), self.max_positions(), self.check_engine
+        )
 
     def max_positions(self) -> int:
         """The largest number of words and end symbol of an output that all models have positions for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -19,11 +18,8 @@ from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model as EngineModel
 from amlp_fairseq.engine.model import SearchOptions as EngineOptions
-from amlp_fairseq.search.engine_search import check_supported, engine_model
-from amlp_fairseq.search.options import SearchOptions
+from amlp_fairseq.search.engine_models import EngineModels
 from amlp_fairseq.search.search_steps import log_probabilities
-
-logger = logging.getLogger(__name__)
 
 #: Maximum number of words, padding included, whose probabilities are in memory at a time; one sentence may have more.
 MAX_WORDS = 2048
@@ -45,10 +41,7 @@ class Reranker:
         self.bos, self.pad, self.eos = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos()
         self.decode_dtype = decode_dtype
         self.inference_models = InferenceModelCache(self.prepare_for_inference)
-        self.use_engine, self._reported = use_engine, ""
-        self.engine_models = InferenceModelCache(
-            lambda model: engine_model(model, decode_dtype, model.max_decoder_positions())
-        )
+        self.engine_models = EngineModels(EngineModel, use_engine, "reranks")
 
     def prepare_for_inference(self, model: FairseqEncoderDecoderModel) -> RerankingModel:
         """The inference model of a model."""
@@ -72,7 +65,7 @@ class Reranker:
                 device of the tokens.
             normalized: maps sums of log-probabilities (n,) and lengths (n,), end symbols included, to scores (n,).
         """
-        if (engine := self._in_engine(model)) is not None:
+        if (engine := self.engine_models([model], self.decode_dtype, check=_check_engine)) is not None:
             self._rerank_in_engine(engine, src_tokens, hypotheses, normalized)
             return
         (inference_model,) = self.inference_models([model])
@@ -107,25 +100,6 @@ class Reranker:
                 scores = hypothesis["positional_scores"] = torch.tensor(each.token_scores)
                 hypothesis["score"] = normalized(scores.sum().unsqueeze(0), torch.tensor([len(scores)]))[0]
 
-    def _in_engine(self, model: FairseqEncoderDecoderModel) -> EngineModel | None:
-        """The model in the engine; None if PyTorch scores, which is reported once with the reason."""
-        reason = ""
-        if self.use_engine:
-            try:
-                check_supported([model], SearchOptions())
-                (found,) = self.engine_models([model])
-                if not found.takes_words_back:
-                    raise UnsupportedError(f"reranking with this {type(model).__name__}")
-                return found
-            except UnsupportedError as error:
-                reason = f"the engine does not have {error}"
-            except ImportError as error:
-                reason = str(error)
-        if reason and reason != self._reported and next(model.parameters()).device.type == "cpu":
-            logger.info("PyTorch reranks: %s", reason)
-        self._reported = reason
-        return None
-
     def _lprobs(self, model: RerankingModel, src_tokens: Tensor, targets: Tensor, beam: int) -> Tensor:
         """Log-probabilities of targets (b·B, T) of sources (b, S), 0 for padding."""
         src_lengths = src_tokens.ne(self.pad).sum(dim=1)
@@ -156,3 +130,8 @@ class Reranker:
             rows = torch.arange(len(src_tokens), device=src_tokens.device).repeat_interleave(beam)
             logits, _ = model.decoder(inputs, encoder_out=model.encoder.reorder_encoder_out(encoder_out, rows))
         return log_probabilities(logits).gather(2, targets.unsqueeze(2)).squeeze(2)
+
+
+def _check_engine(model: EngineModel) -> None:
+    if not model.takes_words_back:
+        raise UnsupportedError("reranking with this model")

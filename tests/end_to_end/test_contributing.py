@@ -173,7 +173,7 @@ for more in ([], ["--no-unknown"]):
 
 def test_a_rule_of_the_search(tree: Tree) -> None:
     (check,) = tree.follow(PAGE, "A rule of the search")
-    # Orders of generation, with operators in C++ and without; where options come from.
+    # Orders of generation, in the engine and in PyTorch; where options come from.
     assert len(tree.passed(check)) == 2 * 2 + 1
     (tree.root / "tests/generate.py").write_text(GENERATE, encoding="utf-8")
     assert tree.run("python tests/generate.py").split() == ["True", "False"]

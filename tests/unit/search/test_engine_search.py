@@ -32,7 +32,7 @@ def test_both_find_the_same(options: dict[str, Any]) -> None:
     search, batch = generator(**options)
     assert search.engine_model() is not None
     found = search.generate(search.models, batch)
-    search.use_engine = False
+    search.engine_models.use_engine = False
     for hypotheses, others in zip(found, search.generate(search.models, batch), strict=True):
         assert len(hypotheses) == len(others)
         for one, other in zip(hypotheses, others, strict=True):
@@ -51,7 +51,7 @@ def test_the_weights_are_those_of_now() -> None:
     with torch.no_grad():
         search.models[0].decoder.output_projection.weight *= 2
     after = search.generate(search.models, batch)[0][0]["score"]
-    search.use_engine = False
+    search.engine_models.use_engine = False
     assert after != before
     assert after == pytest.approx(float(search.generate(search.models, batch)[0][0]["score"]), abs=1e-3)
 
