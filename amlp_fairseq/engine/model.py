@@ -154,6 +154,7 @@ class EngineModel(ABC):
             ValueError: if the folder is damaged.
         """
         description, path = descriptions.read(config), folder / "model.safetensors"
+        library()  # what is wrong with it is no damage of the folder
         stored = safetensors.load(path)
         weights: dict[str, Any] = {
             name: (array, stored[name + _SCALES]) if name + _SCALES in stored else array
