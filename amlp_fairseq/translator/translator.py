@@ -162,9 +162,9 @@ class Translator:
         self._pytorch: PyTorchBackend | None = None
         if not self.why_pytorch:
             try:
-                self._engine = EngineBackend(
-                    self.folder, config, max_tokens, self._options, inter_threads, intra_threads
-                )
+                engine = EngineBackend(self.folder, config, max_tokens, self._options, inter_threads, intra_threads)
+                engine.search({})  # refuses options that do not go together
+                self._engine = engine
             except UnsupportedError as error:
                 self.why_pytorch = f"{LACKS} {error}"
             except ImportError as error:

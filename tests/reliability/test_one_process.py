@@ -56,7 +56,7 @@ def refined(decode_dtype: str | None = None) -> tuple[Any, Callable[[], Decode]]
     words = toy.dictionary(12)
 
     def generator() -> Decode:
-        search = IterativeRefinement(words, max_iter=4, beam_size=2, decode_dtype=decode_dtype)
+        search = IterativeRefinement(words, max_iter=4, beam_size=2, decode_dtype=decode_dtype, use_engine=False)
 
         def decode(model: Any, number: int) -> list[list[int]]:
             sources = [[words.bos(), *source] for source in toy.random_sources(5, 12, number)]
