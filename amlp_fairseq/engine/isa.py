@@ -38,6 +38,11 @@ def supported() -> list[str]:
     return [name for name, (_, needed) in ISAS.items() if needed <= flags]
 
 
+def library_isa() -> str:
+    """The instruction set of :func:`library`, which may raise the same."""
+    return library().__name__.rpartition("._")[2]
+
+
 def library() -> ModuleType:
     """The engine's library for the fastest instruction set of this processor for which there is one.
 

@@ -105,7 +105,7 @@ class EngineModel(ABC):
         max_positions: of the decoder.
         max_source_positions: of the encoder.
         vocabularies: the numbers of source and target tokens.
-        aligns: True if the attention to the source has weights, of which alignments are made.
+        aligns: True if alignments can be read off the weights of the last layer's cross-attention.
         takes_words_back: True if it can verify drafts and score texts that are given: it writes from left to right,
             with softmax attention.
 

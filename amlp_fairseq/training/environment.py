@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch.utils import collect_env
 
-from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.isa import library_isa
 
 PACKAGES = ("torch", "triton", "amlp-fairseq", "sacrebleu", "sentencepiece")
 
@@ -41,7 +41,7 @@ def environment(device: str | None = None) -> dict[str, object]:
 def _isa() -> str | None:
     """The engine's instruction set; None if it has not been compiled."""
     try:
-        return library().__name__.rpartition("._")[2]
+        return library_isa()
     except ImportError:
         return None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.engine.description import UnsupportedError
-from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.isa import library_isa
 from amlp_fairseq.engine.model import (
     DECODE_DTYPES,
     EngineModel,
@@ -176,7 +176,7 @@ class EngineBackend:
     Attributes:
         max_pieces: of a source, by the model's positions.
         drafter: makes drafts, which the model verifies; None without one.
-        reranker: chooses among the hypotheses; None without one.
+        reranker: reranks the hypotheses; None without one.
 
     Raises:
         UnsupportedError: for a model or an option that the engine does not have.
@@ -244,8 +244,7 @@ class EngineBackend:
             raise UnsupportedError(f"--{option.replace('_', '-')} {path}: {error}") from None
 
     def __str__(self) -> str:
-        name = library().__name__.rpartition("._")[2]
-        return f"the engine decodes ({name}, {self.model.decode_dtype})"
+        return f"the engine decodes ({library_isa()}, {self.model.decode_dtype})"
 
     def search(self, options: Mapping[str, Any]) -> EngineSearch:
         """The search with the options of a call.

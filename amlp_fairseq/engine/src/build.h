@@ -11,7 +11,7 @@ namespace {
 Activation activation_of(const std::string& name) {
   if (name == "relu") return Activation::kRelu;
   if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_accurate" || name == "gelu_fast") return Activation::kGeluAccurate;
+  if (name == "gelu_accurate") return Activation::kGeluAccurate;
   if (name == "tanh") return Activation::kTanh;
   if (name == "linear") return Activation::kLinear;
   throw std::invalid_argument("the activation " + name + " is unknown");

@@ -13,7 +13,7 @@
 namespace amlp {
 namespace {
 
-// A number of things of which an attention has at least `least`.
+// A size of an attention, such as its heads: at least `least`.
 int64_t count_of(const py::dict& attention, const char* name, int64_t least = 1) {
   const int64_t count = get<int64_t>(attention, name);
   if (count < least || count > 1 << 20) throw std::invalid_argument("an attention with " + std::to_string(count) + " " + name);
