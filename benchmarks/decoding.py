@@ -11,7 +11,7 @@ the status is 1. Systems:
   same weights in the multi-word search. -student: 2 layers in the decoder; -deep: 12 in the encoder, 1 in the decoder
 - ar-drafts: ar greedily with drafts of an ibdecoder-sa-student with the same encoder; so many of its own words are
   verified in a call as in one of the trained models of examples/models (systems.py)
-- ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2); -rescored: ar, with weights of its own, chooses among the hypotheses
+- ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2); -rescored: ar, with weights of its own, reranks the hypotheses
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
 - aan, dynamicconv: ours, from left to right
 - all of these have random weights
@@ -269,7 +269,7 @@ def parsed() -> tuple[Namespace, dict[str, Any]]:
     add("--batches", type=positive, nargs="+", default=[1], help="sentences in a batch")
     add("--beams", type=positive, nargs="+", default=[4, 1])
     add("--iterations", type=positive, nargs="+", default=[10, 4], help="decoder calls of iterative refinement")
-    add("--baseline", metavar="'SYSTEM PRECISION DECODING'", help="what speed-ups are over (default: the first row)")
+    add("--baseline", metavar="'SYSTEM PRECISION DECODING'", help="baseline of speed-ups (default: the first row)")
     add("--training", type=positive, metavar="TOKENS", help="also time training, with that many words per batch")
     add("--data", metavar="DIR", help="translate its test set")
     add("--checkpoint", nargs="+", default=[], metavar="NAME=PATH", help="trained models, for --data")

@@ -5,7 +5,7 @@ in through standard input, detokenised lines out through standard output.
         [--systems amlp-fairseq ctranslate2 fairseq] [--out FILE.json] [--markdown FILE.md] [--plot FILE.svg]
 
 DIR is a model folder of amlp-fairseq package; of DIR:HELPER_DIR the second one drafts for the first if that is
-autoregressive (--draft-path, greedily), or else chooses among its hypotheses (--rescore-path). Systems
+autoregressive (--draft-path, greedily), or else reranks its hypotheses (--rescore-path). Systems
 (line_systems.py), all with the same weights and text:
 
 - amlp-fairseq: amlp-fairseq translate; any model. amlp-fairseq-pytorch: in PyTorch
@@ -200,7 +200,13 @@ def parsed() -> argparse.Namespace:
         help="source pieces of a batch",
     )
     add("--lines", type=positive, metavar="N", help="only the first N")
-    add("--copies", type=positive, default=1, metavar="N", help="how often throughput has all lines (default: once)")
+    add(
+        "--copies",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="copies of the lines that throughput translates (default: 1)",
+    )
     add("--repeats", type=positive, default=3, metavar="N")
     add_files(parser, markdown="the tables", plot="BLEU over latency and throughput")
     args = parser.parse_args()

@@ -230,9 +230,9 @@ def parsed_result(text: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=parsed_result, metavar="RESULT.json", help="what a benchmark wrote with --out")
+    parser.add_argument("result", type=parsed_result, metavar="RESULT.json", help="result of a benchmark's --out")
     parser.add_argument("prefix", metavar="OUT_PREFIX", help="prefix of the figures' file names")
-    parser.add_argument("--baseline", metavar="SYSTEM", help="what speed-ups are over (default: the file's first)")
+    parser.add_argument("--baseline", metavar="SYSTEM", help="baseline of speed-ups (default: the file's first)")
     args = parser.parse_args()
     draw = drawer(args.result)
     if args.baseline is not None and draw is not draw_decoding:

@@ -51,7 +51,7 @@ class LineSystem(ABC):
     Args:
         folder: of the model, made by amlp-fairseq package.
         scratch: a new folder for what the program needs in another form.
-        helper: the folder of a model that drafts for an autoregressive one, or chooses among the hypotheses of another;
+        helper: the folder of a model that drafts for an autoregressive one, or reranks the hypotheses of another;
             None: none does.
     """
 

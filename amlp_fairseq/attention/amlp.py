@@ -57,8 +57,8 @@ class AMLPOptions(InnerDimOptions, OperatorOptions):
     amlp_scale: Optional[ChoiceEnum(list(SCALES))] = field(  # type: ignore[valid-type]  # noqa: UP045
         default=None,
         metadata={
-            "help": "what AMLP divides by √d_h: 'none': nothing (default of 'amlp_pquery'), 'sqrt': the argument of "
-            "its activation (default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
+            "help": "division by √d_h: 'none' (default of 'amlp_pquery'), 'sqrt': the argument of AMLP's activation "
+            "(default of 'amlp_cov'), 'all': those of the softmaxes of 'amlp_pquery' as well"
         },
     )
     amlp_ema_beta: float = field(default=0.99, metadata={"help": "β of the moving average of 'amlp_pquery'"})

@@ -35,7 +35,9 @@ class LocalOptions(KernelSizeOptions):
     )
     local_similarity: ChoiceEnum(SIMILARITIES) = field(  # type: ignore[valid-type]
         default="dot",
-        metadata={"help": "what 'local' and 'local_p' compare words by; 'general' is with a learned matrix"},
+        metadata={
+            "help": "similarity in 'local' and 'local_p': a dot product, or one with a learned matrix ('general')"
+        },
     )
 
 

@@ -15,8 +15,8 @@ class OperatorOptions:
     operator_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "what convolutions and covariances run on: 'torch', 'triton', or what suits the device ('auto', "
-            f"which the environment variable {VARIABLE} can change)"
+            "help": "implementation of convolutions and covariances: 'torch', 'triton', or the one that suits the "
+            f"device ('auto', which the environment variable {VARIABLE} can change)"
         },
     )
 

@@ -192,11 +192,11 @@ def main() -> None:
         help="pieces of the longest sentence that is not cut (default: the 99.9th percentile of the training's)",
     )
     without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
-    without.add_argument("--tokenizer", choices=("moses",), help="how lines are tokenised")
+    without.add_argument("--tokenizer", choices=("moses",), help="tokeniser of the lines")
     without.add_argument(
         "--post-process",
         choices=[*sorted(MODELS), AS_IT_IS],
-        help=f"how words are cut up; {AS_IT_IS}: lines are translated as they are",
+        help=f"segmentation into subword tokens; {AS_IT_IS}: lines are translated as they are",
     )
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
     args, words = parse_with_fairseqs(

@@ -30,7 +30,7 @@ def main() -> None:
     parser = command_parser("translate", __doc__)
     add_translator_arguments(parser, "lines")
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="output file (default: standard output)")
     details = "with score, decoder calls, alternatives (--nbest) and alignment (--print-alignment)"
     parser.add_argument(
         "--shards", type=Path, nargs="+", metavar="PATH", help="files, or folders of files; --output is a folder, too"

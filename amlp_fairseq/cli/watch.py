@@ -65,7 +65,7 @@ def sentence(text: str) -> str:
 
 def main() -> None:
     parser = command_parser("watch", __doc__)
-    parser.add_argument("sentence", metavar="SENTENCE", type=sentence, help="what to translate, in quotes")
+    parser.add_argument("sentence", metavar="SENTENCE", type=sentence, help="sentence to translate, in quotes")
     models = {"action": "append", "required": True, "metavar": "DIR", "type": Path}
     parser.add_argument("--model", **models, help="made by amlp-fairseq package; may be given several times")  # type: ignore[arg-type]
     parser.add_argument(

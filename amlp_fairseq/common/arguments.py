@@ -213,7 +213,7 @@ def fairseqs_device(device: str | None) -> list[str]:
     if device in (None, "cuda"):
         return []
     if device != "cpu":
-        way = "; CUDA_VISIBLE_DEVICES=N in front of the command chooses among GPUs"
+        way = "; CUDA_VISIBLE_DEVICES=N in front of the command selects a GPU"
         raise ValueError(f"--device {device}: give cpu or cuda{way if str(device).startswith('cuda:') else ''}")
     return ["--cpu"]
 

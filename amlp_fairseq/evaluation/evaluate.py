@@ -104,7 +104,7 @@ class Evaluation:
 
     @property
     def decodings(self) -> dict[str, dict[str, Any]]:
-        """The recipe's ways of decoding: with --rescore-path those that find something to choose among."""
+        """The recipe's ways of decoding: with --rescore-path those with several hypotheses to rerank."""
         if "--rescore-path" not in self.given:
             return self.recipe.generate
         if not self.recipe.rescored:
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("checkpoints", metavar="CHECKPOINTS", type=Path, help="the folder of the checkpoints")
     parser.add_argument("data", metavar="DATA", type=data_folder, help="a folder of amlp-fairseq prepare")
     recipe_arguments(parser, required=False)
-    parser.add_argument("--subset", default="test", metavar="S[,S]", help="what to decode: valid, test or valid,test")
+    parser.add_argument("--subset", default="test", metavar="S[,S]", help="sets to decode: valid, test or valid,test")
     parser.add_argument("--results", type=Path, help="by default CHECKPOINTS/results.jsonl")
     engine_argument(parser)
     args, rest = parse_with_fairseqs(

@@ -64,7 +64,7 @@ def main() -> None:
         help="default: both; at scale paper what the table has; of language models raw",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--jobs", type=positive, default=1, help="how many experiments to run at the same time")
+    parser.add_argument("--jobs", type=positive, default=1, help="experiments that run at the same time")
     parser.add_argument("--data", type=Path, help="the corpus' text (default: it is downloaded)")
     parser.add_argument("--work", type=Path, help="for data and checkpoints (default: work/CORPUS[-VARIANT][-SCALE])")
     parser.add_argument("--results", type=Path, help="by default WORK/results.jsonl")
@@ -81,7 +81,7 @@ def main() -> None:
         type=int,
         default=[1],
         metavar="SEED",
-        help="of the transformers that distilled rows learn from (default: 1)",
+        help="seeds of the Transformers that distilled rows learn from (default: 1)",
     )
     parser.add_argument(
         "--rescore",

@@ -187,11 +187,13 @@ def main() -> None:
     parser = command_parser("score", __doc__)
     parser.add_argument("outputs", metavar="OUTPUTS", type=Path, help="lines, or what fairseq-generate printed")
     parser.add_argument("references", metavar="REFERENCES", type=Path, nargs="+", help="raw text, a sentence a line")
-    parser.add_argument("--language", metavar="CODE", default="de", help="of the target (default: %(default)s)")
+    parser.add_argument(
+        "--language", metavar="CODE", default="de", help="language of the target (default: %(default)s)"
+    )
     parser.add_argument(
         "--metric", choices=OF_OUTPUTS, default=DEFAULT, help="rouge for English summaries, kytea for Japanese"
     )
-    parser.add_argument("--format", choices=FORMS, default="auto", help="of OUTPUTS (default: %(default)s)")
+    parser.add_argument("--format", choices=FORMS, default="auto", help="format of OUTPUTS (default: %(default)s)")
     args = parser.parse_args()
     text, references = parallel_text.read(args.outputs), [read_references(path) for path in args.references]
     for path, each in zip(args.references, references, strict=True):

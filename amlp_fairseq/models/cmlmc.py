@@ -49,7 +49,7 @@ class CMLMCConfig(PluginTransformerConfig):
 
     no_repos: bool = field(default=False, metadata={"help": "no causal self-attention in the decoder's layers"})
     repos_attention_type: ChoiceEnum(supporting("causal self")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the words of the target see those before them (RePos)"}
+        default="softmax", metadata={"help": "causal self-attention of the decoder (RePos)"}
     )
     no_concatenated_positions: bool = field(
         default=False, metadata={"help": "add position embeddings to scaled word embeddings"}

@@ -47,7 +47,7 @@ class IBDecoderConfig(PluginTransformerConfig):
 
     decoder_attention_mask: ChoiceEnum(ATTENTION_MASKS) = field(  # type: ignore[valid-type]
         default="interleaved",
-        metadata={"help": "which words a word sees: Eq. 4; 'vanilla': M(1, 1); or only those of its direction"},
+        metadata={"help": "mask of the self-attention: Eq. 4; 'vanilla': M(1, 1); or words of its own direction only"},
     )
     decoder_word_positions: ChoiceEnum(WORD_POSITIONS) = field(  # type: ignore[valid-type]
         default="interleaved",

@@ -79,7 +79,7 @@ class DecoderConfig(attention_options(encoder=False), AttentionConfig):  # type:
     fairseq's names."""
 
     decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the words of the target see each other"}
+        default="softmax", metadata={"help": "self-attention of the decoder"}
     )
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(  # type: ignore[valid-type]
         default="relu", metadata={"help": "activation function to use"}
@@ -127,10 +127,10 @@ class PluginTransformerConfig(DecoderConfig, attention_options(encoder=True)):  
     UNSUPPORTED = frozenset[str]()
 
     encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the words of the source see each other"}
+        default="softmax", metadata={"help": "self-attention of the encoder"}
     )
     decoder_cross_attention_type: ChoiceEnum(CROSS_ATTENTIONS) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the words of the target see the source"}
+        default="softmax", metadata={"help": "cross-attention, of the decoder to the source"}
     )
     encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
     encoder_ffn_embed_dim: int = field(default=2048, metadata={"help": "encoder embedding dimension for FFN"})

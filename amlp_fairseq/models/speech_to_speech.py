@@ -40,13 +40,13 @@ class SpeechToSpeechConfig(TTSTransformerConfig):
     """Options of the plugin's speech-to-speech models in addition to fairseq's."""
 
     encoder_self_attention_type: ChoiceEnum(supporting("noncausal self")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the frames of the source see each other"}
+        default="softmax", metadata={"help": "self-attention of the encoder"}
     )
     decoder_self_attention_type: ChoiceEnum(supporting("causal self")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the units or frames of the target see each other"}
+        default="softmax", metadata={"help": "self-attention of the decoder"}
     )
     decoder_cross_attention_type: ChoiceEnum(supporting("causal cross")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the units or frames of the target see the source"}
+        default="softmax", metadata={"help": "cross-attention, of the decoder to the source"}
     )
 
 

@@ -36,10 +36,10 @@ class FastSpeech2Config(attention_options(encoder=True), attention_options(encod
     """Options of the plugin's FastSpeech 2 in addition to fairseq's."""
 
     encoder_self_attention_type: ChoiceEnum(supporting("noncausal self")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the symbols of the text see each other"}
+        default="softmax", metadata={"help": "self-attention of the encoder"}
     )
     decoder_self_attention_type: ChoiceEnum(supporting("noncausal self", "causal self")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the frames of the spectrogram see each other"}
+        default="softmax", metadata={"help": "self-attention of the decoder"}
     )
     encoder_kernel_size_list: List[int] = field(
         default_factory=lambda: [15],
@@ -56,7 +56,7 @@ class TTSTransformerConfig(FastSpeech2Config):
     """Options of the plugin's Transformer-TTS in addition to fairseq's."""
 
     decoder_cross_attention_type: ChoiceEnum(supporting("noncausal cross", "causal cross")) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the frames of the spectrogram see the text"}
+        default="softmax", metadata={"help": "cross-attention, of the decoder to the text"}
     )
 
 

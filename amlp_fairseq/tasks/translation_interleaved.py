@@ -208,7 +208,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
         options = SearchOptions.from_generation_args(args, self.cfg)
         if self.cfg.rescore_path is not None and options.beam_size < 2:
-            raise ValueError("--rescore-path needs hypotheses to choose among: --beam 2 or more")
+            raise ValueError("--rescore-path reranks hypotheses, and there is one: give --beam 2 or more")
         drafter = build_drafter(self, models)
         if drafter is not None:
             draft_words = self.cfg.draft_words

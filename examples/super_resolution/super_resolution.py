@@ -184,7 +184,7 @@ def arguments() -> argparse.Namespace:
         nargs="+",
         default=PUBLISHED,
         metavar="NAME",
-        help=f"how pixels see each other; a training for each (default: {' '.join(PUBLISHED)})",
+        help=f"attention among pixels; a training for each (default: {' '.join(PUBLISHED)})",
     )
     parser.add_argument("--low-size", type=positive, metavar="S", help="pixels along the side of what is sharpened")
     parser.add_argument("--high-size", type=positive, metavar="S", help="and of what comes out")
@@ -203,7 +203,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attention-dropout", type=float, help="of attention weights")
     parser.add_argument("--dropout", type=float, help="of residual blocks")
     parser.add_argument(
-        "--prediction", choices=PREDICTIONS, help="what the U-Net finds: the noise, or a mixture of it and the image"
+        "--prediction", choices=PREDICTIONS, help="target of the U-Net: the noise, or a mixture of it and the image"
     )
     parser.add_argument("--steps", type=positive, help="updates; the learning rate falls to 0 in a straight line")
     parser.add_argument(

@@ -180,7 +180,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
         help="train the rows with each of these c of AMLP and ABC, and print MCD and speed for each (Figure 3)",
     )
     parser.add_argument("--seed", type=positive, nargs="+", default=[1], help="a training for each (default: 1)")
-    parser.add_argument("--subset", default="test", help="what the models speak (default: test)")
+    parser.add_argument("--subset", default="test", help="set to speak (default: test)")
     parser.add_argument("--results", type=Path, metavar="FILE.jsonl", help="append a line for each row to this file")
     parser.add_argument(
         "--work",

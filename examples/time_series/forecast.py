@@ -170,7 +170,7 @@ def arguments() -> argparse.Namespace:
         nargs="+",
         default=PUBLISHED,
         metavar="NAME",
-        help=f"how the horizon sees the input; a training for each (default: {' '.join(PUBLISHED)})",
+        help=f"attention to the input; a training for each (default: {' '.join(PUBLISHED)})",
     )
     parser.add_argument("--input-length", type=positive, metavar="L", help="rows that the encoder reads")
     parser.add_argument(

@@ -26,10 +26,10 @@ class InformerOptions(attention_options(encoder=False), attention_options(encode
     """Options of the model, and of the attentions, which read both; the defaults are Informer's."""
 
     encoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the inputs see each other"}
+        default="softmax", metadata={"help": "self-attention of the encoder"}
     )
     decoder_self_attention_type: ChoiceEnum(SELF_ATTENTIONS) = field(  # type: ignore[valid-type]
-        default="softmax", metadata={"help": "how the start tokens and the horizon see each other"}
+        default="softmax", metadata={"help": "self-attention of the decoder"}
     )
     unmasked_decoder: bool = field(
         default=False, metadata={"help": "positions of the decoder see later ones, too, which not all attentions need"}

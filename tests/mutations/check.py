@@ -104,7 +104,9 @@ def copied(checkout: Path, folder: Path) -> Path:
 def main() -> int:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("words", metavar="WORD", nargs="*", help="try the faults that have one of these words only")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose package and tests (default: this one's)")
+    parser.add_argument(
+        "--checkout", type=Path, default=ROOT, help="folder with the package and the tests (default: this one)"
+    )
     args = parser.parse_args()
     faults = [
         fault

@@ -71,7 +71,7 @@ def test_watch_shows_what_was_chosen(capsys: pytest.CaptureFixture[str]) -> None
         (
             "ibdecoder",
             ["--beam", "1", "--rescore-path", "ar"],
-            "--rescore-path needs hypotheses to choose among: --beam 2",
+            "give --beam 2 or more",
         ),
         (
             "cmlmc",

@@ -25,6 +25,19 @@ def test_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert printed(monkeypatch, capsys, "--markdown") == page
 
 
+def test_help_says_what_an_option_is() -> None:
+    """By a noun or a verb: "self-attention of the decoder", not "how the words of the target see each other"."""
+    text = re.compile(r"""(?:help=|"help": )f?"([^"]+)""")
+    found = [
+        (path.name, words)
+        for folder in ("amlp_fairseq", "benchmarks", "examples")
+        for path in (commands.ROOT / folder).rglob("*.py")
+        for words in text.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 200
+    assert [line for line in found if re.match(r"(what|whether|how|which|where)\b", line[1])] == []
+
+
 def parsed(*words: str) -> dict[str, object]:
     return vars(fairseq_options.parse_args_and_arch(fairseq_options.get_training_parser(), ["DATA", *words]))
 

@@ -301,7 +301,7 @@ def test_what_a_transformer_only_system_lacks(tmp_path: Path) -> None:
     [("ar", "--draft-path", [1]), ("ibdecoder", "--rescore-path", [8, 4]), ("cmlmc", "--rescore-path", [10])],
 )
 def test_what_a_second_model_does(name: str, option: str, numbers: list[int], tmp_path: Path) -> None:
-    """It drafts for an autoregressive one, and chooses among the hypotheses of any other."""
+    """It drafts for an autoregressive one, and reranks the hypotheses of any other."""
     program = line_systems.Plugin(MODELS / name, tmp_path, MODELS / "ar")
     assert program.numbers([8, 4, 1], [10]) == numbers
     assert f"{option} {MODELS / 'ar'}" in " ".join(program.command(Setting("int8", numbers[0], 1)))

@@ -146,7 +146,7 @@ def test_students_of_a_teacher(
     [("ibdecoder_sa", True, True), ("cmlmc", True, True), ("ibdecoder_sa", False, False), ("aan", True, False)],
 )
 def test_the_teacher_chooses(row: str, distilled: bool, again: bool, tmp_path: Path) -> None:
-    """Where there is one, and hypotheses to choose among; what has results already is not decoded again."""
+    """Where there is one, and hypotheses to rerank; what has results already is not decoded again."""
     reproduction = Recorded("embedded", "embedded", tmp_path)
     reproduction.rescore, reproduction.teacher_seeds = True, [2, 3]
     experiment = reproduce.Experiment(row, distilled, seed=1)
