@@ -16,7 +16,12 @@ _AVX512 = (
     _AVX2[1] | {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
 )
 _AVX512_VNNI = (*_AVX512[0], "-mavx512vnni"), _AVX512[1] | {"avx512_vnni"}
-ISAS["avx512_bf16"] = (*_AVX512_VNNI[0], "-mavx512bf16"), _AVX512_VNNI[1] | {"avx512_bf16"}
+_AVX512_BF16 = (*_AVX512_VNNI[0], "-mavx512bf16"), _AVX512_VNNI[1] | {"avx512_bf16"}
+ISAS["amx"] = (
+    (*_AVX512_BF16[0], "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+    _AVX512_BF16[1] | {"amx_tile", "amx_int8", "amx_bf16"},
+)
+ISAS["avx512_bf16"] = _AVX512_BF16
 ISAS["avx512_vnni"] = _AVX512_VNNI
 ISAS["avx512"] = _AVX512
 ISAS["avx_vnni"] = (*_AVX2[0], "-mavxvnni"), _AVX2[1] | {"avx_vnni"}
@@ -29,13 +34,26 @@ FORCED = "AMLP_FAIRSEQ_ISA"
 BACKEND = "AMLP_FAIRSEQ_BACKEND"
 
 
+def processor_flags() -> set[str]:
+    """Linux' names of what this x86-64 processor has."""
+    if platform.machine() != "x86_64" or not (cpuinfo := Path("/proc/cpuinfo")).is_file():
+        return set()
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()}
+
+
+def tiles_granted() -> bool:
+    """Ask Linux for the tiles of AMX for this process and those that it forks; x86-64 only."""
+    import ctypes
+
+    arch_prctl, request, tile_data = 158, 0x1023, 18  # ARCH_REQ_XCOMP_PERM; XFEATURE_XTILEDATA
+    return ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0
+
+
 def supported() -> list[str]:
-    """The instruction sets of this processor, from the fastest on."""
-    flags: set[str] = set()
-    if platform.machine() == "x86_64" and (cpuinfo := Path("/proc/cpuinfo")).is_file():
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-        flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
-    return [name for name, (_, needed) in ISAS.items() if needed <= flags]
+    """The instruction sets of this processor, from the fastest on. AMX is one if Linux grants it."""
+    flags = processor_flags()
+    return [name for name, (_, needed) in ISAS.items() if needed <= flags and (name != "amx" or tiles_granted())]
 
 
 def library_isa() -> str:

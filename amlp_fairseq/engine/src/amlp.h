@@ -90,7 +90,7 @@ class AmlpCovHead : public AmlpHead {
 
   Floats panels_of(const std::vector<float>& square, bool transposed) const {
     const int64_t stride = whole_vectors(width_);
-    return make_panels<float, 1>(square.data(), width_, width_, transposed ? 1 : stride, transposed ? stride : 1);
+    return make_panels(square.data(), width_, width_, transposed ? 1 : stride, transposed ? stride : 1);
   }
 
   // x (c, d_h) times a square.
@@ -106,7 +106,7 @@ class AmlpCovHead : public AmlpHead {
     std::vector<float> transposed(width_ * n), result(width_ * stride);
     for (int64_t i = 0; i < n; i++)
       for (int64_t c = 0; c < width_; c++) transposed[c * n + i] = x.row(i)[c];
-    multiply(transposed.data(), n, width_, n, make_panels<float, 1>(y.data, n, width_, y.stride, 1).data(), nullptr,
+    multiply(transposed.data(), n, width_, n, make_panels(y.data, n, width_, y.stride, 1).data(), nullptr,
              result.data(), stride, width_, false, 0, Blocks(width_).count);
     const std::vector<float> x_norms = norms(x), y_norms = norms(y);
     const float temperature = temperatures_[index * (temperatures_.size() / 3) + h];

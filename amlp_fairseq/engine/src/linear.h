@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "amx.h"
 #include "memory.h"
 #include "simd.h"
 #include "threads.h"
@@ -12,7 +13,11 @@
 namespace amlp {
 
 constexpr int64_t kGrain = 1 << 17;  // multiplications from which on another thread helps
-constexpr int64_t kRowsPerPart = 8 * kTileRows;
+#ifdef AMLP_AMX
+constexpr int64_t kRowsPerPart = 4 * amx::kRows, kInputBytes = amx::kBytes;  // inputs of a product of tiles
+#else
+constexpr int64_t kRowsPerPart = 8 * kTileRows, kInputBytes = 4;  // inputs of a lane
+#endif
 
 inline int64_t grain_of(int64_t work) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, work)); }
 
@@ -113,10 +118,11 @@ void multiply(const float* x, int64_t x_stride, int64_t rows, int64_t in, const 
   }
 }
 
-// Write a matrix (in, out) with these strides in panels of `Group` inputs at a time; padding is zero.
+// Write a matrix (in, out) with these strides in panels of `groups` groups of inputs, or as few as there are; padding is zero.
 template <int64_t Group, typename From, typename Number>
-void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride, Number* to) {
-  const int64_t groups = (in + Group - 1) / Group;
+void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride, Number* to,
+                  int64_t groups = 0) {
+  groups = std::max(groups, (in + Group - 1) / Group);
   const Blocks blocks(out);
   for (int64_t block = 0; block < blocks.count; block++) {
     const int64_t first = blocks.first_panel(block) * kLanes, width = blocks.panels(block) * kLanes;
@@ -136,10 +142,9 @@ void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, 
   }
 }
 
-template <typename Number, int64_t Group>
-Numbers<Number> make_panels(const Number* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride) {
-  Numbers<Number> result(whole_vectors(out) * ((in + Group - 1) / Group * Group));
-  write_panels<Group>(from, in, out, in_stride, out_stride, result.data());
+inline Floats make_panels(const float* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride) {
+  Floats result(whole_vectors(out) * in);
+  write_panels<1>(from, in, out, in_stride, out_stride, result.data());
   return result;
 }
 
@@ -149,12 +154,22 @@ inline std::vector<float> padded(const std::vector<float>& vector) {
   return result;
 }
 
-// Call part(block, begin, end) for all blocks of outputs and parts of the rows.
+// Rows for which there is memory: tiles are read whole.
+inline int64_t whole_tiles(int64_t rows) {
+#ifdef AMLP_AMX
+  return (rows + amx::kRows - 1) / amx::kRows * amx::kRows;
+#else
+  return rows;
+#endif
+}
+
+// Call part(block, begin, end) for all blocks of outputs and parts of the rows, in threads with tiles where it uses them.
 template <typename Part>
-void for_blocks(ThreadPool& pool, int64_t rows, int64_t work_of_row, int64_t blocks, const Part& part) {
+void for_blocks(ThreadPool& pool, int64_t rows, int64_t work_of_row, int64_t blocks, const Part& part, bool tiles = false) {
   const int64_t parts = (rows + kRowsPerPart - 1) / kRowsPerPart;
   const int64_t work = std::min(rows, kRowsPerPart) * work_of_row / std::max<int64_t>(1, blocks);
   pool.run(blocks * parts, grain_of(work), [&](int64_t begin, int64_t end) {
+    const amx::Session session(tiles);
     for (int64_t i = begin; i < end; i++) {
       const int64_t first = i % parts * kRowsPerPart;
       part(i / parts, first, std::min(first + kRowsPerPart, rows));
@@ -187,7 +202,7 @@ class FloatLinear : public Linear {
   // weight: W (out, in).
   // bias: b (out,).
   FloatLinear(const std::vector<float>& weight, const std::vector<float>& bias)
-      : Linear(weight.size() / bias.size(), bias.size()), panels_(make_panels<float, 1>(weight.data(), in, out, 1, in)),
+      : Linear(weight.size() / bias.size(), bias.size()), panels_(make_panels(weight.data(), in, out, 1, in)),
         biases_(padded(bias)) {}
 
   bool rounded() const override { return false; }
@@ -213,7 +228,7 @@ inline Integers load_integers(const void* from) {
   return result;
 }
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(AMLP_AMX)
 constexpr int32_t kMaxUnit = 255;
 #else
 constexpr int32_t kMaxUnit = 127;  // two products are added up in 16 bits
@@ -250,15 +265,16 @@ class Int8Linear : public Linear {
   // nonnegative: no input is below 0, which halves the step.
   Int8Linear(const std::vector<int8_t>& weight, const std::vector<float>& scales, const std::vector<float>& bias,
              bool nonnegative)
-      : Linear(weight.size() / bias.size(), bias.size()), groups_((in + kGroup - 1) / kGroup),
+      : Linear(weight.size() / bias.size(), bias.size()), row_bytes_((in + kInputBytes - 1) / kInputBytes * kInputBytes),
         zero_(nonnegative ? 0 : kMaxUnit / 2 + 1), units_(kMaxUnit - zero_),
-        panels_(make_panels<int8_t, kGroup>(weight.data(), in, out, 1, in)), scales_(padded(scales)), biases_(padded(bias)),
-        corrections_(scales_.size(), 0) {
+        panels_(whole_vectors(out) * row_bytes_), scales_(padded(scales)), biases_(padded(bias)),
+        initial_(scales_.size(), 0) {
+    write_panels<kGroup>(weight.data(), in, out, 1, in, panels_.data(), row_bytes_ / kGroup);
     for (float& scale : scales_) scale /= units_;
     for (int64_t o = 0; o < out; o++) {
       int32_t sum = 0;
       for (int64_t i = 0; i < in; i++) sum += weight[o * in + i];
-      corrections_[o] = zero_ * sum;
+      initial_[o] = -zero_ * sum;
     }
   }
 
@@ -267,28 +283,49 @@ class Int8Linear : public Linear {
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     thread_local std::vector<uint8_t> inputs;
     thread_local std::vector<float> sizes;
-    inputs.resize(rows * groups_ * kGroup), sizes.resize(rows);
+    inputs.resize(whole_tiles(rows) * row_bytes_), sizes.resize(rows);
     uint8_t* const units = inputs.data();
     float* const size = sizes.data();
     pool.run(rows, grain_of(2 * in), [=, this](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; r++) size[r] = quantize(x + r * in, units + r * groups_ * kGroup);
+      for (int64_t r = begin; r < end; r++) size[r] = quantize(x + r * in, units + r * row_bytes_);
     });
     const Blocks blocks(out);
-    for_blocks(pool, rows, in * out / kGroup, blocks.count, [=, this](int64_t block, int64_t begin, int64_t end) {
-      for_tiles(end - begin, blocks.panels(block), [=, this]<int Rows, int Panels>(int64_t row) {
+    const auto part = [=, this](int64_t block, int64_t begin, int64_t end) {
+      const int64_t panels = blocks.panels(block), first_panel = blocks.first_panel(block);
+#ifdef AMLP_AMX
+      const int64_t in_tiles = rows_in_tiles(end - begin), first_output = first_panel * kLanes;
+      amx::multiply(units + begin * row_bytes_, row_bytes_, in_tiles, &panels_[first_output * row_bytes_], panels,
+                    &initial_[first_output], begin == 0, [=, this](int64_t row, int64_t panel, const int32_t* sums) {
+                      finish(load_integers(sums), first_output + panel * kLanes, size[begin + row], y + (begin + row) * out, relu);
+                    });
+      begin += in_tiles;
+#endif
+      for_tiles(end - begin, panels, [=, this]<int Rows, int Panels>(int64_t row) {
         const int64_t first = begin + row;
-        tile<Rows, Panels>(units + first * groups_ * kGroup, size + first, blocks.first_panel(block), y + first * out, relu,
-                           first / kTileRows, rows / kTileRows);
+        tile<Rows, Panels>(units + first * row_bytes_, size + first, first_panel, y + first * out, relu, first / kTileRows,
+                           rows / kTileRows);
       });
-    });
+    };
+    for_blocks(pool, rows, in * out / kGroup, blocks.count, part, rows_in_tiles(rows) > 0);
   }
 
  private:
-  int64_t groups_;
+  int64_t row_bytes_;
   int32_t zero_, units_;
   Numbers<int8_t> panels_;
   std::vector<float> scales_, biases_;
-  std::vector<int32_t> corrections_;
+  std::vector<int32_t> initial_;  // sums of no inputs: their zero is not 0
+
+  // How many of the rows AMX multiplies: a tile takes as long with few rows as with all 16, in which VNNI multiplies 2. That
+  // is little where memory is what takes long; half a tile is where it pays in any case, by reckoning: it was never measured.
+  static int64_t rows_in_tiles(int64_t rows) {
+#ifdef AMLP_AMX
+    const int64_t rest = rows % amx::kRows;
+    return rest < amx::kRows / 2 ? rows - rest : rows;
+#else
+    return 0;
+#endif
+  }
 
   // A row of x in steps; returns the largest magnitude of its numbers, NaN if one of them is not finite.
   float quantize(const float* x, uint8_t* units) const {
@@ -304,7 +341,7 @@ class Int8Linear : public Linear {
       const int32_t unit = static_cast<int32_t>(std::nearbyint(x[i] * factor * steps)) + zero_;
       units[i] = std::min(std::max(unit, 0), 255);
     }
-    for (int64_t i = in; i < groups_ * kGroup; i++) units[i] = 0;
+    for (int64_t i = in; i < row_bytes_; i++) units[i] = 0;
     return size + wrong;
   }
 
@@ -313,31 +350,36 @@ class Int8Linear : public Linear {
             int64_t tiles) const {
     Integers sums[Rows][Panels];
     AMLP_UNROLL for (int r = 0; r < Rows; r++)
-      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = Integers{};
-    const int8_t* block = panels_.data() + first_panel * groups_ * kLanes * kGroup;
-    Ahead ahead(block, groups_ * Panels * kLanes * kGroup, groups_, tile_number, tiles);
-    for (int64_t g = 0; g < groups_; g++, block += Panels * kLanes * kGroup) {
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = load_integers(&initial_[(first_panel + p) * kLanes]);
+    const int64_t groups = row_bytes_ / kGroup;
+    const int8_t* block = panels_.data() + first_panel * row_bytes_ * kLanes;
+    Ahead ahead(block, row_bytes_ * Panels * kLanes, groups, tile_number, tiles);
+    for (int64_t g = 0; g < groups; g++, block += Panels * kLanes * kGroup) {
       Integers weights[Panels];
       AMLP_UNROLL for (int p = 0; p < Panels; p++) weights[p] = load_integers(block + p * kLanes * kGroup);
       AMLP_UNROLL for (int r = 0; r < Rows; r++) {
         int32_t group;
-        std::memcpy(&group, units + (r * groups_ + g) * kGroup, sizeof group);
+        std::memcpy(&group, units + r * row_bytes_ + g * kGroup, sizeof group);
         const Integers inputs = Integers{} + group;
         AMLP_UNROLL for (int p = 0; p < Panels; p++) add_products(sums[r][p], inputs, weights[p]);
       }
       ahead.fetch<Panels * kLanes * kGroup / kCacheLine>();
     }
     AMLP_UNROLL for (int r = 0; r < Rows; r++)
-      AMLP_UNROLL for (int p = 0; p < Panels; p++) {
-        const int64_t begin = (first_panel + p) * kLanes;
-        const Integers sum = sums[r][p] - load_integers(&corrections_[begin]);
-        const Lanes value = __builtin_convertvector(sum, Lanes) * load(&scales_[begin]) * sizes[r] + load(&biases_[begin]);
-        store(relu ? (value < 0 ? Lanes{} : value) : value, y + r * out + begin, out - begin);
-      }
+      AMLP_UNROLL for (int p = 0; p < Panels; p++)
+        finish(sums[r][p], (first_panel + p) * kLanes, sizes[r], y + r * out, relu);
+  }
+
+  // Write the outputs of a row from `begin` on.
+  void finish(Integers sums, int64_t begin, float size, float* y, bool relu) const {
+    const Lanes value = __builtin_convertvector(sums, Lanes) * load(&scales_[begin]) * size + load(&biases_[begin]);
+    store(relu ? (value < 0 ? Lanes{} : value) : value, y + begin, out - begin);
   }
 };
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) || defined(AMLP_AMX)
+#define AMLP_BFLOAT16
+
 // A number rounded to bfloat16.
 struct Bfloat16 {
   uint16_t bits;
@@ -351,67 +393,80 @@ struct Bfloat16 {
   }
 };
 
-// Weights and inputs in bfloat16; sums are float32, of two products at a time.
+// Weights and inputs in bfloat16; sums are float32. AMX adds up in another order than AVX-512 and takes all rows, however few,
+// so that the result of a row does not depend on the rows beside it.
 class Bfloat16Linear : public Linear {
  public:
   // weight: W (out, in).
   // bias: b (out,).
   Bfloat16Linear(const std::vector<float>& weight, const std::vector<float>& bias)
-      : Linear(weight.size() / bias.size(), bias.size()), groups_((in + 1) / 2), panels_(whole_vectors(out) * groups_ * 2),
-        biases_(padded(bias)) {
-    write_panels<2>(weight.data(), in, out, 1, in, panels_.data());
+      : Linear(weight.size() / bias.size(), bias.size()), row_numbers_((2 * in + kInputBytes - 1) / kInputBytes * kInputBytes / 2),
+        panels_(whole_vectors(out) * row_numbers_), biases_(padded(bias)) {
+    write_panels<2>(weight.data(), in, out, 1, in, panels_.data(), row_numbers_ / 2);
   }
 
   bool rounded() const override { return true; }
 
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     thread_local Numbers<Bfloat16> memory;
-    memory.resize(rows * groups_ * 2);
+    memory.resize(whole_tiles(rows) * row_numbers_);
     Bfloat16* const inputs = memory.data();
     pool.run(rows, grain_of(2 * in), [=, this](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) {
-        Bfloat16* const to = inputs + r * groups_ * 2;
+        Bfloat16* const to = inputs + r * row_numbers_;
         for (int64_t i = 0; i < in; i++) to[i] = Bfloat16(x[r * in + i]);
-        if (in % 2) to[in] = Bfloat16(0);
+        std::fill(to + in, to + row_numbers_, Bfloat16(0));
       }
     });
     const Blocks blocks(out);
-    for_blocks(pool, rows, in * out / 2, blocks.count, [=, this](int64_t block, int64_t begin, int64_t end) {
-      for_tiles(end - begin, blocks.panels(block), [=, this]<int Rows, int Panels>(int64_t row) {
-        tile<Rows, Panels>(inputs + (begin + row) * groups_ * 2, blocks.first_panel(block), y + (begin + row) * out, relu);
+    const auto part = [=, this](int64_t block, int64_t begin, int64_t end) {
+      const int64_t panels = blocks.panels(block), first_output = blocks.first_panel(block) * kLanes;
+#ifdef AMLP_AMX
+      amx::multiply(inputs + begin * row_numbers_, 2 * row_numbers_, end - begin, &panels_[first_output * row_numbers_], panels,
+                    &biases_[first_output], begin == 0, [=, this](int64_t row, int64_t panel, const float* sums) {
+                      finish(load(sums), first_output + panel * kLanes, y + (begin + row) * out, relu);
+                    });
+#else
+      for_tiles(end - begin, panels, [=, this]<int Rows, int Panels>(int64_t row) {
+        tile<Rows, Panels>(inputs + (begin + row) * row_numbers_, first_output, y + (begin + row) * out, relu);
       });
-    });
+#endif
+    };
+    for_blocks(pool, rows, in * out / 2, blocks.count, part, true);
   }
 
  private:
-  int64_t groups_;
+  int64_t row_numbers_;
   Numbers<Bfloat16> panels_;
   std::vector<float> biases_;
 
+  // Write the outputs of a row from `begin` on.
+  void finish(Lanes sums, int64_t begin, float* y, bool relu) const {
+    store(relu ? (sums < 0 ? Lanes{} : sums) : sums, y + begin, out - begin);
+  }
+
+#ifndef AMLP_AMX
   template <int Rows, int Panels>
-  void tile(const Bfloat16* inputs, int64_t first_panel, float* y, bool relu) const {
+  void tile(const Bfloat16* inputs, int64_t first_output, float* y, bool relu) const {
     Lanes sums[Rows][Panels];
     AMLP_UNROLL for (int r = 0; r < Rows; r++)
-      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = load(&biases_[(first_panel + p) * kLanes]);
-    const Bfloat16* block = panels_.data() + first_panel * groups_ * kLanes * 2;
-    for (int64_t g = 0; g < groups_; g++, block += Panels * kLanes * 2) {
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) sums[r][p] = load(&biases_[first_output + p * kLanes]);
+    const Bfloat16* block = panels_.data() + first_output * row_numbers_;
+    for (int64_t i = 0; i < row_numbers_; i += 2, block += Panels * kLanes * 2) {
       Integers weights[Panels];
       AMLP_UNROLL for (int p = 0; p < Panels; p++) weights[p] = load_integers(block + p * kLanes * 2);
       AMLP_UNROLL for (int r = 0; r < Rows; r++) {
         int32_t pair;
-        std::memcpy(&pair, inputs + (r * groups_ + g) * 2, sizeof pair);
+        std::memcpy(&pair, inputs + r * row_numbers_ + i, sizeof pair);
         const Integers pairs = Integers{} + pair;
         AMLP_UNROLL for (int p = 0; p < Panels; p++) asm("vdpbf16ps %2, %1, %0" : "+v"(sums[r][p]) : "v"(pairs), "v"(weights[p]));
       }
       prefetch<Panels>(block);
     }
     AMLP_UNROLL for (int r = 0; r < Rows; r++)
-      AMLP_UNROLL for (int p = 0; p < Panels; p++) {
-        const Lanes sum = relu ? (sums[r][p] < 0 ? Lanes{} : sums[r][p]) : sums[r][p];
-        const int64_t begin = (first_panel + p) * kLanes;
-        store(sum, y + r * out + begin, out - begin);
-      }
+      AMLP_UNROLL for (int p = 0; p < Panels; p++) finish(sums[r][p], first_output + p * kLanes, y + r * out, relu);
   }
+#endif
 };
 #endif
 

@@ -44,11 +44,11 @@ void check(const std::vector<Tokens>& texts, int64_t vocabulary) {
 
 std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
 
-// A product of one thread, for tests.
-FloatArray product(const Linear& linear, const FloatArray& x, bool relu) {
+// A product, for tests.
+FloatArray product(const Linear& linear, const FloatArray& x, bool relu, int64_t threads) {
   if (x.size() % linear.in) throw std::invalid_argument("inputs for other weights");
   FloatArray y(std::vector<py::ssize_t>{x.size() / linear.in, linear.out});
-  ThreadPool pool(1);
+  ThreadPool pool(threads);
   linear.product(pool, x.data(), x.size() / linear.in, y.mutable_data(), relu);
   return y;
 }
@@ -181,9 +181,9 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
   // if the engine has bfloat16.
   module.attr("INT8_INPUT_STEPS") = kMaxUnit;
   module.def("int8_product", [](const Int8Array& weight, const FloatArray& scales, const FloatArray& bias, const FloatArray& x,
-                                bool nonnegative, bool relu) {
+                                bool nonnegative, bool relu, int64_t threads) {
     const std::vector<int8_t> units(weight.data(), weight.data() + weight.size());
-    return product(Int8Linear(units, floats_of(scales), floats_of(bias), nonnegative), x, relu);
+    return product(Int8Linear(units, floats_of(scales), floats_of(bias), nonnegative), x, relu, threads);
   });
   define_probes(module);
   // Attention of queries (heads, d_h), as one row, to S keys and values (S, heads, d_h), kept in float32 or as int8 models do.
@@ -196,9 +196,10 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
     for (const Candidate& candidate : largest(row.data(), row.size(), m)) tokens.push_back(candidate.token);
     return std::make_pair(tokens, log_sum_exp(row.data(), row.size()));
   });
-#ifdef __AVX512BF16__
-  module.def("bfloat16_product", [](const FloatArray& weight, const FloatArray& bias, const FloatArray& x, bool relu) {
-    return product(Bfloat16Linear(floats_of(weight), floats_of(bias)), x, relu);
+#ifdef AMLP_BFLOAT16
+  module.def("bfloat16_product", [](const FloatArray& weight, const FloatArray& bias, const FloatArray& x, bool relu,
+                                    int64_t threads) {
+    return product(Bfloat16Linear(floats_of(weight), floats_of(bias)), x, relu, threads);
   });
 #endif
   py::class_<Hypothesis>(module, "Hypothesis", py::module_local())

@@ -14,7 +14,7 @@
 
 namespace amlp {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(AMLP_EMULATE_AMX)
 constexpr int64_t kLanes = 16;  // numbers in a vector
 constexpr int kPanels = 4;      // outputs of a tile, in vectors
 #elif defined(__AVX2__)

@@ -86,7 +86,7 @@ class Weights {
     if (rows != out || static_cast<int64_t>(biases.size()) != out || size != in * out)
       wrong_size(names[0]);
     if (int8_) return std::make_unique<Int8Linear>(units, scales, biases, nonnegative);
-#ifdef __AVX512BF16__
+#ifdef AMLP_BFLOAT16
     if (bfloat16_) return std::make_unique<Bfloat16Linear>(weights, biases);
 #endif
     return std::make_unique<FloatLinear>(weights, biases);

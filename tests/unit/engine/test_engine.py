@@ -160,7 +160,7 @@ def test_a_sentence_does_not_depend_on_its_batch_or_on_threads(int8: bool, libra
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (7, 64, 70), (50, 33, 129)])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (7, 64, 70), (50, 33, 129), (75, 150, 200)])
 def test_int8_products(rows: int, inputs: int, outputs: int, nonnegative: bool, library: ModuleType) -> None:
     """Inputs are rounded to steps of the row's largest magnitude, sums are exact, and three roundings follow."""
     random = np.random.default_rng(rows)
@@ -175,7 +175,7 @@ def test_int8_products(rows: int, inputs: int, outputs: int, nonnegative: bool, 
     units = np.rint(x * factor * steps).astype(np.int64)
     exact = (units @ weight.T.astype(np.int64)) * (scales.astype(np.float64) / steps) * largest + bias
     for relu in (False, True):
-        found = library.int8_product(weight, scales, bias, x, nonnegative, relu)
+        found = library.int8_product(weight, scales, bias, x, nonnegative, relu, 1)
         wanted = np.maximum(exact, 0) if relu else exact
         np.testing.assert_allclose(found, wanted, rtol=4 * 2**-24, atol=4 * 2**-24 * np.abs(exact).max())
 
