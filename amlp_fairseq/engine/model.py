@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -13,6 +14,7 @@ from amlp_fairseq.engine import description as descriptions
 from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.order import Order, Prefix, shortest
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.text.dictionary import BOS, EOS
 
@@ -30,7 +32,9 @@ _SCALES = ":scales"
 @dataclass(frozen=True)
 class SearchOptions:
     """The settings of the beam search; see ``search/options.py``, where the same have the same names as here or as
-    fairseq's."""
+    fairseq's. Without a beam search: ``alternatives``: the best ``beam`` words after the prefix, each continued by
+    greedy search, the best word first; ``sampling``: ``beam`` samples, of the best ``sampling_topk`` words, or those
+    whose probabilities sum to ``sampling_topp``; 0: of all. Samples depend on ``seed`` and the source alone."""
 
     beam: int = 5
     max_len_a: float = 0.0
@@ -47,6 +51,11 @@ class SearchOptions:
     no_repeat_ngram: int = 0
     deduplicate: int = 0
     align: bool = False
+    alternatives: bool = False
+    sampling: bool = False
+    sampling_topk: int = 0
+    sampling_topp: float = 0.0
+    seed: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,11 @@ class EngineModel(ABC):
         self.decode_dtype = decode_dtype
         self.vocabularies = description["encoder"]["vocabulary"], description["decoder"]["vocabulary"]
 
+    @classmethod
+    def ensemble(cls, models: Sequence[Self]) -> Self:
+        """Models that decode as one."""
+        raise UnsupportedError("several models that write all words at a time")
+
     @abstractmethod
     def search(self, sources: Sequence[Sequence[int]], options: Any, threads: int = 1) -> list[list[Hypothesis]]:
         """Translations of each source, best first; none if none has a finite probability.
@@ -181,7 +195,27 @@ class Model(EngineModel):
         layers, order = description["decoder"]["layers"], description["order"]
         self.aligns = layers[-1]["cross_attention"]["kind"] == "softmax"
         softmax = all(layer["self_attention"]["kind"] == "softmax" for layer in layers)
-        self.takes_words_back = softmax and order["num_directions"] == order["words_per_direction"] == 1
+        self.order = Order(order["num_directions"], description["decoder"]["words_per_step"], order["middle_to_side"])
+        self.takes_words_back = softmax and self.order.left_to_right and self.order.words_per_step == 1
+
+    @classmethod
+    def ensemble(cls, models: Sequence[Self]) -> Self:
+        """Models that decode as one, with the mean of their probabilities, as in fairseq. The weights stay those of
+        the models.
+
+        Raises:
+            ValueError: for models with other vocabularies or another order of words.
+        """
+        result = copy(models[0])
+        for name in ("order", "vocabularies", "decode_dtype"):
+            if len(found := {getattr(model, name) for model in models}) > 1:
+                raise ValueError(f"models of an ensemble have one {name.replace('_', ' ')}, not {len(found)}")
+        result._engine = type(models[0]._engine)([model._engine for model in models])
+        result.max_positions = min(model.max_positions for model in models)
+        result.max_source_positions = min(model.max_source_positions for model in models)
+        result.aligns = all(model.aligns for model in models)
+        result.takes_words_back = all(model.takes_words_back for model in models)
+        return result
 
     def search(
         self,
@@ -190,6 +224,7 @@ class Model(EngineModel):
         threads: int = 1,
         propose: Propose | None = None,
         draft_words: int = 0,
+        prefixes: Sequence[Prefix] = (),
     ) -> list[list[Hypothesis]]:
         """At most ``options.beam`` translations of each source; see ``EngineModel``.
 
@@ -198,24 +233,24 @@ class Model(EngineModel):
             propose: drafts of the sources, for a model that takes words back and greedy search: the same translations
                 in fewer decoder calls.
             draft_words: the most words of a draft that a call checks.
+            prefixes: of each source, or none.
 
         Raises:
-            ValueError: if ``min_len`` exceeds what the lengths allow.
+            ValueError: if ``min_len`` or a prefix exceeds what the lengths allow.
         """
         with_words = [index for index, source in enumerate(sources) if any(token != EOS for token in source)]
         results = [[Hypothesis([], [0.0], 0.0, 0, [])] for _ in sources]
         if not with_words:
             return results
-        shortest = min(len(sources[index]) for index in with_words)
-        limit = min(int(options.max_len_a * shortest + options.max_len_b), self.max_positions - 1, options.max_len)
-        if options.min_len > limit:
-            raise ValueError(
-                f"--min-len {options.min_len} exceeds the {limit} words that --max-len-a, --max-len-b and "
-                "--max-target-positions allow for a sentence"
-            )
+        for index in with_words:
+            self._check_length(f"--min-len {options.min_len}", options.min_len, sources[index], options)
+            if prefixes:
+                length = shortest(prefixes[index])
+                self._check_length(f"a prefix of {length} words", length, sources[index], options)
         arguments = [sources[index] for index in with_words], asdict(options)
         if propose is None:
-            found = self._engine.search(*arguments, threads)
+            begun = [prefixes[index] for index in with_words] if prefixes else []
+            found = self._engine.search(*arguments, threads, begun)
         else:
 
             def proposal(number: int, words: list[int], count: int) -> list[int]:
@@ -226,6 +261,14 @@ class Model(EngineModel):
             results[index] = [Hypothesis.of(each, options.deduplicate) for each in hypotheses]
         return results
 
+    def _check_length(self, name: str, length: int, source: Sequence[int], options: SearchOptions) -> None:
+        longest = min(int(options.max_len_a * len(source) + options.max_len_b), self.max_positions - 1, options.max_len)
+        if length > longest:
+            raise ValueError(
+                f"{name} exceeds the {longest} words that --max-len-a, --max-len-b and --max-target-positions allow "
+                "for a sentence"
+            )
+
     def score(
         self,
         sources: Sequence[Sequence[int]],
@@ -233,7 +276,8 @@ class Model(EngineModel):
         options: SearchOptions,
         threads: int = 1,
     ) -> list[list[Hypothesis]]:
-        """Texts of each source with the scores that a search would give them; without steps.
+        """Texts of each source with the scores that a search would give them, without the words after the end in its
+        step; ``steps`` is 0.
 
         Args:
             sources: tokens with the end symbol. Start symbols are left out: this model was trained without them.
@@ -242,9 +286,27 @@ class Model(EngineModel):
             threads: how many work on this call.
         """
         read = [[token for token in source if token != BOS] for source in sources]
+        if not self.takes_words_back:
+            return self._searched(read, texts, options, threads)
         complete = [[[*text, EOS] for text in of_source] for of_source in texts]
         found = self._engine.score(read, complete, asdict(options), threads)
         return [[Hypothesis.of(each, 0) for each in of_source] for of_source in found]
+
+    def _searched(
+        self,
+        sources: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[Sequence[int]]],
+        options: SearchOptions,
+        threads: int,
+    ) -> list[list[Hypothesis]]:
+        """The scores of texts, each found by a search that allows no other."""
+        pairs = [(source, text) for source, of_source in zip(sources, texts, strict=True) for text in of_source]
+        longest = max((len(text) for _, text in pairs), default=0)
+        kept = {name: getattr(options, name) for name in ("normalize", "gnmt", "length_penalty")}
+        chains = [self.order.whole(text) for _, text in pairs]
+        of_search = SearchOptions(beam=1, max_len_b=longest, min_len=0, **kept)
+        found = iter(self.search([source for source, _ in pairs], of_search, threads, prefixes=chains))
+        return [[replace(next(found)[0], steps=0) for _ in of_source] for of_source in texts]
 
 
 class ParallelModel(EngineModel):

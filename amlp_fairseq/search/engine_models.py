@@ -35,6 +35,7 @@ class EngineModels(Generic[Model]):
         self.decode_dtype: str | None = None
         self.max_positions: int | None = None
         self.models: InferenceModelCache[Model] = InferenceModelCache(self._prepare)
+        self.ensemble: tuple[list[Model], Model] | None = None
         self.reported = ""
 
     def __call__(
@@ -59,7 +60,7 @@ class EngineModels(Generic[Model]):
         if self.use_engine:
             try:
                 _check(models, unsupported)
-                (model,) = self.models(models)
+                model = self._as_one(self.models(models))
                 check(model)
                 return model
             except UnsupportedError as error:
@@ -71,6 +72,13 @@ class EngineModels(Generic[Model]):
         self.reported = reason
         return None
 
+    def _as_one(self, models: list[Model]) -> Model:
+        if len(models) == 1:
+            return models[0]
+        if self.ensemble is None or self.ensemble[0] is not models:
+            self.ensemble = models, self.kind.ensemble(models)
+        return self.ensemble[1]
+
     def _prepare(self, model: FairseqEncoderDecoderModel) -> Model:
         description = describe(model)
         if self.max_positions is not None:
@@ -81,15 +89,13 @@ class EngineModels(Generic[Model]):
 
 def _check(models: Sequence[FairseqEncoderDecoderModel], unsupported: Mapping[str, bool]) -> None:
     """Raise UnsupportedError, naming it, for what the engine does not have."""
-    if len(models) > 1:
-        raise UnsupportedError("several models")
-    (model,) = models
-    parameter = next(model.parameters())
-    for option, is_given in {
-        f"the device {parameter.device}": parameter.device.type != "cpu",
-        "--retain-dropout": drops_out(model),
-        **unsupported,
-        f"weights in {parameter.dtype}": parameter.dtype != torch.float32,
-    }.items():
-        if is_given:
-            raise UnsupportedError(option)
+    for model in models:
+        parameter = next(model.parameters())
+        for option, is_given in {
+            f"the device {parameter.device}": parameter.device.type != "cpu",
+            "--retain-dropout": drops_out(model),
+            **unsupported,
+            f"weights in {parameter.dtype}": parameter.dtype != torch.float32,
+        }.items():
+            if is_given:
+                raise UnsupportedError(option)

@@ -37,6 +37,7 @@ def search(
     options: SearchOptions,
     propose: engine.Propose | None = None,
     draft_words: int = 0,
+    prefixes: Sequence[engine.Prefix] = (),
 ) -> list[list[dict[str, Any]]]:
     """The hypotheses of sources, as ``MultiwordBeamSearch.generate`` returns them.
 
@@ -45,7 +46,7 @@ def search(
         sources: with the end symbol, without padding.
         options: none that is :func:`unsupported`.
         propose: see ``engine.Model.search``.
-        draft_words: see there.
+        draft_words, prefixes: see there.
     """
     settings = engine.SearchOptions(
         beam=options.beam_size,
@@ -58,7 +59,7 @@ def search(
         deduplicate=max(options.deduplicate_ngram_size, 0),
         **{name: getattr(options, name) for name in SAME},
     )
-    found = model.search(sources, settings, torch.get_num_threads(), propose, draft_words)
+    found = model.search(sources, settings, torch.get_num_threads(), propose, draft_words, prefixes)
     return [[_hypothesis(each) for each in hypotheses] for hypotheses in found]
 
 

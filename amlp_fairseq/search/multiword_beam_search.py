@@ -6,6 +6,7 @@ Notation: docs/glossary.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.engine.model import Model
+from amlp_fairseq.engine.order import Prefix
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.engine_models import EngineModels
@@ -94,6 +96,8 @@ class MultiwordBeamSearch:
         Args:
             models: ignored, as in fairseq's SequenceGenerator, which uses the models of its construction.
             sample: batch with ``net_input.src_tokens`` (sentences, S) and ``src_lengths`` (sentences,).
+            prefix_tokens: what the translations begin with, (sentences, p), padded at the end; in the engine, for
+                models that write from left to right.
 
         Returns:
             for each sentence at most B hypotheses, best first, as dicts: ``tokens`` (n,) in reading order with the end
@@ -101,15 +105,11 @@ class MultiwordBeamSearch:
             the number of decoder calls.
 
         Raises:
-            ValueError: for prefixes, constraints and unknown arguments, if ``min_len`` exceeds a sentence's limit, and
-                if the search would need more memory than there is.
+            ValueError: for constraints and unknown arguments, for prefixes without the engine, if ``min_len`` exceeds a
+                sentence's limit, and if the search would need more memory than there is.
             RuntimeError: if a sentence has no hypothesis.
         """
-        unknown = [
-            name
-            for name, value in (("prefix_tokens", prefix_tokens), ("constraints", constraints))
-            if value is not None
-        ] + list(kwargs)
+        unknown = [*(["constraints"] if constraints is not None else ()), *kwargs]
         if unknown:
             raise ValueError(f"the multi-word beam search does not support {', '.join(unknown)}")
         for model in self.models:
@@ -124,7 +124,7 @@ class MultiwordBeamSearch:
         if sentences:
             # Tensors made in inference mode could not be used in training.
             with torch.inference_mode() if are_frozen(self.models) else torch.no_grad():
-                self.search(sample["net_input"], sentences, hypotheses)
+                self.search(sample["net_input"], sentences, hypotheses, prefix_tokens)
                 for row in sentences:
                     hypotheses[row] = sorted(hypotheses[row], key=_badness)[: self.options.beam_size]
                 rows = [row for row in sentences if hypotheses[row]]
@@ -142,7 +142,11 @@ class MultiwordBeamSearch:
         return hypotheses
 
     def search(
-        self, net_input: dict[str, Tensor], sentences: list[int], hypotheses: list[list[dict[str, Any]]]
+        self,
+        net_input: dict[str, Tensor],
+        sentences: list[int],
+        hypotheses: list[list[dict[str, Any]]],
+        prefix_tokens: Tensor | None = None,
     ) -> None:
         """Translate some of a batch's sentences.
 
@@ -150,9 +154,12 @@ class MultiwordBeamSearch:
             net_input: the batch's.
             sentences: indices of the sentences in the batch.
             hypotheses: the finished hypotheses of every sentence of the batch, to which this adds.
+            prefix_tokens: see :meth:`generate`.
         """
         model = self.engine_model()
         if model is None:
+            if prefix_tokens is not None:
+                raise ValueError("prefix_tokens: the multi-word beam search in PyTorch does not support them")
             self.search_in_pytorch(net_input, sentences, hypotheses)
             return
         sources = [source[source.ne(self.pad)].tolist() for source in net_input["src_tokens"][sentences]]
@@ -160,7 +167,8 @@ class MultiwordBeamSearch:
         rows, z = len(sentences) * self.options.beam_size, self.order.words_per_step
         needed = rows * z * self.vocab * 4  # the logits
         refuse_too_large(needed, len(sentences), self.options.beam_size, torch.device("cpu"))
-        for sentence, found in zip(sentences, self.search_in_engine(model, sources), strict=True):
+        prefixes = () if prefix_tokens is None else self._prefixes(model, prefix_tokens[sentences])
+        for sentence, found in zip(sentences, self.search_in_engine(model, sources, prefixes), strict=True):
             hypotheses[sentence] += found
 
     def search_in_pytorch(
@@ -169,9 +177,15 @@ class MultiwordBeamSearch:
         """As :meth:`search`."""
         _Search(self, net_input, sentences, hypotheses).run()
 
-    def search_in_engine(self, model: Model, sources: list[list[int]]) -> list[list[dict[str, Any]]]:
+    def search_in_engine(
+        self, model: Model, sources: list[list[int]], prefixes: Sequence[Prefix] = ()
+    ) -> list[list[dict[str, Any]]]:
         """The hypotheses of sources, tokens with the end symbol."""
-        return search_in_engine(model, sources, self.options)
+        return search_in_engine(model, sources, self.options, prefixes=prefixes)
+
+    def _prefixes(self, model: Model, prefix_tokens: Tensor) -> list[Prefix]:
+        """Prefixes for the engine of prefixes (sentences, p), padded at the end."""
+        return [model.order.ends(prefix[prefix.ne(self.pad)].tolist(), []) for prefix in prefix_tokens]
 
     def check_engine(self, model: Model) -> None:
         """Raise UnsupportedError, naming it, for what the engine does not have for this model."""

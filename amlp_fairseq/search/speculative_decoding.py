@@ -8,6 +8,7 @@ and Leviathan et al. (2023), "Fast Inference from Transformers via Speculative D
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model
+from amlp_fairseq.engine.order import Prefix
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.drafts import Draft, Drafter
 from amlp_fairseq.search.engine_search import search as search_in_engine
@@ -78,12 +80,16 @@ class SpeculativeDecoding(MultiwordBeamSearch):
     ) -> None:
         _SpeculativeSearch(self, net_input, sentences, hypotheses).run()
 
-    def search_in_engine(self, model: Model, sources: list[list[int]]) -> list[list[dict[str, Any]]]:
+    def search_in_engine(
+        self, model: Model, sources: list[list[int]], prefixes: Sequence[Prefix] = ()
+    ) -> list[list[dict[str, Any]]]:
         drafts = self.drafter.begin(sources)
 
         def propose(number: int, words: list[int], count: int) -> list[int]:
             return drafts[number].propose(words, count)
 
+        if prefixes:
+            raise ValueError("--prefix-size: not with a draft")
         return search_in_engine(model, sources, self.options, propose, self.draft_words)
 
     def check_engine(self, model: Model) -> None:

@@ -1,5 +1,6 @@
 """Translation with several words per decoding step, in several directions. Notation: docs/glossary.md."""
 
+import logging
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, GenerationConfig, NATLoss
 from amlp_fairseq.compat.registration import register_task
+from amlp_fairseq.compat.tasks import GuardedTranslationTask
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset
 from amlp_fairseq.models.interleaved_decoder import IBDecoderModel
 from amlp_fairseq.models.plugin_transformer import as_plugin_transformer
@@ -93,6 +95,19 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     draft_words: int = field(default=8, metadata={"help": "words of a draft that one decoder call checks"})
 
 
+#: Generation options with which fairseq's own search decodes, for models that write from left to right.
+FAIRSEQS_OPTIONS = frozenset(
+    "sampling sampling_topk sampling_topp diverse_beam_groups diverse_beam_strength diversity_rate match_source_len "
+    "constraints lm_path lm_weight score_reference".split()
+)
+
+
+#: Error text for options of models that write from left to right.
+NOT_LEFT_TO_RIGHT = "only models that write word by word, from left to right, have it"
+
+logger = logging.getLogger(__name__)
+
+
 @register_task("translation_interleaved", dataclass=TranslationInterleavedConfig)
 class TranslationInterleavedTask(PluginTranslationTask):
     """Translation with interleaved targets and the multi-word beam search.
@@ -102,9 +117,13 @@ class TranslationInterleavedTask(PluginTranslationTask):
     fairseq's translation task.
     """
 
-    HONOURED_GENERATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) | frozenset(
-        "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm "
-        "sacrebleu post_process path".split()
+    HONOURED_GENERATION_OPTIONS = (
+        frozenset(GENERATION_ARGUMENTS.values())
+        | FAIRSEQS_OPTIONS
+        | frozenset(
+            "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm "
+            "sacrebleu post_process path prefix_size".split()
+        )
     )
     VALIDATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) - {"print_alignment"} | {"unnormalized"}
 
@@ -199,13 +218,30 @@ class TranslationInterleavedTask(PluginTranslationTask):
         seq_gen_cls: Optional[type] = None,
         extra_gen_cls_kwargs: Optional[dict[str, Any]] = None,
         prefix_allowed_tokens_fn: Optional[Callable[..., Any]] = None,
-    ) -> MultiwordBeamSearch:
-        """The multi-word beam search with fairseq's generation options.
+    ) -> Any:
+        """The multi-word beam search with fairseq's generation options; fairseq's own search for those that only it
+        has, which the log says.
 
         Raises:
-            ValueError: naming the options that it cannot honour.
+            ValueError: naming the options that cannot be honoured.
         """
-        self.refuse_unsupported_generation_options(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+        self.refuse_unsupported(args)
+        if lacking := self._lacks(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn):
+            return self._fairseqs_generator(
+                lacking, models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
+            )
+        generator = self._own_generator(models, args)
+        if getattr(args, "prefix_size", 0) > 0:
+            if not self.order.left_to_right:
+                raise ValueError(f"--prefix-size {args.prefix_size}: {NOT_LEFT_TO_RIGHT}")
+            if generator.engine_model() is None:
+                lacking = [f"--prefix-size {args.prefix_size}"]
+                return self._fairseqs_generator(lacking, models, args, seq_gen_cls, extra_gen_cls_kwargs, None)
+        return generator
+
+    def _own_generator(
+        self, models: list[FairseqEncoderDecoderModel], args: GenerationConfig | Namespace
+    ) -> MultiwordBeamSearch:
         options = SearchOptions.from_generation_args(args, self.cfg)
         if self.cfg.rescore_path is not None and options.beam_size < 2:
             raise ValueError("--rescore-path reranks hypotheses, and there is one: give --beam 2 or more")
@@ -219,3 +255,44 @@ class TranslationInterleavedTask(PluginTranslationTask):
         return MultiwordBeamSearch(
             models, self.target_dictionary, self.order, options, reranking_model, self.use_engine
         )
+
+    def _lacks(
+        self,
+        args: GenerationConfig | Namespace,
+        extra_gen_cls_kwargs: Optional[dict[str, Any]],
+        prefix_allowed_tokens_fn: Optional[Callable[..., Any]],
+    ) -> list[str]:
+        """What is asked of ``build_generator`` that only fairseq's search has."""
+        fields = GenerationConfig.__dataclass_fields__
+        given = {name: getattr(args, name, fields[name].default) for name in sorted(FAIRSEQS_OPTIONS)}
+        lacking = [
+            f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value != fields[name].default
+        ]
+        others = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, **(extra_gen_cls_kwargs or {})}
+        of_options = {"print_alignment", *(("lm_model", "lm_weight") if given["lm_path"] else ())}
+        return lacking + [name for name, value in others.items() if value is not None and name not in of_options]
+
+    def _fairseqs_generator(
+        self,
+        lacking: list[str],
+        models: list[FairseqEncoderDecoderModel],
+        args: GenerationConfig | Namespace,
+        seq_gen_cls: Optional[type],
+        extra_gen_cls_kwargs: Optional[dict[str, Any]],
+        prefix_allowed_tokens_fn: Optional[Callable[..., Any]],
+    ) -> Any:
+        """fairseq's own search.
+
+        Raises:
+            ValueError: for a model that does not write from left to right, and options that fairseq's search lacks.
+        """
+        if not (self.order.left_to_right and self.order.words_per_step == 1):
+            raise ValueError(f"{', '.join(lacking)}: {NOT_LEFT_TO_RIGHT}")
+        defaults = TranslationInterleavedConfig.__dataclass_fields__
+        names = ("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "cuda_graphs", "rescore_path")
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self.cfg, name) != defaults[name].default]
+        if own := [*given, *draft_options(self.cfg)]:
+            raise ValueError(f"{', '.join(lacking)} needs fairseq's own search, which does not have {', '.join(own)}")
+        logger.info("fairseq's own search decodes, in PyTorch and float32, which is slower: %s", ", ".join(lacking))
+        build = GuardedTranslationTask.build_generator
+        return build(self, models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)

@@ -63,11 +63,11 @@ class TextPipeline:
             return str
         return segmenter(self.post_process, self.subword_model)
 
-    def encode(self, line: str) -> str:
-        """The tokens of a line of the source language, separated by spaces."""
+    def encode(self, line: str, side: int = 0) -> str:
+        """The tokens of a line of the source language (side 0) or the target language (1), separated by spaces."""
         text = " ".join(line.split())
         if self.tokenizer is not None:
-            text = Tokenizer(self.languages[0], self.normalize, self.split_hyphens, self.lowercase)(text)
+            text = Tokenizer(self.languages[side], self.normalize, self.split_hyphens, self.lowercase)(text)
         return self.segment(text)
 
     def decode(self, tokens: str) -> str:

@@ -68,6 +68,21 @@ def joined(units: str, segmentation: str | None) -> str:
     return f"{units} ".replace("@@ ", "").rstrip() if segmentation == "subword_nmt" else units
 
 
+def text_of(unit: str, segmentation: str | None) -> tuple[str, bool]:
+    """The characters of a unit, of which U+2581 begins a word, and True if the word may go on after it."""
+    if segmentation == "subword_nmt":
+        return unit.removesuffix("@@"), unit.endswith("@@")
+    return unit, segmentation == "sentencepiece"
+
+
+def last_word(units: Sequence[str], segmentation: str | None) -> int:
+    """The index of the first unit of the last word of some."""
+    if segmentation == "sentencepiece":
+        return max((index for index, unit in enumerate(units) if unit.startswith("\u2581")), default=0)
+    begins = (index + 1 for index, unit in enumerate(units[:-1]) if not text_of(unit, segmentation)[1])
+    return max(begins, default=0)
+
+
 def train_sentencepiece(
     texts: Sequence[Path], model: Path, vocab_size: int, character_coverage: float = 1.0, sentences: int = 0
 ) -> None:

@@ -15,12 +15,13 @@ class BeamSearch : public Search {
     Batch batch = begin(pool, sources);
     std::vector<Sentence> open;
     std::vector<std::vector<Hypothesis>> result(sources.size());
-    for (size_t i = 0; i < sources.size(); i++) open.push_back({static_cast<int64_t>(i), max_length(sources[i]), {Row()}, {}});
+    const std::vector<Row> rows(options_.sampling ? options_.beam : 1);
+    for (size_t i = 0; i < sources.size(); i++) open.push_back({static_cast<int64_t>(i), max_length(sources[i]), rows, {}});
     while (!open.empty()) {
       Call call;
       for (Sentence& sentence : open)
         for (Row& row : sentence.rows) {
-          row.path.push_back(batch.session.next_row() + call.paths.size());
+          row.path.push_back(batch.next_row() + call.paths.size());
           call.add(sentence.index, sentence.limit, row.path, row.tokens);
         }
       decode(batch, call);
@@ -30,7 +31,8 @@ class BeamSearch : public Search {
         const int64_t first = row;
         row += sentence.rows.size();
         if (options_.no_repeat_ngram > 0 && order_.directions > 1) drop_repetitions(sentence, &call.continuations[first]);
-        if (advance(batch, sentence, call, first))
+        if (options_.sampling || options_.alternatives ? advance_alone(batch, sentence, call, first)
+                                                       : advance(batch, sentence, call, first))
           result[sentence.index] = sorted(std::move(sentence.finished));
         else
           remaining.push_back(std::move(sentence));
@@ -45,6 +47,7 @@ class BeamSearch : public Search {
     int64_t index, limit;
     std::vector<Row> rows;
     std::vector<Hypothesis> finished;
+    bool branched = false;  // into alternatives
   };
 
   // Exclude continuations that end a hypothesis with a repeated n-gram, where two directions meet. Hypotheses at the length
@@ -56,7 +59,7 @@ class BeamSearch : public Search {
       for (Continuation& continuation : continuations[row]) {
         const int64_t end = end_of(continuation);
         const Tokens& written = sentence.rows[row].tokens;
-        const bool refused = end < decoder_.words && continuation.score > kNone &&
+        const bool refused = end < words_ && continuation.score > kNone &&
                              static_cast<int64_t>(written.size()) + end < sentence.limit &&
                              ngrams_.repeats(written, {continuation.tokens.begin(), continuation.tokens.begin() + end});
         if (refused) dropped.push_back({&continuation.score, continuation.score}), continuation.score = kNone;
@@ -66,10 +69,45 @@ class BeamSearch : public Search {
       for (const auto& [score, before] : dropped) *score = before;
   }
 
+  // A row with a continuation of the call's row r.
+  Row extended(const Row& before, const Call& call, int64_t r, const Continuation& continuation) const {
+    Row row{before.score + continuation.score, before.path, before.tokens, before.token_scores, before.alternative};
+    for (int64_t slot = 0; slot < words_; slot++) {
+      const int32_t token = continuation.tokens[slot];
+      row.tokens.push_back(token);
+      row.token_scores.push_back(token == symbols_.pad ? 0 : score_of(call, r, slot, token));  // padding after an end symbol
+    }
+    return row;
+  }
+
+  // Continue each hypothesis by itself, with its best words or a sample; the first one after a prefix in `beam` ways, if they
+  // are asked for. Returns true if the sentence is finished.
+  // first: the call's first row of the sentence.
+  bool advance_alone(const Batch& batch, Sentence& sentence, const Call& call, int64_t first) const {
+    const Prefix& prefix = prefix_of(sentence.index);
+    const bool branches = options_.alternatives && !sentence.branched && prefix.after(sentence.rows[0].tokens) == prefix.size();
+    sentence.branched |= branches;
+    std::vector<Row> rows;
+    for (size_t i = 0; i < sentence.rows.size(); i++) {
+      const int64_t r = first + i, count = branches ? options_.beam : 1;
+      for (const Continuation& continuation : call.continuations[r]) {
+        if (&continuation == &call.continuations[r][0] + count || !(continuation.score > kNone)) break;
+        Row row = extended(sentence.rows[i], call, r, continuation);
+        if (branches) row.alternative = &continuation - &call.continuations[r][0];
+        if (const int64_t end = end_of(continuation); end < words_)
+          sentence.finished.push_back(finish(batch, row, end, call.paths[first].size()));
+        else
+          rows.push_back(std::move(row));
+      }
+    }
+    sentence.rows = std::move(rows);
+    return sentence.rows.empty();
+  }
+
   // Choose the hypotheses that go on, and those that end (lines 15-24). Returns true if the sentence is finished.
   // first: the call's first row of the sentence.
   bool advance(const Batch& batch, Sentence& sentence, const Call& call, int64_t first) const {
-    const int64_t z = decoder_.words;
+    const int64_t z = words_;
     const std::vector<Continuation>* const continuations = &call.continuations[first];
     struct Option {
       float score;
@@ -80,16 +118,8 @@ class BeamSearch : public Search {
       for (size_t i = 0; i < continuations[row].size(); i++)
         all.push_back({sentence.rows[row].score + continuations[row][i].score, static_cast<int64_t>(row),
                        static_cast<int64_t>(i)});
-    const auto extended = [&](const Option& option) {
-      const Row& before = sentence.rows[option.row];
-      const Tokens& tokens = continuations[option.row][option.index].tokens;
-      Row row{option.score, before.path, before.tokens, before.token_scores};
-      for (int64_t slot = 0; slot < z; slot++) {
-        row.tokens.push_back(tokens[slot]);
-        // 0 for padding after an end symbol
-        row.token_scores.push_back(tokens[slot] == symbols_.pad ? 0 : score_of(call, first + option.row, slot, tokens[slot]));
-      }
-      return row;
+    const auto row_of = [&](const Option& option) {
+      return extended(sentence.rows[option.row], call, first + option.row, continuations[option.row][option.index]);
     };
     const int64_t beam = options_.beam;
     bool any = false;
@@ -98,21 +128,23 @@ class BeamSearch : public Search {
       if (end == z) continue;
       any = true;
       const bool room = options_.keep_all || static_cast<int64_t>(sentence.finished.size()) < beam;
-      if (all[i].score > kNone && room) sentence.finished.push_back(finish(batch, extended(all[i]), end, call.paths[first].size()));
+      if (all[i].score > kNone && room) sentence.finished.push_back(finish(batch, row_of(all[i]), end, call.paths[first].size()));
     }
     if (any)
       for (Option& option : all)
         if (end_of(continuations[option.row][option.index]) < z) option.score = kNone;
     std::vector<Row> rows;
     for (const int64_t i : best_of(all, beam))
-      if (all[i].score > kNone) rows.push_back(extended(all[i]));
+      if (all[i].score > kNone) rows.push_back(row_of(all[i]));
     sentence.rows = std::move(rows);
     return static_cast<int64_t>(sentence.finished.size()) >= beam || sentence.rows.empty();
   }
 
   std::vector<Hypothesis> sorted(std::vector<Hypothesis> hypotheses) const {
     std::stable_sort(hypotheses.begin(), hypotheses.end(),
-                     [](const Hypothesis& one, const Hypothesis& other) { return one.score > other.score; });
+                     [&](const Hypothesis& one, const Hypothesis& other) {
+                       return options_.alternatives ? one.alternative < other.alternative : one.score > other.score;
+                     });
     if (static_cast<int64_t>(hypotheses.size()) > options_.beam) hypotheses.resize(options_.beam);
     return hypotheses;
   }

@@ -91,6 +91,12 @@ Decoder decoder_of(const py::dict& side, const Weights& weights, int64_t source_
   return decoder;
 }
 
+std::shared_ptr<const EncoderDecoder> encoder_decoder_of(const py::dict& description, const Weights& weights) {
+  Encoder encoder = encoder_of(get<py::dict>(description, "encoder"), weights);
+  Decoder decoder = decoder_of(get<py::dict>(description, "decoder"), weights, encoder.embedding.width);
+  return std::make_shared<EncoderDecoder>(EncoderDecoder{std::move(encoder), std::move(decoder)});
+}
+
 // source_width: C of the encoder.
 ParallelDecoder parallel_decoder_of(const py::dict& side, const Weights& weights, int64_t source_width) {
   const int64_t vocabulary = get<int64_t>(side, "vocabulary");

@@ -72,7 +72,7 @@ class DraftSearch : public Search {
     Path path = sentence.row.path;
     Tokens written = sentence.row.tokens;
     for (size_t i = 0;; i++) {
-      path.push_back(batch.session.next_row() + call.paths.size());
+      path.push_back(batch.next_row() + call.paths.size());
       call.add(sentence.index, sentence.limit, path, written);
       if (i == sentence.proposal.size()) return;
       written.push_back(sentence.proposal[i]);

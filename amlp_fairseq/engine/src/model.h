@@ -79,15 +79,23 @@ struct Decoder {
   int64_t words, starts;  // z, and the first positions, whose words add nothing to the inputs
 };
 
-// A batch in the middle of decoding.
+struct EncoderDecoder {
+  Encoder encoder;
+  Decoder decoder;
+};
+
+// Models whose probabilities are averaged: they write as many words a step, and have the same vocabularies.
+typedef std::vector<std::shared_ptr<const EncoderDecoder>> Models;
+
+// A batch in the middle of decoding with one model.
 class Session {
  public:
-  Session(const Encoder& encoder, const Decoder& decoder, ThreadPool& pool, const std::vector<Tokens>& sources)
-      : decoder_(decoder), pool_(pool) {
+  Session(const EncoderDecoder& model, ThreadPool& pool, const std::vector<Tokens>& sources)
+      : decoder_(model.decoder), pool_(pool) {
     Starts starts{0};
     for (const Tokens& source : sources) starts.push_back(starts.back() + source.size());
-    const Floats source = encoder.run(pool, sources, starts);
-    for (const Decoder::Layer& layer : decoder.layers) {
+    const Floats source = model.encoder.run(pool, sources, starts);
+    for (const Decoder::Layer& layer : decoder_.layers) {
       sources_.push_back(layer.cross_attention.attention->prepare(pool, source, starts));
       states_.push_back(layer.self_attention.attention->begin());
     }

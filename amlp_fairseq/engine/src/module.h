@@ -30,6 +30,9 @@ SearchOptions options_of(const py::dict& options) {
   result.unk_penalty = get<double>(options, "unk_penalty"), result.temperature = get<double>(options, "temperature");
   result.count_after_end = get<bool>(options, "count_after_end"), result.keep_all = get<bool>(options, "keep_all");
   result.no_repeat_ngram = get<int64_t>(options, "no_repeat_ngram"), result.align = get<bool>(options, "align");
+  result.alternatives = get<bool>(options, "alternatives"), result.sampling = get<bool>(options, "sampling");
+  result.sampling_topk = get<int64_t>(options, "sampling_topk"), result.sampling_topp = get<double>(options, "sampling_topp");
+  result.seed = get<int64_t>(options, "seed");
   return result;
 }
 
@@ -77,10 +80,30 @@ class Engine {
   Engine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
       : Engine(description, Weights(arrays, int8, bfloat16)) {}
 
+  // The models of several engines, which stay in memory as long as this one does.
+  explicit Engine(const std::vector<const Engine*>& members) : Engine(*members.at(0), Models()) {
+    for (const Engine* const member : members) {
+      models_.insert(models_.end(), member->models_.begin(), member->models_.end());
+      max_tokens_ = std::min(max_tokens_, member->max_tokens_);
+      const EncoderDecoder &one = *models_[0], &other = *models_.back();
+      const bool same = member->order_ == order_ && member->source_vocab_ == source_vocab_ && member->symbols_ == symbols_ &&
+                        other.decoder.words == one.decoder.words && other.decoder.output->out == one.decoder.output->out;
+      if (!same) throw std::invalid_argument("models that do not write alike");
+    }
+  }
+
   typedef std::vector<std::vector<Hypothesis>> Found;  // of each source
 
-  Found search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
-    const BeamSearch search = made<BeamSearch>(sources, options);
+  // prefixes: of each source, or none.
+  Found search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads,
+               const std::vector<std::vector<Prefix::State>>& prefixes) const {
+    const std::vector<Prefix> begun(prefixes.begin(), prefixes.end());
+    if (!begun.empty() && begun.size() != sources.size()) throw std::invalid_argument("prefixes of another number of sources");
+    for (const Prefix& prefix : begun) {
+      prefix.check(words());
+      if (models_[0]->decoder.words > 1 && !prefix.is_chain()) throw std::invalid_argument("a prefix with several ways");
+    }
+    const BeamSearch search = made<BeamSearch>(sources, options, begun.empty() ? nullptr : &begun);
     const py::gil_scoped_release unlocked;
     return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources); });
   }
@@ -102,39 +125,44 @@ class Engine {
               int64_t threads) const {
     check_left_to_right();
     if (texts.size() != sources.size()) throw std::invalid_argument("texts of another number of sources");
-    for (const std::vector<Tokens>& of_source : texts) check(of_source, decoder_.output->out);
+    for (const std::vector<Tokens>& of_source : texts) check(of_source, words());
     const Scorer scorer = made<Scorer>(sources, options);
     const py::gil_scoped_release unlocked;
     return pools_.with(threads, [&](ThreadPool& pool) { return scorer.run(pool, sources, texts); });
   }
 
  private:
-  Encoder encoder_;
-  Decoder decoder_;
+  Models models_;
   Symbols symbols_;
   Order order_;
   int64_t max_tokens_, source_vocab_;
   mutable ThreadPools pools_;
 
-  template <typename Kind>
-  Kind made(const std::vector<Tokens>& sources, const py::dict& options) const {
+  int64_t words() const { return models_[0]->decoder.output->out; }
+
+  template <typename Kind, typename... More>
+  Kind made(const std::vector<Tokens>& sources, const py::dict& options, const More&... more) const {
     check(sources, source_vocab_);
-    return Kind(encoder_, decoder_, symbols_, order_, max_tokens_, options_of(options));
+    return Kind(models_, symbols_, order_, max_tokens_, options_of(options), more...);
   }
 
   void check_left_to_right() const {
-    if (order_.directions > 1 || decoder_.words > 1) throw std::invalid_argument("the model does not write from left to right");
+    if (order_.directions > 1 || models_[0]->decoder.words > 1) throw std::invalid_argument("the model does not write from left to right");
   }
 
+  // As another, with other models.
+  Engine(const Engine& other, Models models)
+      : models_(std::move(models)), symbols_(other.symbols_), order_(other.order_), max_tokens_(other.max_tokens_),
+        source_vocab_(other.source_vocab_) {}
+
   Engine(const py::dict& description, const Weights& weights)
-      : encoder_(encoder_of(get<py::dict>(description, "encoder"), weights)),
-        decoder_(decoder_of(get<py::dict>(description, "decoder"), weights, encoder_.embedding.width)),
+      : models_{encoder_decoder_of(description, weights)},
         symbols_{get<int32_t>(description, "pad"), get<int32_t>(description, "eos"), get<int32_t>(description, "unk")},
         order_(order_of(get<py::dict>(description, "order"))),
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
-        source_vocab_(encoder_.embedding.table.rows()) {
+        source_vocab_(models_[0]->encoder.embedding.table.rows()) {
     for (const int32_t symbol : {symbols_.pad, symbols_.eos, symbols_.unk})
-      if (symbol >= decoder_.output->out) throw std::invalid_argument("symbols outside the vocabulary");
+      if (symbol >= words()) throw std::invalid_argument("symbols outside the vocabulary");
   }
 };
 
@@ -190,6 +218,9 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
   module.def("cached_attention", [](const FloatArray& q, const FloatArray& kv, bool half) {
     return half ? cached_attention<Half>(q, kv) : cached_attention<float>(q, kv);
   });
+  module.def("slots", [](int64_t length, int64_t directions, bool middle_to_side) {
+    return Order{directions, middle_to_side}.slots(length);
+  }, py::arg("length"), py::arg("directions"), py::arg("middle_to_side"));
   // The m largest of a row, and the log of the sum of its exponentials.
   module.def("best_of_row", [](const FloatArray& row, int64_t m) {
     std::vector<int32_t> tokens;
@@ -211,7 +242,9 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
   py::class_<Engine>(module, "Engine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
-      .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"))
+      .def(py::init<const std::vector<const Engine*>&>(), py::arg("members"))
+      .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"),
+           py::arg("prefixes") = std::vector<std::vector<Prefix::State>>())
       .def("search_drafted", &Engine::search_drafted, py::arg("sources"), py::arg("options"), py::arg("propose"),
            py::arg("words"), py::arg("threads"))
       .def("score", &Engine::score, py::arg("sources"), py::arg("texts"), py::arg("options"), py::arg("threads"));

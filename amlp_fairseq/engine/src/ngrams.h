@@ -14,6 +14,8 @@ struct Order {
   int64_t directions;
   bool middle_to_side;
 
+  bool operator==(const Order&) const = default;
+
   // True if a direction writes in reading order.
   bool reads_forward(int64_t direction) const {
     return (direction < std::max<int64_t>(directions / 2, 1)) != middle_to_side;

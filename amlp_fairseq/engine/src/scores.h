@@ -10,8 +10,8 @@ namespace amlp {
 
 class Scorer : public Search {
  public:
-  Scorer(const Encoder& encoder, const Decoder& decoder, Symbols symbols, Order order, int64_t max_tokens, SearchOptions options)
-      : Search(encoder, decoder, symbols, order, max_tokens, without_alignments(options)) {}
+  Scorer(const Models& models, Symbols symbols, Order order, int64_t max_tokens, const SearchOptions& options)
+      : Search(models, symbols, order, max_tokens, plain(options)) {}
 
   // The texts of each source, all with their end symbols, as hypotheses with their scores. Of the texts of a source each
   // beginning that several share is read once.
@@ -30,8 +30,8 @@ class Scorer : public Search {
   }
 
  private:
-  static SearchOptions without_alignments(SearchOptions options) {
-    options.align = false;
+  static SearchOptions plain(SearchOptions options) {
+    options.align = false, options.temperature = 1;
     return options;
   }
 
@@ -63,14 +63,13 @@ class Scorer : public Search {
       }
     }
     read(batch, call);
-    call.normalizers.resize(call.paths.size());
     pool.run(call.paths.size(), grain_of(8 * vocab_), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; r++) call.normalizers[r] = log_sum_exp(call.logits + r * vocab_, vocab_);
+      for (int64_t r = begin; r < end; r++) normalize(call, r);
     });
     auto row = rows.begin();
     for (size_t i = 0; i < sources.size(); i++)
       for (const Tokens& text : texts[i]) {
-        Hypothesis scored{text, {}, 0, 0, {}};
+        Hypothesis scored{text, {}, 0, 0, {}, 0};
         double total = 0;
         for (const int32_t token : text) total += scored.token_scores.emplace_back(score_of(call, *row++, 0, token));
         scored.score = normalized(total, text.size());

@@ -7,6 +7,8 @@
 
 #include "model.h"
 #include "ngrams.h"
+#include "prefix.h"
+#include "sampling.h"
 #include "top_k.h"
 
 namespace amlp {
@@ -23,10 +25,17 @@ struct SearchOptions {
   bool keep_all = false;         // all hypotheses that end are kept, not only those among the best of their step
   int64_t no_repeat_ngram = 0;   // no n-gram of this size twice in an output; 0: no such rule
   bool align = false;            // hypotheses have alignments
+  bool alternatives = false;     // after the prefix the best `beam` words, each continued by greedy search
+  bool sampling = false;         // `beam` samples
+  int64_t sampling_topk = 0;     // of the k best words; 0: of all
+  double sampling_topp = 0;      // of the best words whose probabilities sum to this; 0: of all
+  int64_t seed = 1;
 };
 
 struct Symbols {
   int32_t pad, eos, unk;
+
+  bool operator==(const Symbols&) const = default;
 };
 
 // A translation in reading order, with its end symbol.
@@ -36,6 +45,7 @@ struct Hypothesis {
   float score;                      // their sum divided by the length penalty
   int64_t steps;                    // decoder calls
   Tokens alignment;                 // the word of the source that each word but the end symbol attends to most, if asked for
+  int64_t alternative;              // its number
 };
 
 // z words that may follow a hypothesis, and the sum of their log-probabilities.
@@ -60,11 +70,13 @@ std::vector<int64_t> best_of(const std::vector<Scored>& all, int64_t k) {
 // A model with the options of its search.
 class Search {
  public:
-  Search(const Encoder& encoder, const Decoder& decoder, Symbols symbols, Order order, int64_t max_tokens, SearchOptions options)
-      : encoder_(encoder), decoder_(decoder), symbols_(symbols), order_(order), options_(options),
-        ngrams_(options.no_repeat_ngram, order), vocab_(decoder.output->out), max_tokens_(max_tokens) {
+  // prefixes: null, or of each source.
+  Search(const Models& models, Symbols symbols, Order order, int64_t max_tokens, SearchOptions options,
+         const std::vector<Prefix>* prefixes = nullptr)
+      : models_(models), symbols_(symbols), order_(order), options_(options), ngrams_(options.no_repeat_ngram, order),
+        words_(models[0]->decoder.words), vocab_(models[0]->decoder.output->out), prefixes_(prefixes), max_tokens_(max_tokens) {
     // B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
-    const bool exact = options.no_repeat_ngram == 0 && (options.keep_all || options.beam == 1);
+    const bool exact = options.no_repeat_ngram == 0 && (options.keep_all || options.alternatives || options.beam == 1);
     candidates_ = exact ? options.beam : 2 * options.beam;
   }
 
@@ -75,14 +87,18 @@ class Search {
     Path path;
     Tokens tokens;
     std::vector<float> token_scores;
+    int64_t alternative = 0;
   };
 
   // A batch in the middle of a search.
   struct Batch {
     ThreadPool& pool;
     const std::vector<Tokens>& sources;  // with their end symbols
-    Session session;
+    std::vector<Session> sessions;       // of each model
     Tokens aligned;  // the word of the source that each word of each row attends to most, (rows, z)
+
+    // The number of the first row of the next step.
+    int32_t next_row() const { return sessions[0].next_row(); }
   };
 
   // Rows that are decoded together, and what may follow them.
@@ -90,7 +106,7 @@ class Search {
     std::vector<int64_t> sentences, limits;
     std::vector<Path> paths;
     std::vector<Tokens> written;  // the words before
-    float* logits;                // (R, z, V), to which the rules are applied
+    std::vector<float*> logits;   // of each model (R, z, V); of the first one, to which the rules are applied, for all of them
     std::vector<float> normalizers;
     std::vector<std::vector<Continuation>> continuations;
 
@@ -99,16 +115,24 @@ class Search {
     }
   };
 
-  const Encoder& encoder_;
-  const Decoder& decoder_;
+  const Models& models_;
   Symbols symbols_;
   Order order_;
   SearchOptions options_;
   NoRepeatNgrams ngrams_;
-  int64_t vocab_;
+  int64_t words_, vocab_;  // z, V
 
   Batch begin(ThreadPool& pool, const std::vector<Tokens>& sources) const {
-    return {pool, sources, Session(encoder_, decoder_, pool, sources), {}};
+    Batch batch{pool, sources, {}, {}};
+    batch.sessions.reserve(models_.size());
+    for (const auto& model : models_) batch.sessions.emplace_back(*model, pool, sources);
+    return batch;
+  }
+
+  // What the output of a source must begin with.
+  const Prefix& prefix_of(int64_t sentence) const {
+    static const Prefix none;
+    return prefixes_ == nullptr ? none : (*prefixes_)[sentence];
   }
 
   // The largest number of words of an output, for a source with its end symbol.
@@ -119,36 +143,66 @@ class Search {
 
   // Read a call's words; returns its attention to the words of the sources, if hypotheses have alignments.
   std::vector<float> read(Batch& batch, Call& call) const {
-    const int64_t z = decoder_.words;
+    const int64_t z = words_;
     Tokens tokens;
     for (const Tokens& written : call.written)
       if (written.empty())
         tokens.insert(tokens.end(), z, symbols_.eos);
       else
         tokens.insert(tokens.end(), written.end() - z, written.end());
-    std::vector<float> weights;
-    call.logits = batch.session.step(tokens, call.sentences, call.paths, options_.align ? &weights : nullptr).data();
+    std::vector<float> weights, of_model;
+    for (Session& session : batch.sessions) {
+      call.logits.push_back(session.step(tokens, call.sentences, call.paths, options_.align ? &of_model : nullptr).data());
+      weights.resize(of_model.size());
+      for (size_t i = 0; i < of_model.size(); i++) weights[i] += of_model[i];
+    }
+    call.normalizers.resize(call.paths.size() * z);
     return weights;
+  }
+
+  // Find a normalizer of a call, the log of the sum of a row's exponentials. The mean of several models' probabilities
+  // is put into the row of the first, as logarithms.
+  void normalize(Call& call, int64_t at) const {
+    float* const first = call.logits[0] + at * vocab_;
+    std::vector<float> normalizers;
+    for (float* const logits : call.logits) {
+      float* const row = logits + at * vocab_;
+      if (options_.temperature != 1)
+        for (int64_t i = 0; i < vocab_; i++) row[i] /= options_.temperature;
+      normalizers.push_back(log_sum_exp(row, vocab_));
+    }
+    call.normalizers[at] = normalizers[0];
+    if (call.logits.size() == 1) return;
+    call.normalizers[at] = std::log(static_cast<float>(call.logits.size()));
+    for (int64_t i = 0; i < vocab_; i++) first[i] = number(first[i] - normalizers[0]);
+    for (size_t model = 1; model < call.logits.size(); model++) {
+      const float* const row = call.logits[model] + at * vocab_;
+#pragma omp simd
+      for (int64_t i = 0; i < vocab_; i++) {
+        const float other = row[i] - normalizers[model], more = std::max(first[i], other), less = std::min(first[i], other);
+        first[i] = more + logarithm(1 + exponential(less - more));
+      }
+    }
   }
 
   // Read a call's words and find what may follow them.
   void decode(Batch& batch, Call& call) const {
-    const int64_t z = decoder_.words, rows = call.paths.size();
+    const int64_t z = words_, rows = call.paths.size();
     const std::vector<float> weights = read(batch, call);
     if (options_.align) align(batch, call, weights.data());
-    call.normalizers.resize(rows * z);
     call.continuations.resize(rows);
     batch.pool.run(rows, grain_of(16 * z * vocab_), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; r++)
-        call.continuations[r] =
-            expand(call.logits + r * z * vocab_, &call.normalizers[r * z], call.written[r], call.limits[r]);
+      for (int64_t r = begin; r < end; r++) {
+        for (int64_t slot = 0; slot < z; slot++) normalize(call, r * z + slot);
+        call.continuations[r] = expand(batch, call, r);
+      }
     });
   }
 
   // The log-probability of a word.
   float score_of(const Call& call, int64_t row, int64_t slot, int32_t token) const {
-    const int64_t at = row * decoder_.words + slot;
-    return number(call.logits[at * vocab_ + token] - call.normalizers[at]);
+    const int64_t at = row * words_ + slot;
+    return number(call.logits[0][at * vocab_ + token] - call.normalizers[at]);
   }
 
   // The index of the first end symbol in a step; z if there is none.
@@ -159,11 +213,11 @@ class Search {
 
   // row: with the words of its last step, of which word `end` is the end symbol.
   Hypothesis finish(const Batch& batch, const Row& row, int64_t end, int64_t steps) const {
-    const int64_t z = decoder_.words, length = row.tokens.size() - z + end;
+    const int64_t z = words_, length = row.tokens.size() - z + end;
     double total = 0;
     for (const float score : row.token_scores) total += score;
     const double counted = options_.count_after_end ? (length / z + 1) * z : length + 1;
-    Hypothesis result{{}, {}, normalized(total, counted), steps, {}};
+    Hypothesis result{{}, {}, normalized(total, counted), steps, {}, row.alternative};
     std::vector<int64_t> slots = order_.slots(length);
     if (options_.align)
       for (const int64_t slot : slots) result.alignment.push_back(batch.aligned[row.path[slot / z] * z + slot % z]);
@@ -182,12 +236,13 @@ class Search {
   }
 
  private:
+  const std::vector<Prefix>* prefixes_;
   int64_t max_tokens_, candidates_;
 
   // weights: of a call's rows.
   void align(Batch& batch, const Call& call, const float* weights) const {
     for (const int64_t sentence : call.sentences)
-      for (int64_t slot = 0; slot < decoder_.words; slot++) {
+      for (int64_t slot = 0; slot < words_; slot++) {
         int32_t word = -1, best = -1;
         float largest = kNone;
         for (const int32_t token : batch.sources[sentence]) {
@@ -200,39 +255,69 @@ class Search {
       }
   }
 
-  // The best continuations of a row, from the logits (z, V) of the next step, to which the rules on scores are applied.
-  // normalizers: is filled with the log of the sum of each word's exponentials, (z,).
-  std::vector<Continuation> expand(float* logits, float* normalizers, const Tokens& written, int64_t limit) const {
-    const int64_t z = decoder_.words, length = written.size();
+  // What follows a row: the best continuations, or a sample, by the logits (z, V) of the next step, to which the rules on
+  // scores are applied.
+  std::vector<Continuation> expand(const Batch& batch, const Call& call, int64_t r) const {
+    const Tokens& written = call.written[r];
+    const int64_t z = words_, length = written.size();
+    float* const logits = call.logits[0] + r * z * vocab_;
+    const Prefix& prefix = prefix_of(call.sentences[r]);
+    const int32_t state = prefix.after(written);
+    std::vector<bool> given(z);  // slots whose word is the prefix'
     for (int64_t slot = 0; slot < z; slot++) {
       float* const row = logits + slot * vocab_;
-      if (options_.temperature != 1)
-        for (int64_t i = 0; i < vocab_; i++) row[i] /= options_.temperature;
-      normalizers[slot] = log_sum_exp(row, vocab_);
       row[symbols_.pad] = kNone;
       row[symbols_.unk] -= options_.unk_penalty;
+      given[slot] = state + slot < prefix.size() && prefix.apply(state + slot, row, vocab_, symbols_.eos);
+      if (given[slot]) continue;
       if (length + slot < options_.min_len) row[symbols_.eos] = kNone;
-      if (length + slot == limit) {
+      if (length + slot == call.limits[r]) {
         const float end = row[symbols_.eos];
         std::fill_n(row, vocab_, kNone);
         row[symbols_.eos] = end;
       }
     }
-    return z == 1 ? best_words(logits, normalizers[0], written) : best_combinations(logits, normalizers, written);
+    const float* const normalizers = &call.normalizers[r * z];
+    if (options_.sampling) return {sample(batch, call, r, given)};
+    return z == 1 ? best_words(logits, normalizers[0], written, given[0]) : best_combinations(logits, normalizers, written, given);
+  }
+
+  // The words that must not come next.
+  Tokens banned(const Tokens& written, const Tokens& more, bool given) const {
+    return given ? Tokens{} : ngrams_.banned(written, more);
+  }
+
+  // A sample of each word up to the end symbol. It depends on the seed, the source, the words before and the row's place
+  // among those of its sentence.
+  Continuation sample(const Batch& batch, const Call& call, int64_t r, const std::vector<bool>& given) const {
+    const int64_t first = std::lower_bound(call.sentences.begin(), call.sentences.end(), call.sentences[r]) - call.sentences.begin();
+    Random random(options_.seed, batch.sources[call.sentences[r]], {r - first, static_cast<int64_t>(call.written[r].size())});
+    Continuation result{0, {}};
+    for (int64_t slot = 0; slot < words_; slot++) {
+      if (!result.tokens.empty() && result.tokens.back() == symbols_.eos && !options_.count_after_end) break;
+      float* const row = call.logits[0] + (r * words_ + slot) * vocab_;
+      for (const int32_t token : banned(call.written[r], result.tokens, given[slot])) row[token] = kNone;
+      const int32_t token =
+          sampled(row, vocab_, call.normalizers[r * words_ + slot], options_.sampling_topk, options_.sampling_topp, random.uniform());
+      result.score += score_of(call, r, slot, token);
+      result.tokens.push_back(token);
+    }
+    result.tokens.resize(words_, symbols_.pad);
+    return result;
   }
 
   // The number of words of a slot that are enough for k continuations: each word before it ends at most one n-gram that
   // forbids one.
   int64_t enough(int64_t k, const Tokens& written) const {
-    const int64_t forbidden = options_.no_repeat_ngram > 0 ? written.size() + decoder_.words : 0;
+    const int64_t forbidden = options_.no_repeat_ngram > 0 ? written.size() + words_ : 0;
     return std::min<int64_t>(k + forbidden, vocab_);
   }
 
-  std::vector<Continuation> best_words(const float* logits, float normalizer, const Tokens& written) const {
-    const Tokens banned = ngrams_.banned(written);
+  std::vector<Continuation> best_words(const float* logits, float normalizer, const Tokens& written, bool given) const {
+    const Tokens refused = banned(written, {}, given);
     std::vector<Continuation> result;
     for (const Candidate& candidate : largest(logits, vocab_, enough(candidates_, written))) {
-      if (contains(banned, candidate.token)) continue;
+      if (contains(refused, candidate.token)) continue;
       result.push_back({number(candidate.score - normalizer), {candidate.token}});
       if (static_cast<int64_t>(result.size()) == candidates_) break;
     }
@@ -240,46 +325,47 @@ class Search {
   }
 
   // The best combinations of z words: by outer addition, pruned after each word (Algorithm 1, lines 10-14).
-  std::vector<Continuation> best_combinations(const float* logits, const float* normalizers, const Tokens& written) const {
-    const int64_t z = decoder_.words, k = candidates_;
+  std::vector<Continuation> best_combinations(const float* logits, const float* normalizers, const Tokens& written,
+                                              const std::vector<bool>& given) const {
+    const int64_t z = words_, k = candidates_;
     const bool ignore = !options_.count_after_end;
-    const int64_t first = enough(k + ignore, written);  // words of a slot, and prefixes of one word
-    std::vector<Continuation> prefixes{{0, {}}}, ended;
+    const int64_t first = enough(k + ignore, written);  // words of a slot, and beginnings of one word
+    std::vector<Continuation> begun{{0, {}}}, ended;
     for (int64_t slot = 0; slot < z; slot++) {
       const float* const row = logits + slot * vocab_;
       // A step that ends before its last word is complete; it competes with the others at the end.
       const bool may_end = ignore && slot < z - 1;
-      std::vector<Tokens> banned;
-      for (const Continuation& prefix : prefixes) {
-        banned.push_back(ngrams_.banned(written, prefix.tokens));
+      std::vector<Tokens> refused;
+      for (const Continuation& before : begun) {
+        refused.push_back(banned(written, before.tokens, given[slot]));
         if (!may_end) continue;
-        ended.push_back({prefix.score + number(row[symbols_.eos] - normalizers[slot]), prefix.tokens});
+        ended.push_back({before.score + number(row[symbols_.eos] - normalizers[slot]), before.tokens});
         ended.back().tokens.push_back(symbols_.eos);
         ended.back().tokens.resize(z, symbols_.pad);
       }
       struct Longer {
         float score;
-        int64_t prefix;
+        int64_t before;
         int32_t token;
       };
       std::vector<Longer> all;
       for (const Candidate& candidate : largest(row, vocab_, first)) {
         const bool excluded = may_end && candidate.token == symbols_.eos;
         const float score = excluded ? kNone : number(candidate.score - normalizers[slot]);
-        for (size_t i = 0; i < prefixes.size(); i++)
-          if (!contains(banned[i], candidate.token))
-            all.push_back({prefixes[i].score + score, static_cast<int64_t>(i), candidate.token});
+        for (size_t i = 0; i < begun.size(); i++)
+          if (!contains(refused[i], candidate.token))
+            all.push_back({begun[i].score + score, static_cast<int64_t>(i), candidate.token});
       }
       std::vector<Continuation> longer;
       for (const int64_t i : best_of(all, slot == 0 ? first : k)) {
-        longer.push_back({all[i].score, prefixes[all[i].prefix].tokens});
+        longer.push_back({all[i].score, begun[all[i].before].tokens});
         longer.back().tokens.push_back(all[i].token);
       }
-      prefixes = std::move(longer);
+      begun = std::move(longer);
     }
-    prefixes.insert(prefixes.end(), ended.begin(), ended.end());
+    begun.insert(begun.end(), ended.begin(), ended.end());
     std::vector<Continuation> result;
-    for (const int64_t i : best_of(prefixes, k)) result.push_back(std::move(prefixes[i]));
+    for (const int64_t i : best_of(begun, k)) result.push_back(std::move(begun[i]));
     return result;
   }
 };

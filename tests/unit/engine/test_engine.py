@@ -61,7 +61,8 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """The hypotheses of the search in PyTorch."""
+    """The hypotheses of the search in PyTorch, with a model or a list of models."""
+    models = model if isinstance(model, list) else [model]
     search = PyTorchOptions(
         beam_size=options["beam"],
         max_len_a=options["max_len_a"],
@@ -80,8 +81,8 @@ def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[di
     length = max(map(len, SOURCES))
     rows = [[task.tgt_dict.pad()] * (length - len(source)) + source for source in SOURCES]
     net_input = {"src_tokens": torch.tensor(rows), "src_lengths": torch.tensor(list(map(len, SOURCES)))}
-    return MultiwordBeamSearch([model], task.tgt_dict, task.order, search, use_engine=False).generate(
-        [model], {"net_input": net_input}
+    return MultiwordBeamSearch(models, task.tgt_dict, task.order, search, use_engine=False).generate(
+        models, {"net_input": net_input}
     )
 
 
@@ -207,15 +208,14 @@ def test_pytorch_takes_what_the_engine_lacks(caplog: pytest.LogCaptureFixture) -
     assert (translator.why_pytorch, translator._pytorch) == ("", None)
     translator.translations(["She falls asleep."])
     translator.translations(["She falls asleep."], beam=2)
-    with pytest.raises(ValueError, match=r"--sampling True"):
-        translator.translations(["She falls asleep."], sampling=True)
+    assert translator.translate(["She falls asleep."], beam=4, diverse_beam_groups=2) == ["Sie schläft ein."]
     assert translator._pytorch is not None
     assert Translator(MODELS / "ar", backend="pytorch").why_pytorch == "backend='pytorch'"
-    first, second, _ = [record.message for record in caplog.records]
+    first, second, *_ = [record.message for record in caplog.records]
     assert first.startswith(f"{MODELS / 'ar'}: the engine decodes (")
-    assert second == f"{MODELS / 'ar'}: PyTorch decodes: the engine does not have --sampling True"
-    with pytest.raises(ValueError, match=r"^backend='engine': the engine does not have --sampling True"):
-        Translator(MODELS / "ar", backend="engine", sampling=True)
+    assert second == f"{MODELS / 'ar'}: PyTorch decodes: the engine does not have --diverse-beam-groups 2"
+    with pytest.raises(ValueError, match=r"^backend='engine': the engine does not have --diverse-beam-groups 2"):
+        Translator(MODELS / "ar", backend="engine", diverse_beam_groups=2)
 
 
 def test_a_line_needs_no_pytorch(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_weights_are_those_of_now() -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"models": 2}, "several models"), ({"decode_dtype": "bfloat16"}, "--decode-dtype bfloat16")],
+    [({"alignment": "soft"}, "--print-alignment"), ({"decode_dtype": "bfloat16"}, "--decode-dtype bfloat16")],
 )
 def test_why_pytorch_decodes_is_said_once(
     options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

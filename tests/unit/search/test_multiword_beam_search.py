@@ -367,9 +367,10 @@ def test_what_the_search_cannot_honour_is_refused_by_name(options: dict, named: 
         task.build_generator([model], SimpleNamespace(beam=4, **options))
 
 
-def test_prefixes_and_constraints_are_refused_by_name() -> None:
+def test_prefixes_and_constraints_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     task, model = build(2, 1)
     generator = task.build_generator([model], SimpleNamespace(beam=2))
+    monkeypatch.setattr(generator.engine_models, "use_engine", False)
     with pytest.raises(ValueError, match="prefix_tokens"):
         task.inference_step(generator, [model], sources(task), prefix_tokens=torch.zeros(5, 1))
     with pytest.raises(ValueError, match="constraints"):
