@@ -76,6 +76,7 @@ CHANGES = [
     Change("fairseq.file_io:PathManager.isfile", "passes over the folder of a model", as_checkpoint.is_checkpoint),
     Change("fairseq.data.indexed_dataset:make_dataset", "reads damaged files; runs names", data.make_dataset),
     Change("fairseq.data.concat_dataset:ConcatDataset.__init__", "takes no second training set", data.concat),
+    Change("fairseq.data.iterators:FrozenBatchSampler.__init__", "ends 5 s late for each worker", data.frozen_batches),
     *(
         Change(f"{module}:eval", "runs options, also those of a checkpoint", value=literal_options.literal)
         for module in literal_options.modules()

@@ -12,7 +12,9 @@ import os
 import shlex
 import struct
 from collections.abc import Sequence
+from types import MethodType
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 from fairseq.data import Dictionary, indexed_dataset
@@ -126,3 +128,15 @@ def check_words(path: str, dtype: np.dtype[Any], dictionary: Dictionary, first: 
                 f"{data} has a word with number {number}, its dictionary has {len(dictionary)} entries: the file is "
                 "damaged, or was binarized with another dictionary (fairseq-preprocess --srcdict, --tgtdict)"
             )
+
+
+def frozen_batches(stock: Stock, sampler: Any, ordered_batches: MethodType, *arguments: Any, **options: Any) -> None:
+    """Let fairseq's iterator of a data set end with its last reference, and its workers with it.
+
+    It is in a cycle with its sampler, which calls it. When the garbage collector finds that, it closes the queues of
+    the workers before they are told to end, and then waits 5 seconds for each: at the end of a training, when the next
+    thing is loaded. Only the iterator calls the sampler, so that it is there when it is called.
+    """
+    stock(sampler, ordered_batches, *arguments, **options)
+    method = WeakMethod(ordered_batches)
+    sampler.ordered_batches = lambda *given: method()(*given)

@@ -18,6 +18,7 @@ from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
     ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
     MODEL_REGISTRY,
 )
 from fairseq.models.speech_to_speech import (
@@ -39,6 +40,7 @@ __all__ = [
     "ARCH_CONFIG_REGISTRY",
     "ARCH_MODEL_NAME_REGISTRY",
     "ARCH_MODEL_REGISTRY",
+    "MODEL_DATACLASS_REGISTRY",
     "MODEL_REGISTRY",
     "NOISE_CHOICES",
     "TASK_DATACLASS_REGISTRY",

@@ -9,15 +9,21 @@ their weights, with a dictionary of the size that the configuration's ``dictiona
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any, NamedTuple
 
 from fairseq import options
 from fairseq.data import Dictionary
-from omegaconf import DictConfig
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from amlp_fairseq.common.arguments import command_parser
-from amlp_fairseq.compat.internals import TASK_REGISTRY, convert_namespace_to_omegaconf
+from amlp_fairseq.compat.internals import (
+    ARCH_MODEL_NAME_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    TASK_DATACLASS_REGISTRY,
+    TASK_REGISTRY,
+)
 from amlp_fairseq.training.config import PAPER, Recipe, flags, load, names, row_corpora
 from amlp_fairseq.training.results import markdown
 
@@ -37,10 +43,17 @@ ELSEWHERE = "wmt14_en_de"
 COLUMNS = ("configuration", "table", "row", "ours", "published", "difference", "")
 
 
-def parsed(recipe: Recipe) -> DictConfig:
+def parsed(recipe: Recipe) -> Namespace:
     """The options, as fairseq-train's own parser reads them."""
     words = ["DATA", *flags(recipe.task, recipe.row), *flags(recipe.train, recipe.row)]
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), words))
+    args: Namespace = options.parse_args_and_arch(options.get_training_parser(), words)
+    return args
+
+
+def model_options(args: Namespace) -> Any:
+    """The options of the model, in its dataclass; all options for a model of fairseq that has none."""
+    dataclass = MODEL_DATACLASS_REGISTRY.get(ARCH_MODEL_NAME_REGISTRY[args.arch])
+    return args if dataclass is None else dataclass.from_namespace(args)
 
 
 def dictionary(words: int) -> Dictionary:
@@ -59,9 +72,10 @@ def count(recipe: Recipe) -> int:
     """
     if recipe.dictionary is None:
         raise ValueError(f"row {recipe.row}, data {recipe.data}: the configuration has no size of the dictionary")
-    cfg, words = parsed(recipe), dictionary(recipe.dictionary)
+    args, words = parsed(recipe), dictionary(recipe.dictionary)
+    task = TASK_REGISTRY[args.task](TASK_DATACLASS_REGISTRY[args.task].from_namespace(args), words, words)
     with FakeTensorMode():
-        model = TASK_REGISTRY[cfg.task._name](cfg.task, words, words).build_model(cfg.model)
+        model = ARCH_MODEL_REGISTRY[args.arch].build_model(model_options(args), task)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

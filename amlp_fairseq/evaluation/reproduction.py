@@ -32,6 +32,7 @@ from amlp_fairseq.training.config import (
     paper_variant,
     quoted,
     read,
+    row_tables,
 )
 from amlp_fairseq.training.data_folder import stored_text, text_settings
 from amlp_fairseq.training.distill import teachers_of
@@ -95,7 +96,8 @@ class Reproduction:
 
     def rows(self) -> list[str]:
         """The rows of the tables."""
-        recipes = [load(row, self.corpus, self.scale) for row in names("rows")]
+        rows = [row for row in names("rows") if self.table in {*row_tables(row), *map(paper_of, row_tables(row))}]
+        recipes = [load(row, self.corpus, self.scale) for row in rows]
         return [recipe.row for recipe in recipes if self.entries(recipe)]
 
     def targets(self, row: str) -> Sequence[str]:

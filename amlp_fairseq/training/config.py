@@ -30,11 +30,12 @@ rows of a family; in a corpus, ``rows`` has settings for single rows, which win 
                                       (the first word of its tables) is the data of that paper's tables.
 
 Flags are fairseq's without the dashes. ``true`` gives a flag without a value; ``false`` and ``null`` remove a flag.
-Files are merged by OmegaConf.
+Interpolations (``${sizes.kernels}``) are OmegaConf's.
 """
 
 from __future__ import annotations
 
+import copy
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from amlp_fairseq.common.arguments import PLUGIN, refuse_unknown
@@ -129,7 +130,12 @@ def names(kind: str) -> list[str]:
 
 def tables() -> list[str]:
     """The names of all tables: ``ibdecoder 1``."""
-    return sorted({str(entry["table"]) for row in names("rows") for entry in _published(row)})
+    return sorted({table for row in names("rows") for table in row_tables(row)})
+
+
+def row_tables(row: str) -> set[str]:
+    """The names of the tables that have a row."""
+    return {str(entry["table"]) for entry in _published(row)}
 
 
 def paper_of(table: str) -> str:
@@ -146,7 +152,7 @@ def row_corpora(row: str) -> list[str]:
 def _published(row: str) -> list[Any]:
     """The numbers in a row's own file."""
     path = CONFIGS / "rows" / f"{row}.yaml"
-    return _parsed(path, _text(path)).get("published") or []
+    return _part("rows", path, _text(path))[0].get("published") or []
 
 
 def load(row: str | Path, data: str, scale: str, languages: Sequence[str] | None = None) -> Recipe:
@@ -177,16 +183,16 @@ def load(row: str | Path, data: str, scale: str, languages: Sequence[str] | None
     for _, part in corpus:
         layers += _of(part, "rows", [chain[-1][0]])
     if languages and len(languages) == 1:
-        layers.append(OmegaConf.create({"metric": "perplexity"}))
+        layers.append({"metric": "perplexity"})
     elif languages:
-        layers.append(OmegaConf.create({"task": {"source-lang": languages[0], "target-lang": languages[1]}}))
+        layers.append({"task": {"source-lang": languages[0], "target-lang": languages[1]}})
     where = f"row {row}, data {data or '-'}, scale {scale}"
     try:
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(*layers), resolve=True)
+        merged: Any = OmegaConf.to_container(OmegaConf.create(_merged(layers)), resolve=True)
     except OmegaConfBaseException as error:
         raise ValueError(f"{where}: {error}") from None
     # The numbers of the row itself: those of its base are another row's.
-    published = [] if own[-1].get("published") is None else OmegaConf.to_container(own[-1].published)
+    published = copy.deepcopy(own[-1].get("published") or [])
     return _recipe(merged, chain[-1][0], data, scales[-1][0], published, where)
 
 
@@ -258,26 +264,23 @@ def prepare_settings(data: str, variant: str | None = None) -> dict[str, Any]:
     Raises:
         ValueError: for unknown names, and corpora that cannot be prepared.
     """
-    merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
+    merged = _corpus(data)
     variants = merged.get("variants") or {}
     if variant is not None:
         refuse_unknown([variant], list(variants), f"data {data}: --variant")
     if "prepare" not in merged:
         raise ValueError(f"data {data}: its configuration has no section prepare, which says what its files are")
-    settings: Any = OmegaConf.to_container(OmegaConf.merge(merged.prepare, variants[variant] if variant else {}))
-    return dict(settings)
+    return copy.deepcopy(_merged([merged["prepare"], variants[variant] if variant else {}]))
 
 
 def paper_variant(data: str, table: str) -> str:
     """The variant of a corpus that a paper's table is of; ``""`` where it is the corpus as it is."""
-    merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
-    return paper_of(table) if paper_of(table) in (merged.get("variants") or {}) else ""
+    return paper_of(table) if paper_of(table) in (_corpus(data).get("variants") or {}) else ""
 
 
 def corpus_metric(data: str) -> str:
     """The metric of a corpus of configs/data, one of ``METRICS``."""
-    merged: Any = OmegaConf.merge(*(part for _, part in _chain("data", data)))
-    return str(merged.get("metric", DEFAULT))
+    return str(_corpus(data).get("metric", DEFAULT))
 
 
 def flags(values: dict[str, Any], where: str) -> list[str]:
@@ -300,13 +303,27 @@ def quoted(words: Iterable[object]) -> str:
     return shlex.join(str(word) for word in words)
 
 
-def _chain(kind: str, name: str | Path) -> list[tuple[str, DictConfig]]:
+def _corpus(data: str) -> dict[str, Any]:
+    return _merged(part for _, part in _chain("data", data))
+
+
+def _merged(layers: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Mappings in mappings, each layer over those before it. The values are those of the layers, not copies."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            nested = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = _merged([result[key], value]) if nested else value
+    return result
+
+
+def _chain(kind: str, name: str | Path) -> list[tuple[str, dict[str, Any]]]:
     """Names and contents of a file's bases, the first one first, and of the file itself."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         refuse_unknown([str(name)], names(kind), f"configs/{kind}")
         path = CONFIGS / kind / f"{name}.yaml"
-    found: list[tuple[str, DictConfig]] = []
+    found: list[tuple[str, dict[str, Any]]] = []
     while True:
         content, base = _part(kind, path, _text(path))
         found.insert(0, (path.stem, content))
@@ -330,29 +347,27 @@ def _text(path: Path) -> str:
 
 
 @cache
-def _part(kind: str, path: Path, text: str) -> tuple[DictConfig, str | None]:
+def _part(kind: str, path: Path, text: str) -> tuple[dict[str, Any], str | None]:
     """The content of a file, checked, and its base: once, because all rows share most of their files."""
     content = _parsed(path, text)
     refuse_unknown(map(str, content), SECTIONS[kind], str(path), partial(_line, path))
-    sections: Any = OmegaConf.to_container(content)
-    _check_sections(sections, path)
+    _check_sections(content, path)
     _check_parts(content, path)
     return content, content.pop("base", None)
 
 
-def _parsed(path: Path, text: str) -> DictConfig:
+def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        content = OmegaConf.load(StringIO(text))
+        content: Any = OmegaConf.to_container(OmegaConf.load(StringIO(text)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ValueError(f"{path}: {error.problem or error.context} (YAML{where})") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
-    if not isinstance(content, DictConfig):
+    if not isinstance(content, dict):
         raise ValueError(f"{path}: sections are needed ({', '.join(SECTIONS['rows'])}), not {content!r}")
-    values: Any = OmegaConf.to_container(content)
-    return OmegaConf.create(with_present_names(values))
+    return with_present_names(content)
 
 
 def _line(path: Path, *keys: str) -> str:
@@ -399,20 +414,20 @@ def _families() -> list[str]:
     return sorted(path.stem for path in (CONFIGS / "rows").glob("_*.yaml"))
 
 
-def _check_parts(content: DictConfig, path: Path) -> None:
+def _check_parts(content: dict[str, Any], path: Path) -> None:
     """Refuse unknown names and sections in ``families`` and ``rows`` of a corpus or scale."""
     beside = [other.stem for other in path.parent.glob("*.yaml")]
     for section, known in (("families", _families()), ("rows", names("rows"))):
         for name, part in (content.get(section) or {}).items():
             refuse_unknown([name], [*known, *beside], f"{path}: {section}", partial(_line, path, section))
-            if not isinstance(part, (DictConfig, type(None))):
+            if not isinstance(part, (dict, type(None))):
                 where = _line(path, section, name)
                 raise ValueError(f"{path}: {section}, {name} must have sections, not {part!r}{where}")
             inside = partial(_line, path, section, name)
             refuse_unknown(map(str, part or ()), EXPERIMENT, f"{path}: {section}, {name}", inside)
 
 
-def _of(part: DictConfig, section: str, wanted: list[str]) -> list[DictConfig]:
+def _of(part: dict[str, Any], section: str, wanted: list[str]) -> list[dict[str, Any]]:
     """The settings of a corpus or scale for these families or this row."""
     return [part[section][name] for name in wanted if name in (part.get(section) or {})]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import re
 from pathlib import Path
 
 import commands
+import numpy as np
 import pytest
 import toy
-from fairseq.data import data_utils
+from fairseq.data import RawLabelDataset, data_utils
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
@@ -104,3 +108,29 @@ def test_all_are_read(task: type, config: type, options: dict[str, int], times: 
     dataset = made.dataset("train")
     expected = [*SETS["train"] * times, *SETS["train1"], *SETS["train2"]]
     assert [dataset[i]["target"].tolist() for i in range(len(dataset))] == expected
+
+
+def test_workers_end_with_the_last_reference_to_their_batches() -> None:
+    """Left to the garbage collector they would be waited for, 5 seconds each; epochs are shuffled as ever."""
+    dataset = RawLabelDataset([3, 1, 4, 1, 5, 9])
+    gc.disable()
+    try:
+        batches = EpochBatchIterator(
+            dataset,
+            dataset.collater,
+            [[0, 1], [2, 3], [4, 5]],
+            num_workers=1,
+            buffer_size=2,
+            reuse_dataloader=True,
+            persistent_workers=True,
+        )
+        for epoch in (1, 2):
+            with data_utils.numpy_seed(batches.seed + epoch):
+                order = np.random.permutation(3)
+            found = [batch.tolist() for batch in batches.next_epoch_itr()]
+            assert found == [[[3, 1], [4, 1], [5, 9]][i] for i in order]
+        assert multiprocessing.active_children()
+        del batches
+        assert not multiprocessing.active_children()
+    finally:
+        gc.enable()

@@ -16,7 +16,7 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
-from amlp_fairseq.evaluation.parameters import parsed
+from amlp_fairseq.evaluation.parameters import model_options, parsed
 from amlp_fairseq.training import config
 from amlp_fairseq.training.config import Recipe, flags, load, names, prepare_settings, row_corpora
 
@@ -110,7 +110,7 @@ def test_only_ablations_lack_the_glu(row: str) -> None:
         (f"{row}_glu", "wmt14_en_de", 1),
         (row, "wmt14_en_de", 0),
     ):
-        model = parsed(loaded(name, data, "paper")).model
+        model = model_options(parsed(loaded(name, data, "paper")))
         assert (model.encoder_glu, model.decoder_glu) == (glu, glu)
 
 
