@@ -12,9 +12,10 @@ import os
 import shlex
 import struct
 from collections.abc import Sequence
+from functools import partial
 from types import MethodType
 from typing import Any
-from weakref import WeakMethod
+from weakref import proxy
 
 import numpy as np
 from fairseq.data import Dictionary, indexed_dataset
@@ -138,5 +139,4 @@ def frozen_batches(stock: Stock, sampler: Any, ordered_batches: MethodType, *arg
     thing is loaded. Only the iterator calls the sampler, so that it is there when it is called.
     """
     stock(sampler, ordered_batches, *arguments, **options)
-    method = WeakMethod(ordered_batches)
-    sampler.ordered_batches = lambda *given: method()(*given)
+    sampler.ordered_batches = partial(ordered_batches.__func__, proxy(ordered_batches.__self__))
