@@ -28,6 +28,7 @@ with quick_imports():
         sequence_generator,
         trainer,
     )
+    from amlp_fairseq.compat import tasks as compat_tasks
     from amlp_fairseq.compat.changes import Change
     from amlp_fairseq.model_folder import as_checkpoint
 
@@ -63,6 +64,11 @@ CHANGES = [
         partial(checkpoint_utils.load_checkpoint_to_cpu, read_folder=as_checkpoint.read_folder),
     ),
     Change(
+        "fairseq.checkpoint_utils:_upgrade_state_dict",
+        "fails on a checkpoint without the optimizer's history, and on one of an unknown architecture",
+        checkpoint_utils.upgrade_state_dict,
+    ),
+    Change(
         "fairseq.checkpoint_utils:load_checkpoint",
         "lets two trainings write to one folder; begins anew without the checkpoint; makes one update too many",
         checkpoint_utils.load_checkpoint,
@@ -80,6 +86,11 @@ CHANGES = [
     *(
         Change(f"{module}:eval", "runs options, also those of a checkpoint", value=literal_options.literal)
         for module in literal_options.modules()
+    ),
+    Change(
+        "fairseq.tasks.translation_from_pretrained_bart:TranslationFromPretrainedBARTTask.__init__",
+        "fails where it decodes",
+        compat_tasks.init_from_pretrained_bart,
     ),
     Change(
         "fairseq.sequence_generator:NGramRepeatBlock",

@@ -36,7 +36,6 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 
-from amlp_fairseq.cli.package import decode_fast
 from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.engine.description import KEY
 from amlp_fairseq.engine.isa import library
@@ -44,6 +43,7 @@ from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.models.description import describe
 from amlp_fairseq.training.environment import environment
+from amlp_fairseq.training.imported import decode_fast
 from amlp_fairseq.translator import Translator, engine_backend
 from amlp_fairseq.translator.ctranslate2_model import convert
 from benchmarks.ctranslate2_engine import Process, Worker
@@ -66,7 +66,7 @@ def folder_of(out: Path, system: str, sizes: dict[str, int], weights: str) -> Pa
     shop.untrained(built.model)
     built.cfg.task.source_lang, built.cfg.task.target_lang = "en", "de"
     state = {"cfg": built.cfg, "model": built.model.state_dict(), "optimizer_history": [{"num_updates": 0}]}
-    decode_fast(state)
+    decode_fast(state["cfg"])
     config = {"languages": ["en", "de"], "text": {"post_process": None}, "decoding": {}, "longest_source": None}
     with tempfile.TemporaryDirectory() as scratch:
         dictionaries = {name: Path(scratch, name) for name in ("dict.en.txt", "dict.de.txt")}

@@ -14,31 +14,28 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from dataclasses import asdict
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from fairseq.models.transformer import TransformerModel, TransformerModelBase
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fairseqs, positive, say_next
 from amlp_fairseq.common.files import whole
 from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.compat.flags import known_flags
-from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, data_utils
 from amlp_fairseq.engine import description
 from amlp_fairseq.model_folder import format as model_folder
+from amlp_fairseq.model_folder import language_tokens
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder, read_config, splits_sentences
 from amlp_fairseq.models.description import description_of
-from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.text.dictionary import fingerprint
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.text.subwords import MODELS
-from amlp_fairseq.training import model_card
-from amlp_fairseq.training.average import average_checkpoints
+from amlp_fairseq.training import imported, model_card
 from amlp_fairseq.training.config import corpus_metric, flags, names, read
 from amlp_fairseq.training.data_folder import data_folder, stored_text
 from amlp_fairseq.translator import decoding_options, training_data
@@ -51,38 +48,16 @@ TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
 AS_IT_IS = "none"
 
 
-def checkpoint(paths: list[Path]) -> dict[str, Any]:
-    """The checkpoint that is packaged, with options as OmegaConf has them and the mean of all weights."""
-    averaged = average_checkpoints(paths)["model"] if len(paths) > 1 else None
-    state = dict(checkpoint_utils.load_checkpoint_to_cpu(str(paths[-1])))
-    return state if averaged is None else {**state, "model": averaged}
-
-
-def decode_fast(state: dict[str, Any]) -> None:
-    """Let the multi-word search decode an autoregressive Transformer that fairseq's translation task has trained."""
-    cfg = state["cfg"]
-    name = cfg.model._name
-    kind: Any = ARCH_MODEL_REGISTRY.get(name, object)
-    if cfg.task._name != "translation" or not issubclass(kind, TransformerModelBase):
-        return
-    with open_dict(cfg):
-        cfg.task = {**asdict(TranslationInterleavedConfig()), **cfg.task}
-        cfg.task._name, cfg.task.num_directions = "translation_interleaved", 1
-        if kind in (TransformerModel, TransformerModelBase):
-            cfg.model._name = "plugin_transformer"
-
-
 def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) -> None:
     """Give a checkpoint of fairseq's own task the fingerprints of its dictionaries that the plugin's tasks keep, by
     which data of other dictionaries are refused."""
-    if state["cfg"].task._name in model_folder.PLAIN_TASKS:
-        loaded = (Dictionary.load(str(path)) for path in dictionaries.values())
-        prints = dict(zip(("source", "target"), (fingerprint(each.symbols) for each in loaded), strict=True))
-        state["task_state"] = {"dictionaries": prints, **(state.get("task_state") or {})}
+    loaded = (Dictionary.load(str(path)) for path in dictionaries.values())
+    prints = dict(zip(("source", "target"), (fingerprint(each.symbols) for each in loaded), strict=True))
+    state["task_state"] = {"dictionaries": prints, **(state.get("task_state") or {})}
 
 
 def text_settings(
-    data: Path, languages: list[str], dictionaries: dict[str, Path], given: argparse.Namespace
+    data: Path, languages: Sequence[str], dictionaries: dict[str, Path], given: argparse.Namespace
 ) -> tuple[dict[str, Any], Path | None]:
     """The subword segmentation of lines, and its model: from a model's folder or DATA/text.json, or else from the
     command line, ``given``.
@@ -132,11 +107,18 @@ def refuse_pieces(dictionary: Path) -> None:
     )
 
 
-def longest_source(data: Path, languages: list[str], cfg: DictConfig) -> int | None:
+def longest_source(data: Sequence[Path], languages: Sequence[str], cfg: DictConfig) -> int | None:
     """Pieces from which a source is too long, see ``training_data.py``; those of a model's folder are kept."""
-    if is_model_folder(data):
-        return read_config(data)["longest_source"]  # type: ignore[no-any-return]
+    if is_model_folder(data[0]):
+        return read_config(data[0])["longest_source"]  # type: ignore[no-any-return]
     return training_data.longest_source(data, languages, cfg)
+
+
+def data_folders(text: str) -> list[Path]:
+    """The folders of ``a:b``, as fairseq splits them, each as :func:`data_folder` reads it."""
+    if text.startswith(":") or text.endswith(":") or "::" in text:
+        raise argparse.ArgumentTypeError(f"{text!r}: a folder has no name")
+    return [data_folder(each) for each in text.split(":")]
 
 
 def is_of_documents(data: Path, run: Path) -> bool:
@@ -183,7 +165,15 @@ def main() -> None:
         help="type of stored weights (default: that of the model folder, else float32); int8 weights decode in int8 "
         "unless --decode-dtype says otherwise",
     )
-    parser.add_argument("--data", type=data_folder, help="the data folder (default: that of the training)")
+    parser.add_argument(
+        "--data",
+        type=data_folders,
+        metavar="DIR[:DIR…]",
+        help="the data folder (default: that of the training, or the checkpoint's, with dict.*.txt)",
+    )
+    parser.add_argument(
+        "--user-dir", type=Path, metavar="DIR", help="run the code of this folder, which registers the architecture"
+    )
     parser.add_argument("--decoding", metavar="NAME", help="the recipe's way of decoding (default: its first)")
     parser.add_argument(
         "--max-length",
@@ -199,6 +189,10 @@ def main() -> None:
         help=f"segmentation into subword tokens; {AS_IT_IS}: lines are translated as they are",
     )
     without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
+    stored = parser.add_argument_group("what the checkpoint or its training's data do not say, or which of several")
+    stored.add_argument("-s", "--source-lang", metavar="CODE", help="the language that is read")
+    stored.add_argument("-t", "--target-lang", metavar="CODE", help="the language that is written")
+    stored.add_argument("--fixed-dictionary", type=Path, metavar="FILE", help="the dictionary of all languages")
     args, words = parse_with_fairseqs(
         parser,
         known_flags,
@@ -220,34 +214,49 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     if args.out.exists():
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
     run = paths[0] if paths[0].is_dir() else paths[0].parent
-    state = checkpoint(paths)
+    if args.user_dir is not None:
+        imported.import_user_dir(args.user_dir)
+    state = imported.read(paths)
     task = state["cfg"].task
-    if "source_lang" not in task:
+    if not hasattr(task, "source_lang"):
         raise ValueError(f"CHECKPOINT {paths[0]} is of --task {task._name}: only models that translate can be packaged")
-    data = args.data or Path(task.data)
-    if task.source_lang is None or task.target_lang is None:  # fairseq-train has found them in the data
-        with open_dict(state["cfg"]):
-            task.source_lang, task.target_lang = data_utils.infer_language_pair(str(data))
-        if task.target_lang is None:
-            raise ValueError(f"{data} does not say the languages: name the data folder of the training with --data")
-    languages = [task.source_lang, task.target_lang]
-    dictionaries = {language: data / f"dict.{language}.txt" for language in languages}
-    for path in dictionaries.values():
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no dictionary {path}: name the data folder of the training with --data")
-    model_folder.check_dictionaries(state, [*dictionaries.values()])
+    found = [folder for folder in [*map(Path, str(task.data).split(":")), run] if folder.is_dir()]
+    data = args.data or found or [Path(task.data)]
+    languages = imported.languages_of(state, (args.source_lang, args.target_lang), data)
+    dictionaries, of_dictionaries = imported.dictionaries_of(languages, data, args.fixed_dictionary)
+    data = data[data.index(of_dictionaries) :] if of_dictionaries in data else data
+    if imported.has_dictionaries_of_files(state):
+        model_folder.check_dictionaries(state, [*dictionaries.values()])
+    text, subword_model = text_settings(data[0], languages, dictionaries, args)
+    longest = args.max_length or longest_source(data, languages, state["cfg"])
+    with tempfile.TemporaryDirectory() as work:
+        resolved = imported.resolve(state, languages, dictionaries, Path(work))
+        write(args, words, run, data[0], resolved, text, subword_model, longest)
+
+
+def write(
+    args: argparse.Namespace,
+    words: list[str],
+    run: Path,
+    data: Path,
+    resolved: imported.Resolved,
+    text: dict[str, Any],
+    subword_model: Path | None,
+    longest: int | None,
+) -> None:
+    """Write the folder, say what it is, and what comes next."""
+    state, dictionaries = resolved.state, resolved.dictionaries
     remember_dictionaries(state, dictionaries)
-    text, subword_model = text_settings(data, languages, dictionaries, args)
-    files = {path.name: path for path in dictionaries.values()}
+    files = {f"dict.{language}.txt": path for language, path in dictionaries.items()}
     if subword_model is not None:
         files[MODELS[text["post_process"]]] = subword_model
-    decode_fast(state)
     config = {
-        "languages": languages,
+        "languages": [*dictionaries],
         "text": text,
-        "decoding": decoding(run, args.decoding, words, task._name),
-        "longest_source": args.max_length or longest_source(data, languages, state["cfg"]),
+        "decoding": decoding(run, args.decoding, words, state["cfg"].task["_name"]),
+        "longest_source": longest,
         **({"split_sentences": False} if is_of_documents(data, run) else {}),
+        **({language_tokens.KEY: resolved.tokens.entry()} if resolved.tokens is not None else {}),
     }
     weights = args.weights or (read_config(run)["weights"] if is_model_folder(run) else "float32")
     args.out.parent.mkdir(parents=True, exist_ok=True)

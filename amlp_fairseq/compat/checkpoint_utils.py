@@ -26,7 +26,7 @@ import omegaconf
 import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from numpy._core import multiarray
 from omegaconf import DictConfig, open_dict
 
@@ -35,23 +35,33 @@ from amlp_fairseq.common.files import hold
 from amlp_fairseq.common.renamed_options import present_name, with_present_names
 from amlp_fairseq.common.training_folder import BUSY, DIVERGED, LAST, newest_whole
 from amlp_fairseq.compat.changes import Stock
-from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY
+from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from amlp_fairseq.compat.tasks import is_guarded
 from amlp_fairseq.compat.trainer import patience_state
 
 logger = logging.getLogger(__name__)
 
 _reconstruct: Any = multiarray._reconstruct  # type: ignore[attr-defined]
-#: ``cfg`` of models with legacy options; arrays that ``--eval-bleu`` leaves in the validation metrics, which of several
-#: processes are in float64, under the names of NumPy 1 and 2.
+_scalar: Any = multiarray.scalar  # type: ignore[attr-defined]
+
+
+class _Meter:
+    """What fairseq up to 0.8 kept of a training's speed and losses, which nobody reads any more."""
+
+
+#: ``cfg`` of models with legacy options; arrays and numbers that validation leaves in the metrics, under the names of
+#: NumPy 1 and 2; the meters of fairseq up to 0.8.
 CHECKPOINT_TYPES: list[Any] = [
     argparse.Namespace,
-    (_reconstruct, "numpy.core.multiarray._reconstruct"),
-    (_reconstruct, "numpy._core.multiarray._reconstruct"),
+    *(
+        (function, f"{module}.multiarray.{name}")
+        for name, function in (("_reconstruct", _reconstruct), ("scalar", _scalar))
+        for module in ("numpy.core", "numpy._core")
+    ),
     np.ndarray,
     np.dtype,
-    np.dtypes.Int64DType,
-    np.dtypes.Float64DType,
+    *(getattr(np.dtypes, f"{name}DType") for name in ("Bool", "Int32", "Int64", "Float32", "Float64")),
+    *((_Meter, f"fairseq.meters.{name}") for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")),
 ]
 #: Types that rank 0 sends to the other workers when training is resumed: there ``cfg`` is a DictConfig.
 BROADCAST_TYPES: list[Any] = [
@@ -106,6 +116,37 @@ def load_checkpoint_to_cpu(
     if hasattr(config, "refuse_unsupported"):
         config.refuse_unsupported(options)
     return state
+
+
+def upgrade_state_dict(stock: Stock, state: dict[str, Any]) -> Any:
+    """Upgrade a checkpoint of an older version, also one that was stripped of all that is not for decoding; stock wants
+    the history of the optimizer.
+
+    Raises:
+        ValueError: for an architecture or a task that is not registered, of a checkpoint with ``args`` alone; and for
+            one without options.
+    """
+    if not state.get("optimizer_history") and "best_loss" not in state:
+        state["optimizer_history"] = [{"criterion_name": None, "optimizer_name": None, "lr_scheduler_state": {}}]
+    if "extra_state" not in state and "epoch" not in state:
+        state["extra_state"] = {}
+    state.setdefault("last_optimizer_state", None)
+    args = state.get("args")
+    if args is None and state.get("cfg") is None:
+        raise ValueError("the checkpoint has neither 'args' nor 'cfg', which say what its model is")
+    if args is not None:
+        refuse_unregistered(getattr(args, "arch", None), getattr(args, "task", None))
+    return stock(state)
+
+
+def refuse_unregistered(architecture: str | None, task: str | None) -> None:
+    """Raise ValueError for the architecture or the task of a checkpoint, if nobody has registered it."""
+    for kind, name, known in (("architecture", architecture, ARCH_MODEL_REGISTRY), ("task", task, TASK_REGISTRY)):
+        if name is not None and name not in known:
+            raise ValueError(
+                f"the {kind} {name!r} of the checkpoint is not one of fairseq's: --user-dir DIR runs the code of the "
+                "folder that registers it"
+            )
 
 
 def _rename(section: Any, overrides: Mapping[str, Any]) -> None:

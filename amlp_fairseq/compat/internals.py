@@ -10,12 +10,14 @@ from fairseq.criterions.adaptive_loss import AdaptiveLoss, AdaptiveLossConfig
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion as NATLoss
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterionConfig as NATLossConfig
 from fairseq.data import data_utils, indexed_dataset
+from fairseq.data.multilingual.multilingual_utils import get_lang_tok
 from fairseq.dataclass.configs import FairseqConfig, GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf, gen_parser_from_dataclass, overwrite_args_by_name
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.iterative_refinement_generator import DecoderOut
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_INV_REGISTRY,
     ARCH_MODEL_NAME_REGISTRY,
     ARCH_MODEL_REGISTRY,
     MODEL_DATACLASS_REGISTRY,
@@ -29,6 +31,7 @@ from fairseq.models.speech_to_speech import (
     TransformerUnitDecoder,
 )
 from fairseq.models.speech_to_speech.modules.stacked_embedding import StackedEmbedding
+from fairseq.models.transformer_align import TransformerAlignModel
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
@@ -38,6 +41,7 @@ from fairseq.utils import eval_str_list
 
 __all__ = [
     "ARCH_CONFIG_REGISTRY",
+    "ARCH_MODEL_INV_REGISTRY",
     "ARCH_MODEL_NAME_REGISTRY",
     "ARCH_MODEL_REGISTRY",
     "MODEL_DATACLASS_REGISTRY",
@@ -59,6 +63,7 @@ __all__ = [
     "S2UTTransformerModel",
     "StackedEmbedding",
     "Trainer",
+    "TransformerAlignModel",
     "TransformerDecoderLayerBase",
     "TransformerEncoderLayerBase",
     "TransformerUnitDecoder",
@@ -68,6 +73,7 @@ __all__ = [
     "data_utils",
     "eval_str_list",
     "gen_parser_from_dataclass",
+    "get_lang_tok",
     "indexed_dataset",
     "init_bert_params",
     "overwrite_args_by_name",

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fairseq.data import FairseqDataset
+from fairseq.data import Dictionary, FairseqDataset
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 
 from amlp_fairseq.common.training_folder import RECIPE
+from amlp_fairseq.compat.changes import Stock
 from amlp_fairseq.compat.commands import keep_lines_whole
 from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
 from amlp_fairseq.text.dictionary import fingerprint
+
+
+def init_from_pretrained_bart(stock: Stock, self: Any, args: Any, *dictionaries: Dictionary) -> None:
+    """Keep the options where this task of fairseq's reads them."""
+    self.args = args
+    stock(self, args, *dictionaries)
 
 
 class GuardedTask(FairseqTask):

@@ -116,9 +116,11 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     if config["model_options"] == "namespace":
         cfg["model"] = argparse.Namespace(**config["model"], data=str(folder))
     cfg["generation"] |= {name: value for name, value in config["decoding"].items() if name in cfg["generation"]}
-    kind = TASK_DATACLASS_REGISTRY.get(cfg["task"]["_name"])  # checkpoints of older versions lack its newer options
-    known = cfg["task"].keys() | (kind.__dataclass_fields__.keys() if kind else set())
+    kind = TASK_DATACLASS_REGISTRY.get(config["task"]["_name"])  # checkpoints of older versions lack its newer options
+    known = config["task"].keys() | (kind.__dataclass_fields__.keys() if kind else set())
     cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in known}
+    if kind is None:
+        cfg["task"] = argparse.Namespace(**cfg["task"])
     state = {
         "args": None,
         "cfg": OmegaConf.create(cfg, flags={"allow_objects": True}),
@@ -146,8 +148,6 @@ def check_dictionaries(state: Mapping[str, Any], dictionaries: Sequence[Path]) -
         state: a checkpoint.
         dictionaries: of the source and of the target; missing files are not checked.
     """
-    if state["cfg"]["task"]["_name"] not in PLAIN_TASKS:
-        return
     for side, path in zip(("encoder", "decoder"), dictionaries, strict=True):
         table = state["model"].get(f"{side}.embed_tokens.weight") if path.is_file() else None
         if table is not None and len(table) != (entries := len(Dictionary.load(str(path)))):

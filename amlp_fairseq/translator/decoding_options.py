@@ -63,7 +63,7 @@ def check(options: Mapping[str, Any], task: str) -> None:
 
 def known(task: str) -> set[str]:
     """The names of all decoding options of a task."""
-    of_task = TASK_OPTIONS & TASK_DATACLASS_REGISTRY[task].__dataclass_fields__.keys()
+    of_task = TASK_OPTIONS & getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {}).keys()
     return (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT - {"_name"}
 
 
@@ -85,6 +85,8 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
         ValueError: for an option of fairseq-generate that is not about decoding, and another ``--task``.
         SystemExit: for what is no option, after argparse's message.
     """
+    if task not in TASK_DATACLASS_REGISTRY:  # of fairseq's, whose languages the folder has
+        return parse(words, "translation")
     parser = options.get_generation_parser(default_task=task)
     line = [str(Path()), "--task", task, *words]
     given = vars(options.parse_args_and_arch(parser, line, suppress_defaults=True))

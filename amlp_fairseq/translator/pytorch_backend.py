@@ -47,7 +47,7 @@ class PyTorchBackend:
         self, folder: Path, config: Mapping[str, Any], device: str, max_tokens: int, options: Mapping[str, Any]
     ) -> None:
         self.folder, self.max_tokens = folder, max_tokens
-        name = config["task"]["_name"]
+        self.name = name = config["task"]["_name"]
         decoding_options.check({**config["decoding"], **options}, name)
         (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(folder)], arg_overrides=dict(options)
@@ -86,7 +86,7 @@ class PyTorchBackend:
             return self._others[key]
 
     def _new_search(self, options: Mapping[str, Any]) -> PyTorchSearch:
-        name = self.task.cfg._name
+        name = self.name
         refuse_unknown(options, sorted(decoding_options.known(name)), "translate")
         if of_all := sorted(options.keys() - CallOptions.__annotations__.keys()):
             raise ValueError(
@@ -147,8 +147,9 @@ class PyTorchSearch:
 
     def _found(self, hypothesis: Mapping[str, Any]) -> Found:
         alignment = hypothesis["alignment"] if hypothesis["alignment"] is not None else ()
+        ends = getattr(self.generator, "symbols_to_strip_from_output", None)  # tokens of languages, too
         return Found(
-            pieces=str(self.backend.task.target_dictionary.string(hypothesis["tokens"].tolist())),
+            pieces=str(self.backend.task.target_dictionary.string(hypothesis["tokens"].tolist(), None, False, ends)),
             score=float(hypothesis["score"]),
             calls=int(hypothesis["steps"]),
             alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),

@@ -28,18 +28,21 @@ PIECES, SENTENCES = 2000, 500
 LEAST_WHOLE, MOST_UNKNOWN = 0.9, 0.01
 
 
-def longest_source(data: Path, languages: Sequence[str], cfg: DictConfig) -> int | None:
+def longest_source(data: Sequence[Path], languages: Sequence[str], cfg: DictConfig) -> int | None:
     """The number of pieces, without the end symbol, from which a source is longer than nearly all that the model was
     trained on: the 99.9th percentile of the sources of those pairs that fit into ``--max-source-positions``,
     ``--max-target-positions`` and ``--max-tokens``; fairseq-train skips others. None where the data are not at hand.
 
     Args:
-        data: the data folder of the training.
+        data: the data folders of the training, ``a:b``.
         languages: source, target.
         cfg: the configuration in the checkpoint.
     """
-    loaded = (_load(data, f"train{number or ''}", languages) for number in itertools.count())  # train, train1, …
-    sizes = [[each.sizes.copy() for each in pair or ()] for pair in itertools.takewhile(bool, loaded)]
+    loaded = (
+        (_load(folder, f"train{number or ''}", languages) for number in itertools.count())  # train, train1, …
+        for folder in data
+    )
+    sizes = [[each.sizes.copy() for each in pair or ()] for sets in loaded for pair in itertools.takewhile(bool, sets)]
     if not sizes:
         return None
     source, target = (np.concatenate(side) for side in zip(*sizes, strict=True))

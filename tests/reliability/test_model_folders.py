@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -14,6 +13,7 @@ from typing import Any
 
 import commands
 import pytest
+import stock
 import torch
 from conftest import SYSTEMS, WORDS, System
 from fairseq import checkpoint_utils, options, tasks
@@ -27,9 +27,9 @@ from amlp_fairseq.translator import decoding_options
 def folder_of(trained: System, out: Path, weights: str = "float32", other: list[Path] | None = None) -> Path:
     """The model folder of a system, or of the mean of it and other checkpoints."""
     paths = [trained.checkpoint, *(other or [])]
-    args = {"checkpoints": paths, "out": out, "weights": weights, "data": None, "decoding": None, "max_length": None}
-    text = {"tokenizer": None, "post_process": None, "subword_model": None}
-    package(argparse.Namespace(**args, **text), trained.short)
+    args = stock.package_arguments(trained.checkpoint, out, weights=weights)
+    args.checkpoints = paths
+    package(args, trained.short)
     return out
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import commands
 import pytest
 import sentencepiece
+import stock
 import torch
 
 from amlp_fairseq import Translator
@@ -27,8 +28,7 @@ RESULT = {"subset": "test", "decoding": "beam 4", "steps_per_sentence": 7.5}
 
 
 def arguments(model: Path, out: Path, **given: Any) -> argparse.Namespace:
-    names = ("weights", "data", "decoding", "max_length", "tokenizer", "post_process", "subword_model")
-    return argparse.Namespace(**{"checkpoints": [model], "out": out, **dict.fromkeys(names), **given})
+    return stock.package_arguments(model, out, **given)
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
     for path in model.glob("dict.*"):
         shutil.copy(path, data)
     torch.save(model_folder.read_checkpoint(model), checkpoint)
-    given = {"post_process": "sentencepiece", "subword_model": subwords(tmp_path, 200), "data": data}
+    given = {"post_process": "sentencepiece", "subword_model": subwords(tmp_path, 200), "data": [data]}
     with pytest.raises(
         ValueError, match=r"200\.model is not that of .*dict\.en\.txt: it leaves \d+ of \d+ words whole"
     ):
@@ -297,7 +297,7 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"pieces of words \(sentencepiece\).*--post-process sentencepiece --subword-model"
     ):
-        package(arguments(checkpoint, tmp_path / "out", data=data), [])
+        package(arguments(checkpoint, tmp_path / "out", data=[data]), [])
     assert not (tmp_path / "out").exists()
     given["subword_model"] = model / "sentencepiece.bpe.model"
     package(arguments(checkpoint, tmp_path / "out", **given), ["--beam", "4", "--lenpen", "0.6"])
@@ -307,7 +307,7 @@ def test_a_subword_model_of_other_data(model: Path, tmp_path: Path) -> None:
     (out / "dict.en.txt").write_text("".join(reversed(entries)), encoding="utf-8")
     with pytest.raises(ValueError, match=r"the source dictionary of .* is not the one that the model was trained with"):
         Translator(out)
-    package(arguments(checkpoint, tmp_path / "pieces", data=data, post_process="none"), [])
+    package(arguments(checkpoint, tmp_path / "pieces", data=[data], post_process="none"), [])
     assert (
         Translator(tmp_path / "pieces").translate([Translator(MODEL).text.encode(TEXT[1])])[0].startswith("\u2581Der")
     )

@@ -32,7 +32,7 @@ def pairs(data: Path, lengths: list[tuple[int, int]], split: str = "train") -> N
 def longest(data: Path, languages: str = "en de", truncate: bool = False, positions: int = 1024) -> int | None:
     task = {"max_source_positions": positions, "max_target_positions": positions, "truncate_source": truncate}
     cfg = OmegaConf.create({"task": task, "model": {}, "dataset": {"max_tokens": 800}})
-    return training_data.longest_source(data, languages.split(), cfg)
+    return training_data.longest_source([data], languages.split(), cfg)
 
 
 def test_the_longest_source_of_a_training(tmp_path: Path) -> None:
