@@ -4,15 +4,18 @@ with its name (:func:`init`: of ``__init__``), which it is given."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 from fairseq.file_io import PathManager
 from fairseq.logging import progress_bar
 from fairseq.models import BaseFairseqModel
 from fairseq.nan_detector import NanDetector
+from fairseq.tasks.translation import TranslationTask
 
 from amlp_fairseq.common import host_memory
 from amlp_fairseq.common.training_folder import mark_diverged
@@ -22,6 +25,7 @@ from amlp_fairseq.compat.eval_bleu import DecodedValidationTask
 from amlp_fairseq.compat.internals import TASK_REGISTRY, TranslationLevenshteinTask
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.compat.tasks import GuardedTranslationTask, is_guarded
+from amlp_fairseq.text.dictionary import fingerprint
 
 if TYPE_CHECKING:
     from fairseq.trainer import Trainer
@@ -136,16 +140,54 @@ def load_checkpoint(
     """Load a checkpoint with the same dictionaries, and how long ``--patience`` has waited.
 
     A model of the plugin takes from ``--finetune-from-model`` what fits; stock wants all parameters to be the same."""
-    model = self.get_model()
-    if isinstance(self.task, GuardedTranslationTask) and PathManager.exists(filename):
-        self.task.check_dictionaries(checkpoint_utils.load_checkpoint_to_cpu(filename).get("task_state", {}))
-    if is_ours(type(model)) and filename == self.cfg.checkpoint.finetune_from_model:
+    model, begins = self.get_model(), filename == self.cfg.checkpoint.finetune_from_model
+    guarded = isinstance(self.task, GuardedTranslationTask)
+    if (guarded or (begins and isinstance(self.task, TranslationTask))) and PathManager.exists(filename):
+        state = checkpoint_utils.load_checkpoint_to_cpu(filename)
+        if guarded:
+            self.task.check_dictionaries(state.get("task_state", {}))
+        if begins:
+            check_words(self.task, state, filename)
+    if is_ours(type(model)) and begins:
         initialize(model, checkpoint_utils.load_checkpoint_to_cpu(filename)["model"], filename)
         return None
     extra_state: dict[str, Any] | None = stock(self, filename, *args, reset_meters=reset_meters, **kwargs)
     if extra_state and not reset_meters:
         patience_state().update(extra_state.get(PATIENCE, {}))
     return extra_state
+
+
+def check_words(task: TranslationTask, state: Mapping[str, Any], filename: str) -> None:
+    """Raise ValueError if a training would take the embeddings of ``--finetune-from-model`` for those of other words:
+    if a dictionary of that checkpoint has as many entries, and other ones. fairseq's checkpoints do not say what their
+    dictionaries are: they are looked for in the data folder and beside the checkpoint; the log says if there are none.
+    """
+    own = {"source": task.src_dict, "target": task.tgt_dict}
+    trained = (state.get("task_state") or {}).get("dictionaries") or _dictionaries_of(state, filename)
+    if not trained:
+        logger.warning(
+            f"--finetune-from-model {filename}: nothing says of which words its embeddings are; with other "
+            "dictionaries than those of this training the model begins as garbage"
+        )
+    for side, dictionary in own.items():
+        found, needed = trained.get(side), fingerprint(dictionary.symbols)
+        if found is not None and found != needed and found.split()[0] == needed.split()[0]:
+            raise ValueError(
+                f"--finetune-from-model {filename}: its {side} dictionary ({found}) has other words than that of the "
+                f"data ({needed}), and as many: binarize the data with its dict.*.txt (fairseq-preprocess --srcdict, "
+                "--tgtdict)"
+            )
+
+
+def _dictionaries_of(state: Mapping[str, Any], filename: str) -> dict[str, str]:
+    """Fingerprints of the dictionaries in a checkpoint's data folder, or of those beside it; empty without any."""
+    section = state["cfg"]["task"]
+    languages = {side: getattr(section, f"{side}_lang", None) for side in ("source", "target")}
+    for folder in (Path(str(getattr(section, "data", None)).split(":")[0]), Path(filename).parent):
+        paths = {side: folder / f"dict.{language}.txt" for side, language in languages.items()}
+        if all(path.is_file() for path in paths.values()):
+            return {side: fingerprint(Dictionary.load(str(path)).symbols) for side, path in paths.items()}
+    return {}
 
 
 def patience_state() -> dict[str, Any]:

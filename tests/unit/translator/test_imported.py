@@ -17,6 +17,7 @@ from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import package
+from amlp_fairseq.compat import trainer
 from amlp_fairseq.engine.description import KEY
 from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.model_folder.language_tokens import LanguageTokens
@@ -343,6 +344,34 @@ def test_checkpoints_of_two_trainings_are_not_averaged(
     shutil.copy(trained, other)
     package(args, DECODING)
     assert_same(found(tmp_path / "out", "engine"), of_stock(trained.parent, TRANSFORMER))
+
+
+def test_embeddings_are_not_taken_for_those_of_other_words(trained: Path, tmp_path: Path) -> None:
+    """By --finetune-from-model, in stock's task too, whose checkpoints do not say what their dictionaries are."""
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(trained))
+    tasks = {
+        name: stock.build(stock.data(tmp_path / name, words=words), *TRANSFORMER)[1]
+        for name, words in {"same": stock.WORDS, "other": stock.WORDS[::-1], "larger": [*stock.WORDS, "x"]}.items()
+    }
+    for task in (tasks["same"], tasks["larger"]):  # whose embedding is new
+        trainer.check_words(task, state, str(trained))
+    with pytest.raises(ValueError, match=r"--finetune-from-model .*model\.pt: its source dictionary .*--srcdict"):
+        trainer.check_words(tasks["other"], state, str(trained))
+    checkpoint = argparse.Namespace(finetune_from_model=str(trained))
+    called: Any = argparse.Namespace(
+        get_model=lambda: None, task=tasks["other"], cfg=argparse.Namespace(checkpoint=checkpoint)
+    )
+    with pytest.raises(ValueError, match="other words than that of the data"):
+        trainer.load_checkpoint(lambda *args, **kwargs: None, called, str(trained))
+
+
+def test_nothing_says_the_words_of_embeddings(trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    alone = tmp_path / "elsewhere" / "model.pt"
+    alone.parent.mkdir()
+    shutil.copy(edited(trained, "task", data="/nowhere"), alone)
+    task = stock.build(stock.data(tmp_path / "other", words=stock.WORDS[::-1]), *TRANSFORMER)[1]
+    trainer.check_words(task, checkpoint_utils.load_checkpoint_to_cpu(str(alone)), str(alone))
+    assert "nothing says of which words its embeddings are" in caplog.text
 
 
 USER_DIR = """
