@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from amlp_fairseq.common.arguments import Parser, StoreOnce, add_device, parse_with_fairseqs, positive
-from amlp_fairseq.model_folder.config import ONE_MODEL, read_config
+from amlp_fairseq.model_folder.config import SEVERAL, members, read_config
 from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.engine_backend import kind_of
 from amlp_fairseq.translator.options import Options
@@ -48,16 +48,21 @@ def add_decoding_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class OneModel(StoreOnce):
+class Model(StoreOnce):
     """Names what there is for several models."""
 
-    give_one = ONE_MODEL
+    give_one = SEVERAL
 
 
 def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
     """The options that load a ``Translator``; ``inputs`` is what the command calls its inputs: lines, texts."""
     parser.add_argument(
-        "--model", action=OneModel, type=Path, required=True, metavar="DIR", help="made by amlp-fairseq package"
+        "--model",
+        action=Model,
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="made by amlp-fairseq package; A:B: two models decode as one, with the mean of their probabilities",
     )
     add_text_arguments(parser, inputs)
     parser.add_argument(
@@ -116,8 +121,10 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
         from amlp_fairseq.compat.flags import known_flags
         from amlp_fairseq.translator import decoding_options
 
-        args, words = parse_with_fairseqs(parser, known_flags, accepted=lambda args: decoding_flags(args.model))
-        options = decoding_options.parse(words, read_config(args.model)["task"]["_name"])
+        args, words = parse_with_fairseqs(
+            parser, known_flags, accepted=lambda args: decoding_flags(*members(args.model))
+        )
+        options = decoding_options.parse(words, read_config(members(args.model)[0])["task"]["_name"])
     names = (*TEXT, "device", "max_tokens", "inter_threads", "intra_threads")
     return args, {**{name: getattr(args, name) for name in names}, **options}
 
@@ -142,7 +149,7 @@ def _engine_options(words: list[str], model: Path) -> dict[str, Any] | None:
             parser.add_argument(flag, type=kind if kind in (int, float) else str)
     try:
         options = vars(parser.parse_args(words))
-        return None if kind_of(read_config(model)).lacks(options) else options
+        return None if kind_of(read_config(members(model)[0])).lacks(options) else options
     except ValueError:
         return None
 

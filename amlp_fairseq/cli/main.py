@@ -33,6 +33,7 @@ GROUPS = {
     "Translating with such a folder": {
         "translate": ("cli", "translate raw text"),
         "serve": ("cli", "translate over HTTP"),
+        "score-pairs": ("cli", "print the probabilities of translations that are given"),
         "compare": ("cli", "compare models on a text: quality, decoder calls and time side by side"),
         "watch": ("cli", "show how models write a translation, step by step"),
         "export": ("cli", "write an autoregressive Transformer as a model of CTranslate2"),
@@ -57,7 +58,7 @@ MODULES = {name: package for group in GROUPS.values() for name, (package, _) in 
 FAIRSEQ = ("generate", "interactive", "validate", "eval-lm", "preprocess")
 WITHOUT_USER_DIR = ("preprocess",)
 #: Commands that begin without PyTorch and fairseq: the engine may do for them.
-ENGINE = ("translate", "serve")
+ENGINE = ("translate", "serve", "score-pairs")
 
 
 #: Flags that are answered without torch and fairseq, wherever they stand in the line.
@@ -154,7 +155,7 @@ def run(name: str, words: list[str]) -> None:
         sys.exit(2)
     sys.argv = [f"amlp-fairseq {name}", *words]
     if name in MODULES:
-        import_module(f"amlp_fairseq.{MODULES[name]}.{name}").main()
+        import_module(f"amlp_fairseq.{MODULES[name]}.{name.replace('-', '_')}").main()
         return
     from amlp_fairseq.training.data_folder import with_data_folder
 

@@ -20,7 +20,7 @@ from amlp_fairseq.cli.arguments import add_translator_arguments, parse_translato
 from amlp_fairseq.common.arguments import command_parser, positive
 from amlp_fairseq.common.files import line_by_line
 from amlp_fairseq.translator import text_shards
-from amlp_fairseq.translator.files import about_cuts, as_json, check_files, say, translated
+from amlp_fairseq.translator.files import Beside, about_cuts, as_json, check_files, say, translated
 from amlp_fairseq.translator.translator import Translator
 
 INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
@@ -46,10 +46,32 @@ def main() -> None:
         metavar="N",
         help="lines that are read at a time (default: 1000)",
     )
+    parser.add_argument(
+        "--target-prefix",
+        type=Path,
+        metavar="FILE",
+        help="what the translation of each line must begin with; the last word may go on, unless a space follows it",
+    )
+    parser.add_argument(
+        "--target-suffix",
+        type=Path,
+        metavar="FILE",
+        help="what it must end with, for models that write from both ends",
+    )
+    parser.add_argument(
+        "--jsonl-input",
+        action="store_true",
+        help='a line is {"text": …}, perhaps with a "prefix" and a "suffix" of its translation',
+    )
     args, settings = parse_translator_arguments(parser)
     if not args.jsonl:
         refuse_details(settings, "needs --jsonl: a line of text is the best translation alone")
+    beside = Beside(args.target_prefix, args.target_suffix, args.jsonl_input)
+    if args.jsonl_input and (args.target_prefix or args.target_suffix):
+        raise ValueError("--target-prefix and --target-suffix: the lines of --jsonl-input have them")
     if args.shards is not None:
+        if beside != Beside():
+            raise ValueError("--shards are plain text: --target-prefix, --target-suffix and --jsonl-input need --input")
         if args.output is None or args.input is not None:
             raise ValueError("--shards PATH needs --output DIR, and takes no --input")
         job = text_shards.Job(args.model, settings, args.jsonl, args.buffer_size)
@@ -62,7 +84,7 @@ def main() -> None:
     check_files(args.input, args.output)
     translator, told = Translator(args.model, **settings), False
     with nullcontext(sys.stdout) if args.output is None else line_by_line(args.output) as output:
-        for number, (line, translation) in enumerate(translated(translator, args.input, args.buffer_size), 1):
+        for number, (line, translation) in enumerate(translated(translator, args.input, args.buffer_size, beside), 1):
             if translation.cuts and not told:
                 told = True
                 say(f"line {number} has {about_cuts(translator)}; others are not named, --jsonl has their 'cuts'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,34 @@ KEYS = (
 #: Types of stored weights.
 WEIGHT_TYPES = ("float32", "bfloat16", "int8")
 #: Error text for several models.
-ONE_MODEL = (
-    "ensembles are not supported here yet: give one model (amlp-fairseq generate --path A:B decodes with several, "
-    "amlp-fairseq package averages the checkpoints of a training)"
-)
+SEVERAL = "models that decode as one are given as --model A:B"
 
 
 def is_model_folder(path: str | Path) -> bool:
     return (Path(path) / CONFIG).is_file()
+
+
+def members(model: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+    """The folders of models that decode as one: several, names with ``:`` between them, or those in the folder of an
+    ensemble; of another model its own folder.
+
+    Raises:
+        ValueError: for a folder of an ensemble that is damaged.
+    """
+    if isinstance(model, str | Path):
+        model = [model] if Path(model).exists() else str(model).split(":")
+    return tuple(member for folder in model for member in _members(Path(folder)))
+
+
+def _members(folder: Path) -> list[Path]:
+    path = folder / CONFIG
+    if not path.is_file():
+        return [folder]
+    try:
+        content = _content(path)
+        return [folder / str(name) for name in content["members"]] if "members" in content else [folder]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -44,15 +64,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     if ":" in str(folder) and not folder.exists():
-        raise ValueError(f"{folder}: there is no such folder; {ONE_MODEL}")
+        raise ValueError(f"{folder}: there is no such folder; one model is needed here")
     if ":" in str(folder):
         raise ValueError(f"{folder}: rename it without ':', at which fairseq splits paths")
     if not path.is_file():
         raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
-    state = path.stat()
     try:
-        config = copy.deepcopy(_parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)))
+        config = _content(path)
+        if "members" in config:
+            names = ", ".join(str(folder / str(name)) for name in config["members"])
+            raise _SeveralModels(f"{folder} is an ensemble, and one model is needed here: {names}")
         version = config["format"]
+    except _SeveralModels:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
     if version != FORMAT:
@@ -62,6 +86,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     if missing := [key for key in KEYS if key not in config]:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
     return with_present_names(config)
+
+
+class _SeveralModels(ValueError):
+    """The folder of an ensemble."""
+
+
+def _content(path: Path) -> Any:
+    state = path.stat()
+    return copy.deepcopy(_parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)))
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,6 @@
 """From raw text to translations with the folder of a model: texts, files, shards. Imports up to ``tasks``, and
 PyTorch where it decodes: ``pytorch_backend.py``."""
 
-from amlp_fairseq.translator.translator import Part, Translation, Translator
+from amlp_fairseq.translator.translator import Part, Score, Translation, Translator
 
-__all__ = ["Part", "Translation", "Translator"]
+__all__ = ["Part", "Score", "Translation", "Translator"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
 
+from amlp_fairseq.translator.given import Given
+
 
 @dataclass(frozen=True)
 class Found:
@@ -25,6 +27,19 @@ class Found:
     alignment: tuple[tuple[int, int], ...] = ()
 
 
+@dataclass(frozen=True)
+class Scored:
+    """The score of a translation that was given.
+
+    Attributes:
+        score: the log-probability divided by the length penalty, in nats.
+        of_pieces: log-probabilities of its pieces and of its end.
+    """
+
+    score: float
+    of_pieces: tuple[float, ...]
+
+
 class Search(Protocol):
     """A model with decoding options."""
 
@@ -32,8 +47,12 @@ class Search(Protocol):
     def nbest(self) -> int:
         """The number of translations that are wanted."""
 
-    def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
-        """At most ``nbest`` translations of each sentence, given as pieces, best first."""
+    def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
+        """At most ``nbest`` translations of each sentence, given as pieces, best first; with what each must begin and
+        end with, if anything is given."""
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
+        """The scores of translations that are given, as pieces."""
 
 
 class Backend(Protocol):

@@ -27,6 +27,13 @@ TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
 }
 #: Options of fairseq-generate that say what it prints.
 OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
+#: Options of fairseq-generate that need more than a text, and where they are.
+BEYOND_TEXT = {
+    "prefix_size": "--target-prefix FILE of amlp-fairseq translate",
+    **dict.fromkeys(("constraints", "lm_path", "lm_weight"), "amlp-fairseq interactive and generate have it"),
+}
+#: Options of a Translator that fairseq-generate does not have, or has as another command's.
+OWN = {"alternatives", "seed"}
 #: Error text for alignments other than ``hard``.
 PAIRS = "a translation comes with pairs of pieces, which 'hard' finds"
 #: The kind of value that an option needs, by the type of its field.
@@ -64,7 +71,7 @@ def check(options: Mapping[str, Any], task: str) -> None:
 def known(task: str) -> set[str]:
     """The names of all decoding options of a task."""
     of_task = TASK_OPTIONS & getattr(TASK_DATACLASS_REGISTRY.get(task), "__dataclass_fields__", {}).keys()
-    return (GenerationConfig.__dataclass_fields__.keys() | of_task) - OUTPUT - {"_name"}
+    return (GenerationConfig.__dataclass_fields__.keys() | of_task | OWN) - OUTPUT - BEYOND_TEXT.keys() - {"_name"}
 
 
 def flags(*tasks: str) -> set[str]:
@@ -96,7 +103,7 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
     others = [name for name in given if name not in own | {"data", "task"}]
     if others:
         flag = others[0].replace("_", "-")
-        hint = f"amlp-fairseq options {task} lists them"
+        hint = BEYOND_TEXT.get(others[0], f"amlp-fairseq options {task} lists them")
         raise ValueError(f"--{flag} is not an option of decoding ({hint})")
     if given.get("print_alignment", "hard") != "hard":
         raise ValueError(f"--print-alignment {given['print_alignment']}: {PAIRS}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from amlp_fairseq.engine.model import (
     RefinementOptions,
     SearchOptions,
 )
+from amlp_fairseq.engine.order import Prefix
 from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
-from amlp_fairseq.translator.backend import Found
+from amlp_fairseq.translator.backend import Found, Scored
 from amlp_fairseq.translator.engine_folder import EngineFolder
+from amlp_fairseq.translator.given import Given, Prefixes, shown
 
 #: Sentences of a batch: more do not fit into the caches of a processor.
 MAX_SENTENCES = 32
@@ -59,7 +62,10 @@ STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "words_after_end": _one_of("ignore", "count"),
     "finished": _one_of("best", "all"),
     "decode_dtype": _one_of(None, *DECODE_DTYPES),
-    **dict.fromkeys(("match_source_len", "sampling", "retain_dropout", "cuda_graphs"), _one_of(False)),
+    **dict.fromkeys(("sampling", "alternatives"), _one_of(False, True)),
+    **dict.fromkeys(("sampling_topk", "seed"), lambda value: _whole(value, -1) and value < 2**62),
+    "sampling_topp": lambda value: _finite(value) and (value == -1 or 0 < value <= 1),
+    **dict.fromkeys(("match_source_len", "retain_dropout", "cuda_graphs"), _one_of(False)),
     **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), _whole),
     **dict.fromkeys(("rescore_path", "draft_path", "draft_file"), lambda value: isinstance(value, str | None)),
     **dict.fromkeys(("no_beamable_mm", "no_seed_provided"), _one_of(False, True)),  # of no effect here
@@ -85,6 +91,7 @@ SEARCH_OPTIONS = {
     **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len", "temperature")},
     **{"lenpen": "length_penalty", "unkpen": "unk_penalty"},
     **{"no_repeat_ngram_size": "no_repeat_ngram", "deduplicate_ngrams": "deduplicate"},
+    **{name: name for name in ("alternatives", "sampling", "seed")},
 }
 #: Options of the task, by whose configuration a folder may have them, too.
 TASK_OPTIONS = (
@@ -98,7 +105,11 @@ DRAFT_WORDS = 8
 
 
 def _search_options(given: Mapping[str, Any]) -> SearchOptions:
+    if given.get("alternatives"):
+        given = {**given, "beam": given.get("nbest", 1)}
     return SearchOptions(
+        sampling_topk=max(given.get("sampling_topk", 0), 0),
+        sampling_topp=max(given.get("sampling_topp", 0.0), 0.0),
         normalize=not given.get("unnormalized", False),
         gnmt=given.get("length_penalty") == "gnmt",
         count_after_end=given.get("words_after_end") == "count",
@@ -136,7 +147,8 @@ class Kind:
             if name not in self.options or not self.options[name](value):
                 return f"--{name.replace('_', '-')} {value}"
         nbest = options.get("nbest", 1)
-        return f"--nbest {nbest}" if nbest > options.get("beam", SearchOptions.beam) else None
+        found = MAX_BEAM if options.get("alternatives") else options.get("beam", SearchOptions.beam)
+        return f"--nbest {nbest}" if nbest > found else None
 
 
 #: By the name of the task.
@@ -172,6 +184,7 @@ class EngineBackend:
         max_tokens: source pieces of a batch.
         options: decoding options that win over the folder's.
         inter_threads, intra_threads: batches at a time, and threads of each; see :func:`shared_out`.
+        others: folders of further models, which decode with this one as one.
 
     Attributes:
         max_pieces: of a source, by the model's positions.
@@ -191,13 +204,20 @@ class EngineBackend:
         options: Mapping[str, Any],
         inter_threads: int | None = None,
         intra_threads: int | None = None,
+        others: Sequence[Path] = (),
     ) -> None:
         self.kind = kind_of(config)
         self.options: dict[str, Any] = {**folder_options(config), **options}
         if option := self.kind.lacks(self.options):
             raise UnsupportedError(option)
         self.own = EngineFolder(self.kind.model, folder, config, self.options.get("decode_dtype"))
-        self.model = self.own.model
+        models = [self.own.model, *(self._member(other).model for other in others)]
+        try:
+            self.model = self.kind.model.ensemble(models) if others else self.own.model
+        except UnsupportedError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{':'.join(map(str, (folder, *others)))}: {error}") from None
         self.reranker = self._reranker()
         self.drafter = self._drafter()
         positions = (config["task"].get("max_source_positions") or 1024, self.model.max_source_positions)
@@ -234,14 +254,29 @@ class EngineBackend:
         if (path := self.options.get(option)) in DISABLED:
             return None
         try:
-            config = read_config(Path(path))
-            folder = EngineFolder(kind_of(config).model, Path(path), config, self.model.decode_dtype)
-            for own, other in ((self.own.source, folder.source), (self.own.target, folder.target)):
-                if own.symbols != other.symbols:
-                    raise ValueError("other dictionaries")
-            return folder
+            return self._member(Path(path))
         except (ValueError, OSError) as error:
             raise UnsupportedError(f"--{option.replace('_', '-')} {path}: {error}") from None
+
+    def _member(self, path: Path) -> EngineFolder:
+        """A folder with the same dictionaries, in the same type."""
+        config = read_config(path)
+        folder = EngineFolder(kind_of(config).model, path, config, self.own.model.decode_dtype)
+        for own, other in ((self.own.source, folder.source), (self.own.target, folder.target)):
+            if own.symbols != other.symbols:
+                raise ValueError(f"{other.path} is another dictionary than {own.path}")
+        return folder
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """What makes prefixes.
+
+        Raises:
+            ValueError: for a model that writes all words at a time.
+        """
+        if not isinstance(self.model, Model):
+            raise ValueError(f"{self.own.folder} writes all words at a time: no words can be given before")
+        return Prefixes(self.own.target, self.model.order, self.own.config["text"].get("post_process"))
 
     def __str__(self) -> str:
         return f"the engine decodes ({library_isa()}, {self.model.decode_dtype})"
@@ -255,9 +290,15 @@ class EngineBackend:
         merged = {**self.options, **options}
         if option := self.kind.lacks(merged):
             raise UnsupportedError(option)
-        beam = merged.get("beam", SearchOptions.beam)
+        beam, alone = merged.get("beam", SearchOptions.beam), merged.get("sampling", False)
+        for name in ("sampling_topk", "sampling_topp"):
+            if merged.get(name, -1) > 0 and not alone:
+                raise ValueError(f"--{name.replace('_', '-')} {merged[name]} needs --sampling")
+        if alone and merged.get("alternatives"):
+            raise ValueError("--sampling and --alternatives cannot be given together")
         for option, refused in (
             (f"a draft with --beam {beam}", self.drafter is not None and beam > 1),
+            ("a draft of samples or alternatives", self.drafter is not None and (alone or merged.get("alternatives"))),
             (f"--rescore-path with --beam {beam}", self.reranker is not None and beam < 2),
             ("--print-alignment for this cross-attention", merged.get("print_alignment") and not self.model.aligns),
         ):
@@ -281,38 +322,84 @@ class EngineSearch:
     nbest: int
     draft_words: int
 
-    def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
+    def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
         """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length; the
-        longest come first, so that the last ones end at about the same time."""
+        longest come first, so that the last ones end at about the same time.
+
+        Raises:
+            ValueError: for given words at an end that the model does not write first, or that are too many.
+        """
         backend = self.backend
+        prefixes = [backend.prefixes(each) for each in given] if any(given) else []
         tokens = [backend.own.source.encode(source) for source in sources]
         batches = _batches([len(source) for source in tokens], backend.max_tokens)[::-1]
-        workers, threads = shared_out(len(batches), backend.inter_threads, backend.intra_threads)
 
-        def found(batch: list[int]) -> list[list[Hypothesis]]:
-            return self._hypotheses([tokens[index] for index in batch], threads)
+        def found(batch: list[int], threads: int) -> list[list[Hypothesis]]:
+            begun = [prefixes[index] for index in batch] if prefixes else []
+            return self._hypotheses([tokens[index] for index in batch], begun, threads)
 
-        if workers == 1:
-            outcomes = list(map(found, batches))
-        else:
-            from concurrent.futures import ThreadPoolExecutor  # one line needs none of it
-
-            with ThreadPoolExecutor(workers) as executor:
-                outcomes = list(executor.map(found, batches))
         results: dict[int, list[Found]] = {}
-        for batch, hypotheses in zip(batches, outcomes, strict=True):
+        for batch, hypotheses in zip(batches, self._side_by_side(batches, found), strict=True):
             for index, each in zip(batch, hypotheses, strict=True):
                 if not each:
                     raise RuntimeError(
                         "a sentence has no translation: the model gives no word a finite probability, or --min-len "
                         "and --no-repeat-ngram-size leave none"
                     )
-                results[index] = [self._found(hypothesis) for hypothesis in each[: self.nbest]]
+                of_source = given[index] if prefixes else Given()
+                results[index] = [self._found(hypothesis, of_source) for hypothesis in each[: self.nbest]]
         return [results[index] for index in range(len(sources))]
 
-    def _hypotheses(self, sources: list[list[int]], threads: int) -> list[list[Hypothesis]]:
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
+        """The scores of translations that are given, as pieces.
+
+        Raises:
+            ValueError: for a model that writes all words at a time, and a translation that is too long.
+        """
+        backend = self.backend
+        if not isinstance(backend.model, Model):
+            raise ValueError(f"{backend.own.folder} writes all words at a time: it has no scores of given texts")
+        pairs = [
+            (backend.own.source.encode(source), backend.own.target.encode(target)[:-1])
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        for _, target in pairs:
+            if len(target) >= backend.model.max_positions:
+                raise ValueError(
+                    f"a translation has {len(target)} pieces, {backend.own.folder} writes at most "
+                    f"{backend.model.max_positions - 1}"
+                )
+        batches = _batches([len(source) + len(target) for source, target in pairs], backend.max_tokens)[::-1]
+
+        def scored(batch: list[int], threads: int) -> list[list[Hypothesis]]:
+            assert isinstance(backend.model, Model)
+            of_batch, texts = zip(*(pairs[index] for index in batch), strict=True)
+            return backend.model.score(of_batch, [[text] for text in texts], self.options, threads)
+
+        results: dict[int, Scored] = {}
+        for batch, found in zip(batches, self._side_by_side(batches, scored), strict=True):
+            results |= {
+                index: Scored(each.score, tuple(each.token_scores)) for index, (each,) in zip(batch, found, strict=True)
+            }
+        return [results[index] for index in range(len(pairs))]
+
+    def _side_by_side(
+        self, batches: list[list[int]], work: Callable[[list[int], int], list[list[Hypothesis]]]
+    ) -> list[list[list[Hypothesis]]]:
+        """The results of batches, with the threads of each as the second argument of ``work``."""
+        workers, threads = shared_out(len(batches), self.backend.inter_threads, self.backend.intra_threads)
+        if workers == 1:
+            return [work(batch, threads) for batch in batches]
+        from concurrent.futures import ThreadPoolExecutor  # one line needs none of it
+
+        with ThreadPoolExecutor(workers) as executor:
+            return list(executor.map(lambda batch: work(batch, threads), batches))
+
+    def _hypotheses(self, sources: list[list[int]], begun: list[Prefix], threads: int) -> list[list[Hypothesis]]:
         backend, options, drafter = self.backend, self.options, self.backend.drafter
         if drafter is not None:
+            if begun:
+                raise ValueError("words of a translation are given: a draft cannot be, too (--draft none)")
             drafter = replace(drafter, threads=threads) if isinstance(drafter, EngineDrafter) else drafter
             drafts = drafter.begin(sources)
 
@@ -321,10 +408,11 @@ class EngineSearch:
 
             assert isinstance(backend.model, Model)
             return backend.model.search(sources, options, threads, propose, self.draft_words)
+        prefixes = {"prefixes": begun} if begun else {}
         if backend.reranker is None:
-            return backend.model.search(sources, options, threads)
+            return backend.model.search(sources, options, threads, **prefixes)
         options = replace(options, max_len=backend.reranker.max_positions - 1)
-        hypotheses = backend.model.search(sources, options, threads)
+        hypotheses = backend.model.search(sources, options, threads, **prefixes)
         return self._reranked(backend.reranker, sources, hypotheses, threads)
 
     def _reranked(
@@ -343,8 +431,8 @@ class EngineSearch:
             results[index] = sorted(found, key=lambda each: -each.score)
         return results
 
-    def _found(self, hypothesis: Hypothesis) -> Found:
-        pieces = self.backend.own.target.decode(hypothesis.tokens)
+    def _found(self, hypothesis: Hypothesis, given: Given) -> Found:
+        pieces = " ".join(shown(self.backend.own.target.decode(hypothesis.tokens).split(), given))
         return Found(pieces, hypothesis.score, hypothesis.steps, tuple(hypothesis.alignment))
 
 

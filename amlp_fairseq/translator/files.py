@@ -8,10 +8,11 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
-from amlp_fairseq.common.lines import buffered_read, refuse_closed_input
+from amlp_fairseq.common.lines import buffered_read, lines, refuse_closed_input
 from amlp_fairseq.common.logs import above_the_bar
 from amlp_fairseq.text import sentences
 from amlp_fairseq.translator.translator import Translation, Translator
@@ -20,7 +21,63 @@ from amlp_fairseq.translator.translator import Translation, Translator
 COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 
 
-def translated(translator: Translator, source: Path | None, buffer: int) -> Iterator[tuple[str, Translation]]:
+@dataclass(frozen=True)
+class Beside:
+    """What comes beside the texts.
+
+    Attributes:
+        prefixes, suffixes: files with what the translation of each line must begin and end with.
+        jsonl: a line is a JSON object with a ``text``, and perhaps a ``prefix`` and a ``suffix``.
+    """
+
+    prefixes: Path | None = None
+    suffixes: Path | None = None
+    jsonl: bool = False
+
+    def texts(self, batches: Iterator[list[str]]) -> Iterator[tuple[list[str], list[str] | None, list[str] | None]]:
+        """Batches of lines as texts, prefixes and suffixes; None where nothing is given.
+
+        Raises:
+            ValueError: for a file with another number of lines, and a line that is not such an object; names it.
+        """
+        files = [None if path is None else (path, lines(path)) for path in (self.prefixes, self.suffixes)]
+        number = 0
+        for batch in batches:
+            if self.jsonl:
+                found = [_text_of(line, number + index) for index, line in enumerate(batch, 1)]
+                texts, *given = map(list, zip(*found, strict=True))
+                prefixes, suffixes = (each if any(each) else None for each in given)
+            else:
+                texts = batch
+                prefixes, suffixes = (None if file is None else [*islice(file[1], len(texts))] for file in files)
+            number += len(texts)
+            for file, of_texts in zip(files, (prefixes, suffixes), strict=True):
+                if file is not None and of_texts is not None and len(of_texts) < len(texts):
+                    raise ValueError(f"{file[0]} has fewer lines than the text: line {number} has none")
+            yield texts, prefixes, suffixes
+        for file in files:
+            if file is not None and next(file[1], None) is not None:
+                raise ValueError(f"{file[0]} has more lines than the text, which has {number}")
+
+
+def _text_of(line: str, number: int) -> tuple[str, str, str]:
+    """Text, prefix and suffix of a line of JSON."""
+    try:
+        fields = json.loads(line)
+        known = {"text", "prefix", "suffix"}
+        if not (isinstance(fields, dict) and "text" in fields and fields.keys() <= known):
+            raise ValueError(f"an object with 'text', and perhaps 'prefix' and 'suffix', is needed, not {line[:80]}")
+        result = [fields.get(name, "") for name in ("text", "prefix", "suffix")]
+        if not all(isinstance(each, str) for each in result):
+            raise ValueError("'text', 'prefix' and 'suffix' are strings")
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
+    return result[0], result[1], result[2]
+
+
+def translated(
+    translator: Translator, source: Path | None, buffer: int, beside: Beside = Beside()
+) -> Iterator[tuple[str, Translation]]:
     """The lines of a file, or of standard input, with their translations.
 
     Raises:
@@ -30,13 +87,15 @@ def translated(translator: Translator, source: Path | None, buffer: int) -> Iter
     terminal = source is None and sys.stdin.isatty()
     before = 0
     with _bar(sys.stderr.isatty() and not terminal) as update:
-        for lines in buffered_read(str(source or "-"), 1 if terminal else buffer):
+        batches = buffered_read(str(source or "-"), 1 if terminal else buffer)
+        for texts, prefixes, suffixes in beside.texts(batches):
             try:
-                yield from zip(lines, translator.translations(lines), strict=True)
+                found = translator.translations(texts, target_prefixes=prefixes, target_suffixes=suffixes)
+                yield from zip(texts, found, strict=True)
             except sentences.TooLong as error:
                 raise ValueError(f"line {before + error.number}: {error}") from None
-            before += len(lines)
-            update(len(lines))
+            before += len(texts)
+            update(len(texts))
 
 
 @contextmanager

@@ -27,10 +27,12 @@ class CallOptions(TypedDict, total=False):
     words_after_end: Literal["ignore", "count"]
     finished: Literal["best", "all"]
     print_alignment: Literal["hard"]
+    alternatives: bool
     no_early_stop: bool
     sampling: bool
     sampling_topk: int
     sampling_topp: float
+    seed: int
     diverse_beam_groups: int
     diverse_beam_strength: float
     diversity_rate: float

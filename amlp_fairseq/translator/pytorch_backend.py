@@ -17,9 +17,14 @@ from omegaconf import DictConfig
 from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.compat.tasks import with_steps
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.backend import Found, check_counts
+from amlp_fairseq.translator.backend import Found, Scored, check_counts
+from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
 
+#: Error text for what PyTorch does not do here.
+ENGINE_ALONE = "the engine alone has them, which decodes on a CPU, for models and options that it has (docs/options.md)"
+#: The default of ``seed``.
+SEED = 1
 #: Searches that are kept, of those that calls have asked for.
 MAX_SEARCHES = 16
 #: Attributes that generators share: inference models, and the auxiliary ones.
@@ -30,42 +35,55 @@ class PyTorchBackend:
     """A model that fairseq has loaded.
 
     Args:
-        folder: of the model.
-        config: its ``config.json``.
+        folders: of the models, which decode as one.
+        config: the first one's ``config.json``.
         device: ``cpu``, ``cuda``, ``cuda:1``, …
         max_tokens: source pieces of a batch, padding included.
         options: decoding options that win over the folder's.
 
     Attributes:
-        max_pieces: of a source, by the model's positions.
+        model, models: the first one, and all.
+        max_pieces: of a source, by the models' positions.
 
     Raises:
         ValueError: for a damaged folder, and for an argument outside its range.
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], device: str, max_tokens: int, options: Mapping[str, Any]
+        self,
+        folders: Sequence[Path],
+        config: Mapping[str, Any],
+        device: str,
+        max_tokens: int,
+        options: Mapping[str, Any],
     ) -> None:
-        self.folder, self.max_tokens = folder, max_tokens
+        self.folder, self.max_tokens = folders[0], max_tokens
         self.name = name = config["task"]["_name"]
         decoding_options.check({**config["decoding"], **options}, name)
-        (self.model,), self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(folder)], arg_overrides=dict(options)
+        self.seed = options.get("seed", SEED)
+        self.models, self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(folder) for folder in folders], arg_overrides=_of_fairseq(options)
         )
         self.task.use_engine = False
         refuse_unknown(options, sorted(decoding_options.known(name)), "Translator")
         nbest = _nbest(self.cfg.generation)
         self.device = _device(device)
         self.cfg.generation.no_beamable_mm = True  # fconv would take the beam of all calls for granted
-        self.model.prepare_for_inference_(self.cfg)
-        self.model.to(self.device)
-        decoding_options.set_decode_dtype(self.task, self.model, config["weights"])
+        self.model = self.models[0]
+        if len(folders) > 1 and name == "translation_cmlmc":
+            raise ValueError(f"{folders[0]} writes all words at a time: such models do not decode as one")
+        for model in self.models:
+            model.prepare_for_inference_(self.cfg)
+            model.to(self.device)
+            decoding_options.set_decode_dtype(self.task, model, config["weights"])
         self.lock = threading.Lock()
         generation = self.cfg.generation
-        generator = self.task.build_generator([self.model], generation)
-        self._own = PyTorchSearch(self, generator, nbest, generation.print_alignment)
+        generator = self.task.build_generator(self.models, generation)
+        self._own = PyTorchSearch(self, generator, nbest, generation.print_alignment, self.seed)
         self._others: dict[str, PyTorchSearch] = {}
-        limit, _ = utils.resolve_max_positions(self.task.max_positions(), self.model.max_positions())
+        limit, _ = utils.resolve_max_positions(
+            self.task.max_positions(), *(model.max_positions() for model in self.models)
+        )
         self.max_pieces = limit - 2  # two symbols may be added
 
     def search(self, options: Mapping[str, Any]) -> PyTorchSearch:
@@ -95,33 +113,40 @@ class PyTorchBackend:
         decoding_options.check(options, name)
         cfg, task = copy.deepcopy(self.cfg.generation), copy.copy(self.task)
         task.cfg = copy.deepcopy(task.cfg)
-        for option, value in options.items():
+        for option, value in _of_fairseq(options).items():
             setattr(cfg if option in cfg else task.cfg, option, value)
         nbest = _nbest(cfg)
-        generator = task.build_generator([self.model], cfg)
+        generator = task.build_generator(self.models, cfg)
         for shared in SHARED & vars(generator).keys():
             setattr(generator, shared, getattr(self._own.generator, shared))
-        return PyTorchSearch(self, generator, nbest, cfg.print_alignment)
+        return PyTorchSearch(self, generator, nbest, cfg.print_alignment, options.get("seed", self.seed))
 
 
 @dataclass(frozen=True)
 class PyTorchSearch:
-    """A generator of fairseq's interface, how many of its hypotheses are wanted, and with which alignment."""
+    """A generator of fairseq's interface, how many of its hypotheses are wanted, with which alignment, and the seed of
+    random numbers, from which each batch begins."""
 
     backend: PyTorchBackend
     generator: Any
     nbest: int
     alignment: str | None
+    seed: int
 
-    def __call__(self, sources: Sequence[str]) -> list[list[Found]]:
+    def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
         """At most ``nbest`` translations of each source, best first.
 
         Raises:
-            ValueError: for soft alignments, which are not pairs.
+            ValueError: for soft alignments, which are not pairs, and for a translation of which something is given.
         """
+        if any(given):
+            raise ValueError(f"words of a translation are given: {ENGINE_ALONE}")
         if self.alignment not in (None, "hard"):
             raise ValueError(f"print_alignment={self.alignment!r}: {decoding_options.PAIRS}")
         return [[self._found(each) for each in found[: self.nbest]] for found in self.hypotheses(sources)]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
+        raise ValueError(f"scores of given translations: {ENGINE_ALONE}")
 
     def hypotheses(self, sources: Sequence[str]) -> list[list[dict[str, Any]]]:
         """The hypotheses of fairseq's generator for sentences, given as pieces, best first. Batches are of sentences of
@@ -139,9 +164,9 @@ class PyTorchSearch:
         found: dict[int, list[dict[str, Any]]] = {}
         for rows in dataset.batch_by_size(by_length, max_tokens=max_tokens) if len(tokens) > 1 else [[0]]:
             batch = dataset.collater([dataset[row] for row in rows])
-            with backend.lock:
+            with backend.lock, utils.set_torch_seed(self.seed):
                 moved = utils.move_to_cuda(batch, backend.device) if backend.device.type == "cuda" else batch
-                hypotheses = with_steps(task.inference_step(self.generator, [backend.model], moved))
+                hypotheses = with_steps(task.inference_step(self.generator, backend.models, moved))
             found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
         return [found[row] for row in range(len(sources))]
 
@@ -154,6 +179,17 @@ class PyTorchSearch:
             calls=int(hypothesis["steps"]),
             alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
         )
+
+
+def _of_fairseq(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that fairseq has.
+
+    Raises:
+        ValueError: for alternatives.
+    """
+    if options.get("alternatives"):
+        raise ValueError(f"alternatives: {ENGINE_ALONE}")
+    return {name: value for name, value in options.items() if name not in decoding_options.OWN}
 
 
 def _nbest(generation: DictConfig) -> int:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from amlp_fairseq.common.renamed_options import with_present_names
 from amlp_fairseq.engine.description import UnsupportedError
-from amlp_fairseq.model_folder.config import read_config, splits_sentences
+from amlp_fairseq.model_folder.config import members, read_config, splits_sentences
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.languages import writes_spaces
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.translator.backend import Backend, Found, Search, check_counts
 from amlp_fairseq.translator.engine_backend import EngineBackend
+from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
 
 if TYPE_CHECKING:
@@ -86,6 +87,21 @@ class Translation:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The score of a translation that was given.
+
+    Attributes:
+        score: see :class:`Translation`.
+        pieces: of the translation.
+        of_pieces: the log-probability of each, and of the end, in nats.
+    """
+
+    score: float
+    pieces: tuple[str, ...]
+    of_pieces: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class _Source:
     """A part of a text, with the white space after it; it has no pieces where there is nothing to translate."""
 
@@ -100,7 +116,8 @@ class Translator:
     ``with`` closes it at the end.
 
     Args:
-        folder: made by ``amlp-fairseq package``.
+        folder: made by ``amlp-fairseq package``; several folders, or ``"A:B"``: models that decode as one, with the
+            mean of their probabilities (an ensemble).
         device: ``cpu``, ``cuda``, ``cuda:1``, …
         max_tokens: source pieces of a batch, padding included.
         split_sentences: translate the sentences of a text one by one, and keep its line feeds. Otherwise a text is read
@@ -129,7 +146,7 @@ class Translator:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | Sequence[str | Path],
         *,
         device: str = "cpu",
         max_tokens: int = 4000,
@@ -147,9 +164,11 @@ class Translator:
             raise ValueError(f"split_sentences={split_sentences!r}: True or False is needed")
         counts = {"max_length": max_length, "inter_threads": inter_threads, "intra_threads": intra_threads}
         check_counts(max_tokens=max_tokens, **{name: value for name, value in counts.items() if value is not None})
-        self.folder, self.long, self.max_tokens, self.device = Path(folder), long, max_tokens, device
+        self.folders, self.long, self.max_tokens, self.device = members(folder), long, max_tokens, device
+        self.folder = self.folders[0]
         self.config, self._options = read_config(self.folder), with_present_names(options)
         config = self.config
+        _check_alike(self.folders)
         self.split_sentences = splits_sentences(config) if split_sentences is None else split_sentences
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
         self.text = TextPipeline.of(self.folder, self.languages, config["text"])
@@ -162,7 +181,8 @@ class Translator:
         self._pytorch: PyTorchBackend | None = None
         if not self.why_pytorch:
             try:
-                engine = EngineBackend(self.folder, config, max_tokens, self._options, inter_threads, intra_threads)
+                threads = inter_threads, intra_threads
+                engine = EngineBackend(self.folder, config, max_tokens, self._options, *threads, self.folders[1:])
                 engine.search({})  # refuses options that do not go together
                 self._engine = engine
             except UnsupportedError as error:
@@ -195,12 +215,13 @@ class Translator:
             ) from None
         with self._lock:
             if self._pytorch is None:
-                self._pytorch = PyTorchBackend(self.folder, self.config, self.device, self.max_tokens, self._options)
+                self._pytorch = PyTorchBackend(self.folders, self.config, self.device, self.max_tokens, self._options)
             return self._pytorch
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.device
-        return f"<Translator {self.folder}: {' to '.join(self.languages)}, {state}>"
+        folders = ":".join(map(str, self.folders))
+        return f"<Translator {folders}: {' to '.join(self.languages)}, {state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -221,13 +242,28 @@ class Translator:
         """The translations of texts, in their order. ``options`` are decoding options for this call alone."""
         return [translation.text for translation in self.translations(lines, **options)]
 
-    def translations(self, lines: Sequence[str], **options: Unpack[CallOptions]) -> list[Translation]:
+    def translations(
+        self,
+        lines: Sequence[str],
+        *,
+        target_prefixes: Sequence[str] | None = None,
+        target_suffixes: Sequence[str] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> list[Translation]:
         """The same with scores, decoder calls and what the decoding options ask for.
+
+        Args:
+            lines: texts.
+            target_prefixes: what the translation of each text must begin with. Sentences of a prefix belong to those of
+                the text, one by one. The last word may go on, unless a space follows it.
+            target_suffixes: what each must end with, for models that write from both ends.
+            options: decoding options for this call alone.
 
         Raises:
             TypeError: for a single string, and for what is not one.
             ValueError: for half a surrogate pair, which is not text; for an option outside its range, or which must be
-                given when the model is loaded.
+                given when the model is loaded; for a prefix or suffix of an empty text, of another number of texts, or
+                that the model does not write first.
             RuntimeError: after :meth:`close`.
             sentences.TooLong: for the first input that is too long, with ``long="refuse"``, or has a character that
                 is too long itself.
@@ -236,7 +272,8 @@ class Translator:
             raise TypeError("translate takes a list of texts, not one text: translate([text])")
         search = self._search(with_present_names(options))
         sources = [list(self._parts(line, number)) for number, line in enumerate(lines, 1)]
-        decoded = iter(self._decode([part for line in sources for part in line if part.pieces], search))
+        given = self._given(sources, target_prefixes, target_suffixes)
+        decoded = iter(self._decode([part for line in sources for part in line if part.pieces], given, search))
         return [
             self._joined([(part, next(decoded) if part.pieces else None) for part in line], search.nbest)
             for line in sources
@@ -326,8 +363,61 @@ class Translator:
                 between = "" if in_word or not writes_spaces(self.languages[1]) else " "
         return result
 
-    def _decode(self, sources: list[_Source], search: Search) -> list[Part]:
-        found = search([source.pieces for source in sources])
+    def _given(
+        self, sources: list[list[_Source]], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None
+    ) -> list[Given]:
+        """What is given of the translation of each part; empty if nothing is."""
+        if prefixes is None and suffixes is None:
+            return []
+        result: list[Given] = []
+        begins, ends = (_of_texts(texts, len(sources)) for texts in (prefixes, suffixes))
+        for number, (line, begin, end) in enumerate(zip(sources, begins, ends, strict=True), 1):
+            parts = sum(bool(part.pieces) for part in line)
+            if not parts and (begin.strip() or end.strip()):
+                raise ValueError(f"text {number} is empty, its target prefix or suffix is not: {begin or end!r}")
+            result += self._given_of_text(parts, begin, end)
+        return result
+
+    def _given_of_text(self, parts: int, begin: str, end: str) -> Iterator[Given]:
+        """The sentences before the last that is given are whole."""
+        split = sentences.split(begin, self.languages[1]) if parts > 1 else [(begin, "")]
+        found = [sentence for sentence, _ in split if sentence.strip()]
+        found[parts - 1 :] = [" ".join(found[parts - 1 :])] if len(found) >= parts else []
+        for index in range(parts):
+            first = found[index] if index < len(found) else ""
+            yield Given(
+                first=tuple(self.text.encode(first, side=1).split()),
+                last=tuple(self.text.encode(end, side=1).split()) if index == parts - 1 else (),
+                goes_on=index == len(found) - 1 and not begin[-1].isspace(),
+                is_whole=index < len(found) - 1,
+            )
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+        """Scores of translations that are given: the log-probabilities of their pieces. A text and its translation are
+        read as wholes; by models that write word by word.
+
+        Raises:
+            ValueError: for another number of translations, what is too long, and a model that the engine does not have.
+        """
+        search = self._search({})
+        if len(sources) != len(targets):
+            raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets")
+        pairs = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+            for text in (source, target):
+                _check_text(text, number)
+            pieces = self.text.encode(source), self.text.encode(target, side=1)
+            if (count := len(pieces[0].split())) > self.max_length:
+                raise sentences.TooLong(number, f"{count} pieces, at most {self.max_length} are allowed")
+            pairs.append(pieces)
+        found = search.score([source for source, _ in pairs], [target for _, target in pairs])
+        return [
+            Score(each.score, tuple(target.split()), each.of_pieces)
+            for each, (_, target) in zip(found, pairs, strict=True)
+        ]
+
+    def _decode(self, sources: list[_Source], given: list[Given], search: Search) -> list[Part]:
+        found = search([source.pieces for source in sources], given)
         return [self._part(source, translations) for source, translations in zip(sources, found, strict=True)]
 
     def _search(self, options: dict[str, Any]) -> Search:
@@ -366,6 +456,28 @@ class Translator:
             pieces=tuple(best.pieces.split()),
             cut=source.cut,
         )
+
+
+def _check_alike(folders: Sequence[Path]) -> None:
+    """Raise ValueError for models that read or write different text; names the second one."""
+    first, *others = ((folder, read_config(folder)) for folder in folders)
+    for folder, config in others:
+        for name in ("languages", "text"):
+            if config[name] != first[1][name]:
+                found = f"{config[name]} and {first[1][name]}"
+                raise ValueError(f"{folder} and {first[0]} do not decode as one: their {name} are {found}")
+
+
+def _of_texts(texts: Sequence[str] | None, count: int) -> Sequence[str]:
+    if isinstance(texts, str):
+        raise TypeError("a prefix for each text is needed, in a list")
+    if texts is None:
+        return [""] * count
+    if len(texts) != count:
+        raise ValueError(f"there are {count} texts, and {len(texts)} prefixes or suffixes")
+    for number, text in enumerate(texts, 1):
+        _check_text(text, number)
+    return texts
 
 
 def _check_text(line: str, number: int) -> None:

@@ -48,7 +48,7 @@ def test_help_lists_every_command(
     assert listed == [*cli.MODULES, "path"]
     assert fairseqs == [", ".join(FAIRSEQ)]
     found = {
-        path.stem: folder
+        path.stem.replace("_", "-"): folder
         for folder in ("cli", "corpora", "evaluation", "training")
         for path in (commands.PLUGIN / folder).glob("*.py")
         if "\ndef main()" in path.read_text(encoding="utf-8")

@@ -70,9 +70,9 @@ def test_options_of_several_values_are_given_once(
     [
         (
             "translate --model a --model b",
-            "--model is given twice: a and b; ensembles are not supported here yet: ",
+            "--model is given twice: a and b; models that decode as one are given as --model A:B",
         ),
-        ("serve --model=a --model=a", "--model is given twice: a and a; ensembles are not supported here yet: "),
+        ("serve --model=a --model=a", "--model is given twice: a and a; models that decode as one are given as "),
         ("export --model a --out b --model c", "--model is given twice: a and c; give one (all options"),
         ("package a.pt --out b --data c --out d", "--out is given twice: b and d; give one (all options"),
         ("report --out a.html --out b.html", "--out is given twice: a.html and b.html; give one (all options"),

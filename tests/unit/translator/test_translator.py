@@ -76,13 +76,7 @@ def test_options_that_are_not_of_decoding(name: str, value: Any) -> None:
         Translator(MODEL, **{name: value})
 
 
-def test_several_models(tmp_path: Path) -> None:
-    """No ensembles; a name with a colon is another mistake."""
-    several = f"{MODEL}:{MODEL}"
-    with pytest.raises(
-        ValueError, match=f"^{several}: there is no such folder; ensembles are not supported here yet: give one"
-    ):
-        Translator(several)
+def test_a_colon_in_a_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rename it without ':'"):
         Translator(shutil.copytree(MODEL, tmp_path / "a:b"))
 
@@ -179,7 +173,8 @@ def test_typed_options() -> None:
     tasks = [TASK_REGISTRY[name] for name in ("translation_interleaved", "translation_cmlmc")]
     honoured = {name for task in tasks for name in task.HONOURED_GENERATION_OPTIONS}
     typed = Options.__annotations__.keys()
-    of_tasks = (decoding_options.TASK_OPTIONS | honoured) - decoding_options.OUTPUT - {"_name", "post_process", "path"}
+    others = decoding_options.OUTPUT | decoding_options.BEYOND_TEXT.keys() | {"_name", "post_process", "path"}
+    of_tasks = (decoding_options.TASK_OPTIONS | honoured) - others
     assert of_tasks - typed == set()
     assert typed - set().union(*map(decoding_options.known, ("translation_interleaved", "translation_cmlmc"))) == set()
 
@@ -319,7 +314,7 @@ def copying(**options: Any) -> Translator:
     translator.split_sentences = options["split_sentences"]
     translator.text = Letters()  # type: ignore[assignment]
     translator._search = lambda options: SimpleNamespace(nbest=1)  # type: ignore[method-assign, return-value]
-    translator._decode = lambda parts, _: [Part(each.text, each.text.strip(), cut=each.cut) for each in parts]  # type: ignore[method-assign]
+    translator._decode = lambda parts, *_: [Part(each.text, each.text.strip(), cut=each.cut) for each in parts]  # type: ignore[method-assign]
     return translator
 
 
