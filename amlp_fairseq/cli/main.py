@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
+from types import ModuleType
 
 from amlp_fairseq.cli.quick_help import stand_ins
 from amlp_fairseq.common.arguments import PLUGIN, as_fairseq_has_it, nearest
@@ -155,7 +156,7 @@ def run(name: str, words: list[str]) -> None:
         sys.exit(2)
     sys.argv = [f"amlp-fairseq {name}", *words]
     if name in MODULES:
-        import_module(f"amlp_fairseq.{MODULES[name]}.{name.replace('-', '_')}").main()
+        module_of(name).main()
         return
     from amlp_fairseq.training.data_folder import with_data_folder
 
@@ -163,6 +164,11 @@ def run(name: str, words: list[str]) -> None:
     if name not in WITHOUT_USER_DIR:
         sys.argv[1:1] = ["--user-dir", str(PLUGIN)]
     import_module(f"fairseq_cli.{name.replace('-', '_')}").cli_main()
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of a command."""
+    return import_module(f"amlp_fairseq.{MODULES[name]}.{name.replace('-', '_')}")
 
 
 def usage() -> str:

@@ -50,13 +50,13 @@ def main() -> None:
         "--target-prefix",
         type=Path,
         metavar="FILE",
-        help="what the translation of each line must begin with; the last word may go on, unless a space follows it",
+        help="begins of the translations, a line for each; the last word may go on, unless a space follows it",
     )
     parser.add_argument(
         "--target-suffix",
         type=Path,
         metavar="FILE",
-        help="what it must end with, for models that write from both ends",
+        help="ends of the translations, for models that write from both ends",
     )
     parser.add_argument(
         "--jsonl-input",

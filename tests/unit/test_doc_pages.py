@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import re
 import subprocess
 import sys
@@ -81,7 +80,7 @@ def helped(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """The options that a command's own help has."""
     if name in main.FAIRSEQ:
         return set()
-    module = importlib.import_module(f"amlp_fairseq.{main.MODULES[name]}.{name}")
+    module = main.module_of(name)
     monkeypatch.setattr(sys, "argv", [f"amlp-fairseq {name}", "--help"])
     with pytest.raises(SystemExit):
         module.main()
