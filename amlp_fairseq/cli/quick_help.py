@@ -1,5 +1,4 @@
-"""Help without importing torch and fairseq: the parsers of commands are made with stand-ins for what only their work
-needs."""
+"""Help without any library: the parsers of commands are made with stand-ins for what only their work needs."""
 
 from __future__ import annotations
 
@@ -10,9 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-#: Packages that the parsers of command lines need; of all others that are not Python's they get stand-ins.
-NEEDED = {"omegaconf", "antlr4", "attr", "yaml"}
-#: Parts of the plugin that they do not need.
+#: Parts of the plugin that the parsers do not need.
 NOT_NEEDED = {
     f"amlp_fairseq.{name}"
     for name in "attention compat criterions data decoding models ops plugin search tasks".split()
@@ -42,7 +39,7 @@ class _Finder:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         top, *rest = name.split(".")
-        needed = top in sys.stdlib_module_names or top in NEEDED
+        needed = top in sys.stdlib_module_names
         if top == "amlp_fairseq":
             needed = ".".join([top, *rest[:1]]) not in NOT_NEEDED
         return None if needed else ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
