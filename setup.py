@@ -3,6 +3,7 @@
 import os
 import platform
 import runpy
+import sys
 from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension
@@ -11,8 +12,9 @@ from setuptools.command.build_ext import build_ext
 
 CONFIGS = [f"amlp_fairseq.configs{part}" for part in ("", ".rows", ".data", ".scale")]
 ENGINE = Path("amlp_fairseq/engine")
-ISAS = runpy.run_path(str(ENGINE / "isa.py"))["ISAS"]
-FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fno-semantic-interposition", "-g0"]
+ISA = runpy.run_path(str(ENGINE / "isa.py"))
+if missing := ISA["MISSING"].get(platform.system()):
+    print(f"amlp-fairseq: {missing}; PyTorch decodes", file=sys.stderr)  # noqa: T201
 
 
 class ParallelBuild(build_ext):
@@ -35,13 +37,13 @@ setup(
         Pybind11Extension(
             f"amlp_fairseq.engine._{name}",
             [str(ENGINE / "src" / f"{name}.cpp")],
-            depends=sorted(map(str, ENGINE.glob("src/*.h"))),
+            depends=sorted(map(str, ENGINE.glob("src/*"))),  # source distributions have those of other processors, too
             cxx_std=20,
-            extra_compile_args=[*FLAGS, *options],
+            extra_compile_args=[*ISA["FLAGS"], *options, f"-DAMLP_SOURCES={ISA['sources']()}"],
             optional=True,
         )
-        for name, (options, _) in ISAS.items()
-        if (not options or platform.machine() == "x86_64") and os.environ.get("AMLP_FAIRSEQ_ISA", name) == name
+        for name, (options, _) in ISA["ISAS"].items()
+        if ISA["compiled"](name) and os.environ.get("AMLP_FAIRSEQ_ISA", name) == name
     ],
     cmdclass={"build_ext": ParallelBuild},
 )

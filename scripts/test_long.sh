@@ -9,6 +9,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 if [[ ${1-} == -h || ${1-} == --help ]]; then header; exit; fi
 cd "$root"
 bash scripts/install.sh
+if ! command -v aarch64-linux-gnu-g++ > /dev/null || ! command -v qemu-aarch64 > /dev/null; then
+  { apt-get update && apt-get install -y --no-install-recommends g++-aarch64-linux-gnu qemu-user; } > /dev/null 2>&1 ||
+    echo "test_long: no cross compiler or emulator can be installed: the engine's tests for aarch64 are skipped" >&2
+fi
 results=docs/results/test_long.txt
 folder=$(mktemp -d)
 export OMP_NUM_THREADS=1

@@ -47,6 +47,9 @@ def test_it_has_all_files(installed: Path) -> None:
         return {str(path) for path in found if path.suffix != ".so" and not left_out & {*path.parts}}
 
     assert len([*(installed / "amlp_fairseq/engine").glob("_generic*.so")]) == 1
+    (sources,) = installed.parent.glob("amlp_fairseq-*/amlp_fairseq/engine/src")
+    names = [{path.name for path in folder.iterdir()} for folder in (sources, commands.PLUGIN / "engine/src")]
+    assert names[0] == names[1]
     assert files(installed / "amlp_fairseq") == files(commands.PLUGIN) | {
         f"configs/{name}" for name in files(commands.ROOT / "configs")
     }

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from multiprocessing.queues import Queue
 from pathlib import Path
 
+import allocated
 import commands
 import pytest
 import torch
 
 UPDATES = 60
-
-
-class Mallinfo(ctypes.Structure):
-    """What glibc's mallinfo2 returns."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
-
-
-def used_bytes() -> int:
-    """The bytes of malloc's blocks in use."""
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = Mallinfo
-    info = mallinfo()
-    return int(info.uordblks + info.hblkhd)
 
 
 def used_after_products(found: Queue[list[int]]) -> None:
@@ -41,7 +24,7 @@ def used_after_products(found: Queue[list[int]]) -> None:
     used = []
     for rows in range(1, 401):
         multiply(torch.ones(rows, 256))
-        used.append(used_bytes())
+        used.append(allocated.used_bytes())
     found.put(used)
 
 
@@ -56,7 +39,7 @@ def used_after_updates(words: list[str], found: Queue[list[int]]) -> None:
 
     def train_step(*args: object, **kwargs: object) -> object:
         result = update(*args, **kwargs)
-        used.append(used_bytes())
+        used.append(allocated.used_bytes())
         return result
 
     Trainer.train_step = train_step
@@ -67,7 +50,7 @@ def used_after_updates(words: list[str], found: Queue[list[int]]) -> None:
 
 
 pytestmark = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported() or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported() or not allocated.KNOWN,
     reason="oneDNN's products in bfloat16, glibc's malloc",
 )
 

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -228,13 +229,20 @@ inline Integers load_integers(const void* from) {
   return result;
 }
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(AMLP_AMX)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(AMLP_AMX) || defined(AMLP_NEON)
 constexpr int32_t kMaxUnit = 255;
 #else
 constexpr int32_t kMaxUnit = 127;  // two products are added up in 16 bits
 #endif
 
-// Add to the sum of each lane the products of its four unsigned inputs with its four weights.
+// What add_products takes off the inputs.
+#ifdef AMLP_NEON
+constexpr int32_t kInputShift = 128;
+#else
+constexpr int32_t kInputShift = 0;
+#endif
+
+// Add to the sum of each lane the products of its four unsigned inputs, less kInputShift, with its four weights.
 inline void add_products(Integers& sum, Integers inputs, Integers weights) {
 #if defined(__AVX512VNNI__)
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(inputs), "v"(weights));  // GCC 12 moves sums of the intrinsic to memory and back
@@ -246,6 +254,14 @@ inline void add_products(Integers& sum, Integers inputs, Integers weights) {
 #elif defined(__AVX2__)
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)inputs, (__m256i)weights);
   sum += (Integers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(AMLP_NEON)
+  const int8x16_t x = (int8x16_t)veorq_u8((uint8x16_t)inputs, vdupq_n_u8(kInputShift)), w = (int8x16_t)weights;
+#ifdef __ARM_FEATURE_DOTPROD
+  sum = (Integers)vdotq_s32((int32x4_t)sum, x, w);
+#else
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(w))), high = vpaddlq_s16(vmull_high_s8(x, w));
+  sum += (Integers)vpaddq_s32(low, high);
+#endif
 #else
   uint8_t x[4 * kLanes];
   int8_t w[4 * kLanes];
@@ -274,7 +290,7 @@ class Int8Linear : public Linear {
     for (int64_t o = 0; o < out; o++) {
       int32_t sum = 0;
       for (int64_t i = 0; i < in; i++) sum += weight[o * in + i];
-      initial_[o] = -zero_ * sum;
+      initial_[o] = (kInputShift - zero_) * sum;
     }
   }
 
@@ -335,14 +351,18 @@ class Int8Linear : public Linear {
       size = std::max(size, std::abs(x[i]));
       wrong += x[i] * 0;
     }
-    const float factor = size > 0 ? 1 / size : 0, steps = units_;
+    if (wrong != 0) {
+      std::fill_n(units, row_bytes_, 0);
+      return wrong;
+    }
+    const float factor = size >= std::numeric_limits<float>::min() ? 1 / size : 0, steps = units_;
 #pragma omp simd
     for (int64_t i = 0; i < in; i++) {
       const int32_t unit = static_cast<int32_t>(std::nearbyint(x[i] * factor * steps)) + zero_;
       units[i] = std::min(std::max(unit, 0), 255);
     }
     for (int64_t i = in; i < row_bytes_; i++) units[i] = 0;
-    return size + wrong;
+    return size;
   }
 
   template <int Rows, int Panels>

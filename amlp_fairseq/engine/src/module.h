@@ -205,6 +205,7 @@ class ParallelEngine {
 
 PYBIND11_MODULE(AMLP_MODULE, module) {
   using namespace amlp;
+  module.attr("SOURCES") = AMLP_SOURCES;  // isa.py compares it
   // For tests: steps from the zero point to the largest int8 input, and products with rounded weights. The last one is there
   // if the engine has bfloat16.
   module.attr("INT8_INPUT_STEPS") = kMaxUnit;

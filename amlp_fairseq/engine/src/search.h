@@ -138,7 +138,7 @@ class Search {
   // The largest number of words of an output, for a source with its end symbol.
   int64_t max_length(const Tokens& source) const {
     const int64_t most = std::min(max_tokens_ - 1, options_.max_len);
-    return std::min<int64_t>(options_.max_len_a * source.size() + options_.max_len_b, most);
+    return std::min<double>(options_.max_len_a * source.size() + options_.max_len_b, most);
   }
 
   // Read a call's words; returns its attention to the words of the sources, if hypotheses have alignments.

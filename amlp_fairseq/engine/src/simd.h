@@ -11,6 +11,9 @@
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
+#ifdef AMLP_NEON
+#include <arm_neon.h>
+#endif
 
 namespace amlp {
 
@@ -20,6 +23,9 @@ constexpr int kPanels = 4;      // outputs of a tile, in vectors
 #elif defined(__AVX2__)
 constexpr int64_t kLanes = 8;
 constexpr int kPanels = 2;
+#elif defined(AMLP_NEON)
+constexpr int64_t kLanes = 4;
+constexpr int kPanels = 4;
 #else
 constexpr int64_t kLanes = 4;
 constexpr int kPanels = 2;
@@ -43,17 +49,27 @@ inline Lanes load(const float* from) {
 }
 
 // Keys and values of models in int8 are kept in float16 where the processor converts it, of magnitudes up to its largest.
-#ifdef __F16C__
+#if defined(__F16C__) || defined(AMLP_NEON)
 struct Half {
+#ifdef AMLP_NEON
+  __fp16 number;
+
+  Half() = default;
+  explicit Half(float number) : number(std::min(std::max(number, -65504.0f), 65504.0f)) {}
+  operator float() const { return number; }
+#else
   uint16_t bits;
 
   Half() = default;
   explicit Half(float number) : bits(_cvtss_sh(std::min(std::max(number, -65504.0f), 65504.0f), _MM_FROUND_TO_NEAREST_INT)) {}
   operator float() const { return _cvtsh_ss(bits); }
+#endif
 };
 
 inline Lanes load(const Half* from) {
-#ifdef __AVX512F__
+#if defined(AMLP_NEON)
+  return vcvt_f32_f16(vld1_f16(&from->number));
+#elif defined(__AVX512F__)
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 #else
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -65,7 +81,9 @@ inline void copy_numbers(const float* from, int64_t count, Half* to) {
   for (; i + kLanes <= count; i += kLanes, to += kLanes) {
     const Lanes lanes = load(from + i), most = Lanes{} + 65504.0f;
     const Lanes bounded = lanes > most ? most : lanes < -most ? -most : lanes;
-#ifdef __AVX512F__
+#if defined(AMLP_NEON)
+    vst1_f16(&to->number, vcvt_f16_f32(bounded));
+#elif defined(__AVX512F__)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(bounded, _MM_FROUND_TO_NEAREST_INT));
 #else
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(bounded, _MM_FROUND_TO_NEAREST_INT));
@@ -99,11 +117,12 @@ float sum_of(const typename Vector<Count>::Type& numbers) {
   }
 }
 
-// e^x for x <= 0, within 2 units in the last place; 0 below -87. Without branches, so that the compiler vectorises it.
+// e^x for x <= 0, within 2 units in the last place; 0 below -87, NaN for NaN. Without branches, so that the compiler
+// vectorises it.
 inline float exponential(float x) {
-  const float bounded = std::max(x, -87.0f);
+  const float bounded = std::max(-87.0f, x);  // -87 for NaN
   const float power = std::nearbyint(bounded * 1.44269504f);
-  const float rest = (bounded - power * 0.693359375f) + power * 2.12194440e-4f;
+  const float rest = (x - power * 0.693359375f) + power * 2.12194440e-4f;
   float series = 1.9875691500e-4f;
   series = series * rest + 1.3981999507e-3f;
   series = series * rest + 8.3334519073e-3f;

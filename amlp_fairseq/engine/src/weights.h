@@ -147,13 +147,17 @@ class Weights {
     for (int64_t row = 0; row < rows; row++) {
       const float* const from = &matrix[row * columns];
       int8_t* const to = &units[before + row * columns];
-      float size = 1e-8f;
-#pragma omp simd reduction(max : size)
-      for (int64_t i = 0; i < columns; i++) size = std::max(size, std::abs(from[i]));
-      const float scale = size / 127;
+      float size = 1e-8f, wrong = 0;  // NaN if a weight is not finite, and then all outputs are NaN
+#pragma omp simd reduction(max : size) reduction(+ : wrong)
+      for (int64_t i = 0; i < columns; i++) {
+        size = std::max(size, std::abs(from[i]));
+        wrong += from[i] * 0;
+      }
+      const float scale = size / 127 + wrong;
+      scales.push_back(scale);
+      if (wrong != 0) continue;
 #pragma omp simd
       for (int64_t i = 0; i < columns; i++) to[i] = static_cast<int32_t>(std::nearbyint(from[i] / scale));
-      scales.push_back(scale);
     }
   }
 };

@@ -6,7 +6,6 @@ import copy
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -70,11 +69,6 @@ INT8_CASES = [
     for name, pattern, options in CASES
     if not options and name in HERE and (name, pattern) not in NOT_HERE
 ]
-
-
-@pytest.fixture(params=isa.supported())
-def library(request: pytest.FixtureRequest) -> ModuleType:
-    return import_module(f"amlp_fairseq.engine._{request.param}")
 
 
 def layer_of(name: str, pattern: str, words: int = 1, **options: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import runpy
 import shutil
 import sys
 import threading
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import toy
+from fairseq import utils
 from fairseq.data import Dictionary as FairseqDictionary
 from safetensors.torch import save_file
 
@@ -35,11 +36,6 @@ WORDS = 24
 SOURCES = [[4, 9, 7, 5, 20, 11, 2], [6, 2], [21, 8, 8, 13, 2], [10, 15, 16, 17, 18, 19, 22, 23, 4, 2]]
 
 
-@pytest.fixture(params=isa.supported())
-def library(request: pytest.FixtureRequest) -> ModuleType:
-    return import_module(f"amlp_fairseq.engine._{request.param}")
-
-
 def test_the_fastest_library_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isa.library().__name__.endswith(f"._{isa.supported()[0]}")
     monkeypatch.setenv(isa.FORCED, "generic")
@@ -48,6 +44,33 @@ def test_the_fastest_library_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for load in (isa.library, lambda: Translator(MODELS / "ar")):
         with pytest.raises(ValueError, match=r"^AMLP_FAIRSEQ_ISA=avx1024: this processor has .*generic"):
             load()
+
+
+def test_a_library_of_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is refused, with what to run, and not taken for a damaged folder or left out; wheels have no sources."""
+    name = isa.library_isa()
+    monkeypatch.setattr(isa, "sources", lambda: 7)
+    isa.load.cache_clear()
+    with pytest.raises(ValueError, match=rf"^\S*_{name}\.\S* is of other sources .* build_ext --inplace --force$"):
+        Translator(MODELS / "ar")
+    monkeypatch.setattr(isa, "sources", lambda: 0)
+    assert isa.library_isa() == name
+
+
+def test_another_header_is_another_source(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    shutil.copy(isa.__file__, tmp_path)
+    header = tmp_path / "src/x.h"
+
+    def sources() -> int:
+        number: int = runpy.run_path(str(tmp_path / "isa.py"))["sources"]()
+        return number
+
+    assert sources() == 0
+    header.write_text("1\n", encoding="utf-8")
+    first = sources()
+    header.write_text("2\n", encoding="utf-8")
+    assert first != sources() != 0
 
 
 def built(library: ModuleType, model: Any, int8: bool = False) -> Any:
@@ -133,6 +156,13 @@ def test_the_hypotheses_are_those_of_the_search_in_pytorch(
     chosen = settings(**options)
     found = built(library, network).search(SOURCES, chosen, 1)
     near(found, reference(network, task, chosen))
+
+
+@pytest.mark.parametrize("activation", utils.get_available_activation_fns())
+def test_every_activation_that_fairseq_has(activation: str) -> None:
+    task = toy.task(WORDS)
+    network = toy.model(task, activation_fn=activation)
+    near(built(isa.library(), network).search(SOURCES, settings(), 1), reference(network, task, settings()))
 
 
 @pytest.mark.parametrize("int8", [False, True])

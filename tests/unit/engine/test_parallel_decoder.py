@@ -9,7 +9,6 @@ import shutil
 import statistics
 import sys
 import threading
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +21,6 @@ from safetensors.torch import load_file, save_file
 
 from amlp_fairseq import Translator
 from amlp_fairseq.corpora import embedded_corpus
-from amlp_fairseq.engine import isa
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import RefinementOptions
 from amlp_fairseq.models.cmlmc import CMLMCTransformerModel
@@ -34,11 +32,6 @@ WORDS = 20
 SOURCES = [[0, *source, 2] for source in toy.random_sources(12, WORDS, seed=3, longest=14)]
 #: Of their targets, with start and end symbol.
 LENGTHS = [2, 3, 4, 5, 6, 7, 9, 11, 13, 8, 16, 40]
-
-
-@pytest.fixture(params=isa.supported())
-def library(request: pytest.FixtureRequest) -> ModuleType:
-    return import_module(f"amlp_fairseq.engine._{request.param}")
 
 
 def model(seed: int = 0, **options: Any) -> CMLMCTransformerModel:

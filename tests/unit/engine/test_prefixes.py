@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import toy
-from test_engine import MODELS, SOURCES, WORDS, built, library, near, reference, settings
+from test_engine import MODELS, SOURCES, WORDS, built, near, reference, settings
 
 from amlp_fairseq.engine.model import Model, SearchOptions
 from amlp_fairseq.engine.order import Order, Prefix
 from amlp_fairseq.model_folder.config import read_config
 
-__all__ = ["library"]  # a fixture
 #: All tokens but padding.
 ALL = [0, *range(2, 4 + WORDS)]
 ORDERS = [(1, 1, False), (1, 3, False), (2, 1, False), (2, 2, True), (2, 0, False), (4, 1, False)]

@@ -215,6 +215,15 @@ def test_other_models_decode_in_the_same_type() -> None:
         assert loaded.model.decode_dtype == other.decode_dtype == "int8"
 
 
+def test_a_length_that_is_no_whole_number_of_the_machine() -> None:
+    engine = built(isa.library(), toy.model(toy.task(WORDS, num_directions=2)))
+    found, expected = (
+        [[each.tokens for each in hypotheses] for hypotheses in engine.search(SOURCES, settings(**options), 1)]
+        for options in ({"max_len_a": 1e300}, {"max_len_b": 1 << 20})
+    )
+    assert found == expected
+
+
 def test_scores_are_those_of_the_search() -> None:
     """What a search finds has the score that it had, whether its beginning is shared with other texts or not."""
     task = toy.task(WORDS, num_directions=1)

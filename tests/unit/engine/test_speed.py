@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from types import ModuleType
 
 import commands
@@ -18,11 +17,6 @@ from amlp_fairseq.models.description import describe
 from amlp_fairseq.translator.engine_backend import shared_out
 
 SOURCES = [[4, 9, 7, 5, 20, 11, 2], [6, 2], [21, 8, 8, 13, 2]]
-
-
-@pytest.fixture(params=isa.supported())
-def library(request: pytest.FixtureRequest) -> ModuleType:
-    return import_module(f"amlp_fairseq.engine._{request.param}")
 
 
 def rounded_to_bfloat16(x: np.ndarray) -> np.ndarray:
