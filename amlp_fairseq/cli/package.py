@@ -28,9 +28,10 @@ from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.compat.flags import known_flags
 from amlp_fairseq.engine import description
 from amlp_fairseq.model_folder import format as model_folder
-from amlp_fairseq.model_folder import language_tokens
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder, read_config, splits_sentences
+from amlp_fairseq.model_folder.language_tokens import KEY as TOKENS
+from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.models.description import description_of
 from amlp_fairseq.text.dictionary import fingerprint
 from amlp_fairseq.text.pipeline import TextPipeline
@@ -231,6 +232,8 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
     longest = args.max_length or longest_source(data, languages, state["cfg"])
     with tempfile.TemporaryDirectory() as work:
         resolved = imported.resolve(state, languages, dictionaries, Path(work))
+        if is_model_folder(run):
+            resolved.tokens = LanguageTokens.of(read_config(run))
         write(args, words, run, data[0], resolved, text, subword_model, longest)
 
 
@@ -253,10 +256,10 @@ def write(
     config = {
         "languages": [*dictionaries],
         "text": text,
-        "decoding": decoding(run, args.decoding, words, state["cfg"].task["_name"]),
+        "decoding": decoding(run, args.decoding, words, imported.task_name(state)),
         "longest_source": longest,
         **({"split_sentences": False} if is_of_documents(data, run) else {}),
-        **({language_tokens.KEY: resolved.tokens.entry()} if resolved.tokens is not None else {}),
+        **({TOKENS: resolved.tokens.entry()} if resolved.tokens is not None else {}),
     }
     weights = args.weights or (read_config(run)["weights"] if is_model_folder(run) else "float32")
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,8 @@ def write(
         files: files to copy, by their names in the folder: dictionaries and the subword model.
     """
     cfg = state["cfg"]
-    task, model = dict(cfg["task"]), cfg["model"]
+    task, model = cfg["task"], cfg["model"]
+    task = dict(vars(task) if isinstance(task, argparse.Namespace) else task)
     legacy = isinstance(model, argparse.Namespace)
     options = vars(model) if legacy else dict(model)
     unrelated = {name for group in _OTHER_GROUPS for name in (cfg.get(group) or {})} | {*task, "user_dir"}

@@ -138,6 +138,7 @@ def languages_of(
         said = str(data[0]) if data else "the checkpoint"
         raise ValueError(f"{said} does not say the languages: name them with --source-lang and --target-lang, or the "
                          "data folder of the training with --data")  # fmt: skip
+    _refuse_unknown_languages(task, task_name(state), (source, target))
     return source, target
 
 
@@ -215,7 +216,11 @@ def resolve(state: dict[str, Any], languages: tuple[str, str], dictionaries: dic
     _adapt(cfg, languages, dictionaries, work)
     task = tasks.setup_task(cfg.task)
     model: Any = task.build_model(cfg.model, from_checkpoint=True)
-    model.load_state_dict(state["model"], strict=True, model_cfg=cfg.model)
+    try:
+        model.load_state_dict(state["model"], strict=True, model_cfg=cfg.model)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:300]
+        raise ValueError(f"the checkpoint does not fit its options and dictionaries: {first}…") from error
     if hasattr(model, "models"):
         model = model.models["-".join(languages)]
     if getattr(model.decoder, "adaptive_softmax", None) is not None:
@@ -257,13 +262,32 @@ def _class(model: BaseFairseqModel) -> str:
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
+def _refuse_unknown_languages(args: Any, name: str, languages: tuple[str, str]) -> None:
+    """Raise ValueError for a language, or a pair of a model of pairs, that a multilingual model does not have."""
+    if name not in MULTILINGUAL:
+        return
+    pairs = _listed(args.lang_pairs) if name != "translation_from_pretrained_bart" else []
+    if name == "multilingual_translation" and "-".join(languages) not in pairs:
+        raise ValueError(f"--source-lang {languages[0]} --target-lang {languages[1]}: the model has {', '.join(pairs)}")
+    known = _listed(getattr(args, "langs", None)) or sorted({code for pair in pairs for code in pair.split("-")})
+    if getattr(args, "lang_dict", None) and not getattr(args, "langs", None):
+        return  # a file, which the task reads
+    tokens = LanguageTokens(tuple(known), (), (), EOS)
+    for option, code in zip(("--source-lang", "--target-lang"), languages, strict=True):
+        tokens.check(option, code)
+
+
+def _listed(value: Any) -> list[str]:
+    """An option that is a list, or a text with commas."""
+    return value.split(",") if isinstance(value, str) else [*(value or ())]
+
+
 def _adapt(cfg: DictConfig, languages: tuple[str, str], dictionaries: dict[str, Path], work: Path) -> None:
     """Let the configuration of a checkpoint find these dictionaries, and nothing else of the training's machine."""
     task, data = cfg.task, work / "data"
     data.mkdir()
     first = next(iter(dictionaries.values()))
-    pairs = getattr(task, "lang_pairs", None) or []
-    others = {code for pair in (pairs.split(",") if isinstance(pairs, str) else pairs) for code in pair.split("-")}
+    others = {code for pair in _listed(getattr(task, "lang_pairs", None)) for code in pair.split("-")}
     for language in {*dictionaries, *others}:  # of which multilingual_translation reads all
         beside = first.with_name(f"dict.{language}.txt")
         shutil.copy(dictionaries.get(language, beside if beside.is_file() else first), data / f"dict.{language}.txt")

@@ -32,7 +32,7 @@ Expected = list[list[tuple[str, float]]]
 
 
 def packaged(checkpoint: Path, decoding: Sequence[str] = DECODING, **given: Any) -> Path:
-    out = checkpoint.with_suffix("")
+    out = checkpoint.with_suffix("") if checkpoint.is_file() else checkpoint.with_name("again")
     package(stock.package_arguments(checkpoint, out, **given), [*decoding])
     return out
 
@@ -179,18 +179,25 @@ MULTILINGUAL: dict[str, tuple[str, str, tuple[list[str], list[str], str] | None]
 }
 
 
+def multilingual(name: str, folder: Path) -> Path:
+    """A checkpoint."""
+    task_name, more, _ = MULTILINGUAL[name]
+    languages = LANGUAGES[2:] if task_name == MULTI else LANGUAGES[: 2 if "bart" in task_name else None]
+    data = stock.data(folder, "en", "de", "fr")
+    return stock.checkpoint(data, "--task", task_name, *stock.SIZES, *languages, *more.split())
+
+
 @pytest.mark.parametrize("name", MULTILINGUAL)
 def test_multilingual_models(name: str, tmp_path: Path) -> None:
-    task_name, more, tokens = MULTILINGUAL[name]
-    languages = LANGUAGES[2:] if task_name == MULTI else LANGUAGES[: 2 if "bart" in task_name else None]
-    data = stock.data(tmp_path, "en", "de", "fr")
-    checkpoint = stock.checkpoint(data, "--task", task_name, *stock.SIZES, *languages, *more.split())
+    checkpoint, tokens = multilingual(name, tmp_path), MULTILINGUAL[name][2]
     pair = {"source_lang": "en", "target_lang": "de"}
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=dict(pair))
     expected = stock.translations(task, model.eval(), SOURCES, {})
     folder = packaged(checkpoint, **pair)
     assert_same(found(folder, "pytorch"), expected)
-    facts = LanguageTokens.of(read_config(folder))
+    again = packaged(folder)
+    facts = LanguageTokens.of(read_config(again))
+    assert_same(found(again, "pytorch"), expected)
     if tokens is None:
         assert facts is None
         assert_same(found(folder, "engine"), expected)
@@ -282,6 +289,21 @@ def test_the_published_layout(trained: Path, tmp_path: Path) -> None:
     folder = packaged(alone, source_lang="eng", target_lang="deu", fixed_dictionary=one)
     assert read_config(folder)["languages"] == ["eng", "deu"]
     assert_same(found(folder, "engine"), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "message"),
+    [
+        ("mBART", ("en", "d"), r"--target-lang d: did you mean de\? the model has de, en, fr|en, de, fr"),
+        ("M2M-100", ("xx", "de"), r"--source-lang xx: the model has de, en, fr"),
+        ("a model of each pair", ("de", "en"), r"--source-lang de --target-lang en: the model has en-de, en-fr, de-fr"),
+        ("M2M-100", (None, None), r"--source-lang and --target-lang"),
+    ],
+)
+def test_languages_that_a_model_does_not_have(name: str, pair: Any, message: str, tmp_path: Path) -> None:
+    checkpoint = multilingual(name, tmp_path)
+    with pytest.raises(ValueError, match=message):
+        packaged(checkpoint, source_lang=pair[0], target_lang=pair[1])
 
 
 @pytest.mark.parametrize(
