@@ -37,8 +37,9 @@ SLOW = [
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow folders, before ``-m`` chooses."""
+    slow = {path for path in {item.path for item in items} if any(folder in path.parents for folder in SLOW)}
     for item in items:
-        if any(folder in item.path.parents for folder in SLOW):
+        if item.path in slow:
             item.add_marker(pytest.mark.slow)
 
 
@@ -71,6 +72,15 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", poison(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
     monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
+
+
+@pytest.fixture(scope="module")
+def float64() -> Iterator[None]:
+    """New tensors and models are in float64, in which two orders of a sum differ by less than any fault: what is
+    compared needs no other tolerances than those of ``torch.testing.assert_close``."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module", params=["engine", "PyTorch"])

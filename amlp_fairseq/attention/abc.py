@@ -14,6 +14,7 @@ from amlp_fairseq.attention.running_sums import RunningSums
 from amlp_fairseq.attention.shared_options import InnerDimOptions
 from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import State
+from amlp_fairseq.ops.precision import at_least_float32, sum_dtype
 
 #: Minimum number of positions in a block of causal attention.
 BLOCK = 64
@@ -59,20 +60,20 @@ class ABCAttention(RunningSums):
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         k, v = memory["k"], memory["v"]
-        weights = ((q * self.scaling) @ k.transpose(2, 3)).float().softmax(dim=-1).to(q)
+        weights = at_least_float32((q * self.scaling) @ k.transpose(2, 3)).softmax(dim=-1).to(q)
         return self.dropout_module(weights) @ v, None
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
         c, width = self.k_control.out_features, self.head_dim
         shapes: dict[str, tuple[int, ...]] = {"k": (c, width), "v": (c, width), "k_norm": (c,), "v_norm": (c,)}
         return {
-            name: like.new_zeros(rows, self.num_heads, *shape, dtype=torch.float32) for name, shape in shapes.items()
+            name: like.new_zeros(rows, self.num_heads, *shape, dtype=sum_dtype(like)) for name, shape in shapes.items()
         }
 
     def continue_sums(
         self, q: Tensor, k: Tensor, v: Tensor, sums: State, padding_mask: Tensor | None
     ) -> tuple[Tensor, State]:
-        # The sums are float32. K̃ and Ṽ of single positions are never stored: q·K̃ and the weighted sum of Ṽ are
+        # The sums are float32 at least. K̃ and Ṽ of single positions are never stored: q·K̃ and the weighted sum of Ṽ are
         # computed from products within the block, under its causal mask, plus products with the sums before the block.
         z, length = self.spec.words_per_step, q.size(2)
         block = -(-BLOCK // z) * z
@@ -94,9 +95,9 @@ class ABCAttention(RunningSums):
         )
         if padding_mask is not None:
             k_phi, v_phi = (phi.masked_fill(padding_mask[:, None, :, None], 0) for phi in (k_phi, v_phi))
-        q, k, v = (x.float() for x in (q, k, v))
+        q, k, v = (at_least_float32(x) for x in (q, k, v))
         steps = torch.arange(q.size(2), device=q.device) // self.spec.words_per_step
-        seen = (steps <= steps.unsqueeze(1)).float()  # (T, T)
+        seen = (steps <= steps.unsqueeze(1)).to(q)  # (T, T)
         k_norm, v_norm = (
             (sums[name].unsqueeze(2) + seen @ phi).clamp(min=1e-12)
             for name, phi in (("k_norm", k_phi), ("v_norm", v_phi))
@@ -113,8 +114,8 @@ class ABCAttention(RunningSums):
 
 
 def _log_control(x: Tensor, control: nn.Linear) -> Tensor:
-    """log φ of ``x`` (B, H, S, d_h): (B, H, S, c) in float32."""
-    return F.linear(x.float(), control.weight.float())
+    """log φ of ``x`` (B, H, S, d_h): (B, H, S, c) in float32 at least."""
+    return F.linear(at_least_float32(x), at_least_float32(control.weight))
 
 
 def _means(x: Tensor, control: nn.Linear, padding_mask: Tensor | None) -> Tensor:

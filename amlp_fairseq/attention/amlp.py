@@ -29,10 +29,11 @@ from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.ops.amlp_cov.op import cross_covariance
 from amlp_fairseq.ops.amlp_cov.shared import EPS
 from amlp_fairseq.ops.ema import exponential_moving_average
+from amlp_fairseq.ops.precision import sum_dtype
 
 #: σ₁ of Eq. 8; softmax is over the c inner dimensions.
 ACTIVATIONS = {
-    "softmax": lambda x: x.softmax(dim=-1, dtype=torch.float32).to(x),
+    "softmax": lambda x: x.softmax(dim=-1, dtype=sum_dtype(x)).to(x),
     "relu": F.relu,
     "sigmoid": torch.sigmoid,
     "identity": lambda x: x,
@@ -256,7 +257,7 @@ class AMLPCov(RunningSums, AMLP):
 
     def _zeros(self, rows: int, like: Tensor, *names: str) -> State:
         """Zero sums (R, H, d_h, d_h) by these names; the squared norms ``vv`` are (R, H, d_h)."""
-        square, dtype = (self.head_dim, self.head_dim), torch.promote_types(like.dtype, torch.float32)
+        square, dtype = (self.head_dim, self.head_dim), sum_dtype(like)
         shapes = {name: square[:1] if name == "vv" else square for name in names}
         return {name: like.new_zeros(rows, self.num_heads, *shape, dtype=dtype) for name, shape in shapes.items()}
 
@@ -393,4 +394,4 @@ class AMLPPQuery(AMLP):
             words = torch.arange(1, q.size(2) + 1, device=q.device).unsqueeze(0)
         else:
             words = (~padding_mask).cumsum(dim=1).clamp(min=1)
-        return (1 - self.beta ** words.float())[:, None, :, None]
+        return (1 - self.beta ** words.to(sum_dtype(q)))[:, None, :, None]

@@ -13,6 +13,7 @@ from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.spec import AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.ops.cumulative_mean import continue_mean, cumulative_mean
+from amlp_fairseq.ops.precision import sum_dtype
 
 
 @dataclass
@@ -55,7 +56,7 @@ class AverageAttention(SelfAttention):
         return self._gated(x, cumulative_mean(x, step_length, padding_mask))
 
     def init_state(self, rows: int, slots: int, like: Tensor) -> State:
-        return {"total": like.new_zeros(rows, self.head_dim, dtype=torch.promote_types(like.dtype, torch.float32))}
+        return {"total": like.new_zeros(rows, self.head_dim, dtype=sum_dtype(like))}
 
     def step(
         self, x: Tensor, state: State, context: StepContext, need_weights: bool = False

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.softmax import SoftmaxAttention
 from amlp_fairseq.attention.spec import AttentionSpec
+from amlp_fairseq.ops.precision import at_least_float32
 
 
 @register_attention("concat")
@@ -27,7 +28,7 @@ class ConcatAttention(SoftmaxAttention):
         return self.v(torch.tanh(h + s)).squeeze(4)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        scores = self.similarity(q, k).float()
+        scores = at_least_float32(self.similarity(q, k))
         if bias is not None:  # not -inf: a position may see nothing but padding
             scores = scores + bias.clamp(min=-1e4)
         return self.dropout_module(scores.softmax(dim=-1).to(v)) @ v

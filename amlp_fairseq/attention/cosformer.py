@@ -10,6 +10,7 @@ from torch import Tensor
 
 from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
 from amlp_fairseq.attention.registry import register_attention
+from amlp_fairseq.ops.precision import at_least_float32, sum_dtype
 
 
 @register_attention("cosformer")
@@ -30,18 +31,20 @@ class CosformerAttention(MultiHeadAttention):
         j, m = _positions(key_padding_mask, k)
         max_length = torch.maximum(n, m)
         with torch.autocast(q.device.type, enabled=False):  # the sums would overflow in half precision
-            k = F.relu(k.float())
+            k = F.relu(at_least_float32(k))
             if key_padding_mask is not None:
                 k = k.masked_fill(key_padding_mask[:, None, :, None], 0)
-            query, key = _with_phase(F.relu(q.float()), i / max_length), _with_phase(k, j / max_length)
+            query, key = _with_phase(F.relu(at_least_float32(q)), i / max_length), _with_phase(k, j / max_length)
             norm = query @ key.sum(dim=2).unsqueeze(3)
-            out = query @ (key.transpose(2, 3) @ v.float()) / norm.clamp(min=1e-6)
+            out = query @ (key.transpose(2, 3) @ at_least_float32(v)) / norm.clamp(min=1e-6)
         return out.to(q), None
 
 
 def _positions(padding_mask: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
     """Positions counted from 1 without padding (B, S), and the number of words, at least 1 (B, 1)."""
-    is_word = torch.ones(x.size(0), x.size(2), device=x.device) if padding_mask is None else (~padding_mask).float()
+    if padding_mask is None:
+        padding_mask = torch.zeros(x.size(0), x.size(2), dtype=torch.bool, device=x.device)
+    is_word = (~padding_mask).to(sum_dtype(x))
     return is_word.cumsum(dim=1), is_word.sum(dim=1, keepdim=True).clamp(min=1)
 
 

@@ -12,6 +12,7 @@ from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
 from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.shared_options import InnerDimOptions
 from amlp_fairseq.attention.spec import AttentionSpec
+from amlp_fairseq.ops.precision import at_least_float32
 
 
 class LinearizedAttention(MultiHeadAttention):
@@ -32,10 +33,13 @@ class LinearizedAttention(MultiHeadAttention):
         if padding_mask is not None:
             padding_mask = padding_mask[:, None, :, None]
         with torch.autocast(k.device.type, enabled=False):  # the sums would overflow in half precision
-            features = self.key_features(k.float(), padding_mask)
+            features = self.key_features(at_least_float32(k), padding_mask)
             if padding_mask is not None:
                 features = features.masked_fill(padding_mask, 0)
-            return {"products": features.transpose(2, 3) @ v.float(), "norm": features.sum(dim=2).unsqueeze(3)}
+            return {
+                "products": features.transpose(2, 3) @ at_least_float32(v),
+                "norm": features.sum(dim=2).unsqueeze(3),
+            }
 
     def attend(
         self,
@@ -46,7 +50,7 @@ class LinearizedAttention(MultiHeadAttention):
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         with torch.autocast(q.device.type, enabled=False):
-            features = self.query_features(q.float())
+            features = self.query_features(at_least_float32(q))
             out = features @ memory["products"] / (features @ memory["norm"]).clamp(min=1e-12)
         return out.to(q), None
 

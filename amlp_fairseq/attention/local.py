@@ -19,6 +19,7 @@ from amlp_fairseq.attention.shared_options import KernelSizeOptions
 from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import State, StepContext
 from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.ops.precision import at_least_float32
 
 #: Minimum number of queries in a block.
 BLOCK = 32
@@ -50,8 +51,8 @@ class LocalSoftmaxAttention(MultiHeadAttention):
         self.w_a = general_map(self.head_dim) if spec.options.local_similarity == "general" else None
 
     def similarity(self, q: Tensor, k: Tensor) -> Tensor:
-        """Scores (…, T, S) in float32 of queries (…, T, d_h) and keys (…, d_h, S)."""
-        return ((q * self.scaling if self.w_a is None else self.w_a(q)) @ k).float()
+        """Scores (…, T, S) in float32 at least, of queries (…, T, d_h) and keys (…, d_h, S)."""
+        return at_least_float32((q * self.scaling if self.w_a is None else self.w_a(q)) @ k)
 
 
 @register_attention("local", options=LocalOptions)

@@ -9,6 +9,7 @@ from amlp_fairseq.attention.local import LocalOptions, LocalSoftmaxAttention
 from amlp_fairseq.attention.multihead import KVMemory
 from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.spec import AttentionSpec
+from amlp_fairseq.ops.precision import at_least_float32
 
 
 @register_attention("local_p", options=LocalOptions)
@@ -54,7 +55,7 @@ class LocalPAttention(LocalSoftmaxAttention):
         else:
             words = ~key_padding_mask[:, None, None]
         source_length = words.sum(dim=3, keepdim=True)  # S
-        p = source_length * self.v_p(torch.tanh(self.w_p(q))).float().sigmoid()  # (B, H, T, 1)
+        p = source_length * at_least_float32(self.v_p(torch.tanh(self.w_p(q)))).sigmoid()  # (B, H, T, 1)
         distance = words.cumsum(dim=3) - p
         inside = words & (distance.abs() <= self.reach)
         scores = self.similarity(q, k.transpose(2, 3))

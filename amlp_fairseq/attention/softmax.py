@@ -14,6 +14,7 @@ from amlp_fairseq.attention.multihead import KVMemory, MultiHeadAttention
 from amlp_fairseq.attention.registry import register_attention
 from amlp_fairseq.attention.spec import PATTERNS
 from amlp_fairseq.attention.state import State, StepContext
+from amlp_fairseq.ops.precision import sum_dtype
 
 #: Maximum number of queries for which a packed attention computes explicit scores on a CPU: for 1 to 4 rows of 2 to 4
 #: words this takes half as long as the fused operator.
@@ -48,7 +49,7 @@ class SoftmaxAttention(MultiHeadAttention):
             return self._attend(q, k, v, bias), None
         scores = self.similarity(q, k)
         scores = scores if bias is None else scores + bias
-        weights = scores.softmax(dim=-1, dtype=torch.float32).to(scores)
+        weights = scores.softmax(dim=-1, dtype=sum_dtype(scores)).to(scores)
         return self.dropout_module(weights) @ v, weights.mean(dim=1)
 
     def attend_causally(

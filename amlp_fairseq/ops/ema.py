@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from amlp_fairseq.ops.precision import sum_dtype
+
 #: Number of positions whose averages are computed by one product with a triangular matrix.
 BLOCK = 64
 
@@ -33,7 +35,7 @@ def exponential_moving_average(x: Tensor, beta: float, padding_mask: Tensor | No
         raise ValueError(f"beta must be at least 0 and less than 1, not {beta}")
     if padding_mask is not None:
         x = x.masked_fill(padding_mask.view(len(x), *[1] * (x.dim() - 3), -1, 1), 0)
-    work = torch.float64 if x.dtype == torch.float64 else torch.float32
+    work = sum_dtype(x)
     columns = x.movedim(-2, 0)  # flatten is a view if positions are the outermost axis in memory
     with torch.autocast(x.device.type, enabled=False):
         sums = _decaying_sum(columns.flatten(1).to(work), beta, 1 - beta)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from amlp_fairseq.ops.amlp_cov.shared import new_gradients, outer, scaled, small_gradients
+from amlp_fairseq.ops.precision import sum_dtype
 
 #: Number of positions in a block.
 BLOCK = 256
@@ -55,7 +55,7 @@ def backward(
 
 def _blocks(x: Tensor, y: Tensor | None, padding_mask: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Positions of a block, and x and y at these positions in float32 or float64, 0 at padding."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    dtype = sum_dtype(x)
 
     def part(tensor: Tensor, block: slice) -> Tensor:
         values = tensor[:, :, block]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from amlp_fairseq.ops.precision import sum_dtype
+
 #: Minimum norm in divisions, as in torch.nn.functional.normalize.
 EPS = 1e-12
 
@@ -14,7 +16,7 @@ def new_outputs(x: Tensor, y: Tensor | None, normalize: bool) -> tuple[Tensor, T
     x (B, H, d) and of y (B, H, e). The norms are empty without ``normalize``, the norms of y also if y is None."""
     batch, heads, _, d = x.shape
     e = d if y is None else y.size(3)
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    dtype = sum_dtype(x)
     return (
         x.new_empty(batch, heads, d, e, dtype=dtype),
         x.new_empty(batch, heads, d, e, dtype=dtype),

@@ -22,6 +22,8 @@ from amlp_fairseq.models.light_conv import LightConvLMConfig
 from amlp_fairseq.models.text_to_speech import FastSpeech2Config
 from amlp_fairseq.ops.cumulative_mean import averaging_matrix, continue_mean, cumulative_mean
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 ZERO = torch.zeros((), dtype=torch.float64)
 
 
@@ -40,13 +42,13 @@ def means(x: np.ndarray, step: int, keep: np.ndarray | None = None) -> np.ndarra
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 20])
 @pytest.mark.parametrize("length", [1, 6, 7, 20])
 def test_the_three_forms_agree_with_the_definition(length: int, step: int) -> None:
-    x = torch.randn(length, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(length, 2, 3, generator=torch.Generator().manual_seed(1))
     expected = torch.from_numpy(means(x.numpy(), step))
     torch.testing.assert_close(cumulative_mean(x, step), expected)
     torch.testing.assert_close(continue_mean(x, ZERO, 0, step)[0], expected)
     matrix = averaging_matrix(length, step)
     torch.testing.assert_close(matrix.sum(dim=1), torch.ones(length))
-    torch.testing.assert_close(torch.einsum("ij,jbc->ibc", matrix.double(), x), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(torch.einsum("ij,jbc->ibc", matrix, x), expected)
 
 
 def test_the_posters_matrix() -> None:
@@ -56,7 +58,7 @@ def test_the_posters_matrix() -> None:
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_padding_does_not_count(step: int) -> None:
-    x = torch.randn(9, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(9, 3, 2, generator=torch.Generator().manual_seed(1))
     padding = torch.zeros(3, 9, dtype=torch.bool)
     padding[0, :4] = padding[1, 5:] = True
     expected = torch.from_numpy(means(x.numpy(), step, ~padding.t().numpy()))
@@ -66,7 +68,7 @@ def test_padding_does_not_count(step: int) -> None:
 @settings(deadline=None)
 @given(chunks=st.lists(st.integers(1, 9), min_size=1, max_size=8), step=st.integers(1, 4))
 def test_any_chunking_gives_the_same_means(chunks: list[int], step: int) -> None:
-    x = torch.randn(step * sum(chunks), 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(step * sum(chunks), 2, 3, generator=torch.Generator().manual_seed(1))
     total, count, parts = ZERO, 0, []
     for chunk in x.split([step * n for n in chunks]):
         part, total = continue_mean(chunk, total, count, step)
@@ -78,7 +80,7 @@ def test_any_chunking_gives_the_same_means(chunks: list[int], step: int) -> None
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_gradients_equal_finite_differences(step: int) -> None:
-    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(5, 2, 3, requires_grad=True)
     padding = torch.zeros(2, 5, dtype=torch.bool)
     padding[0, 3:] = True
     assert torch.autograd.gradcheck(lambda x: cumulative_mean(x, step), x)
@@ -128,7 +130,7 @@ def test_layer_by_its_equations(side: str, ffn: bool, gate: bool, step: int) -> 
         d = y.shape[2]
         expected = gates[..., :d] * y + gates[..., d:] * g
     assert not (ffn or gate) or len(w) > 0
-    torch.testing.assert_close(run(layer, x).double(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(run(layer, x).double(), torch.from_numpy(expected))
 
 
 def translation(words: int = 12) -> TranslationTask:
@@ -158,7 +160,7 @@ def test_word_by_word_and_in_chunks_as_the_whole(ffn: bool, normalize_before: bo
     for ends in (range(1, 10), (4, 5, 9)):
         state: dict = {}
         parts = [aan.decoder(tokens[:, :n], encoder_out=encoder_out, incremental_state=state)[0] for n in ends]
-        torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(torch.cat(parts, dim=1), whole)
 
 
 @pytest.mark.parametrize("encoder", ["softmax", "average"])
@@ -169,7 +171,7 @@ def test_batch_and_padding_leave_no_trace(encoder: str) -> None:
     together, _ = aan(**source, prev_output_tokens=tokens)
     n = int(source["src_lengths"][0])
     alone, _ = aan(source["src_tokens"][:1, -n:], source["src_lengths"][:1], tokens[:1, :4])
-    torch.testing.assert_close(together[:1, :4], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together[:1, :4], alone)
 
 
 # Wu et al. 2019, Table 3, for 32,768 joint pieces. Without the FFN each layer has 8d² = 8.4M fewer.

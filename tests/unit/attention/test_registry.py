@@ -7,6 +7,7 @@ from dataclasses import field, fields, make_dataclass
 from typing import Any, List, Optional  # noqa: UP035
 
 import pytest
+import tolerance
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,8 @@ from amlp_fairseq.attention.shared_options import InnerDimOptions
 from amlp_fairseq.attention.spec import PATTERNS, AttentionSpec
 from amlp_fairseq.attention.state import StepContext
 from amlp_fairseq.decoding.packed_linear import with_packed_linears
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 WIDTH, CHANNELS, BATCH = 5, 16, 3
 STEPS = [1, 2, 3]
@@ -134,7 +137,7 @@ def test_any_chunking_equals_the_whole(name: str, step: int, width: int, chunks:
         new = x[start : start + step * chunk]
         parts.append(run(layer, new, step, start, incremental_state=state))
         start += step * chunk
-    torch.testing.assert_close(torch.cat(parts), run(layer, x, step), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts), run(layer, x, step))
 
 
 @pytest.mark.parametrize(("name", "step"), IN_DECODER)
@@ -147,7 +150,7 @@ def test_reordering_follows_the_beam(name: str, step: int) -> None:
         if hasattr(module, "reorder_incremental_state"):
             module.reorder_incremental_state(state, order)
     last = run(layer, x[3 * step :, order], step, 3 * step, incremental_state=state)
-    torch.testing.assert_close(last, run(layer, x[:, order], step)[3 * step :], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(last, run(layer, x[:, order], step)[3 * step :])
 
 
 @pytest.mark.parametrize(("name", "step"), IN_DECODER)
@@ -176,7 +179,7 @@ def test_steps_follow_the_beam_whatever_their_size(
         words = torch.cat([words, new])
         context = StepContext(torch.arange(start, end), end, bias=causal_bias(step, start, end))
         out, weights = layer.step(new.transpose(0, 1), state, context)
-        torch.testing.assert_close(out.transpose(0, 1), run(layer, words, step)[start:], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(out.transpose(0, 1), run(layer, words, step)[start:])
         assert weights is None
         assert {key: x.data_ptr() for key, x in state.items()} == places
         order = torch.randint(BATCH, (BATCH,), generator=generator)
@@ -215,7 +218,7 @@ def test_fairseq_keeps_the_state_and_nothing_else(name: str) -> None:
             expected = layer.init_state(BATCH, slots, random(1))
             assert {key: x.shape for key, x in tensors.items()} == {key: x.shape for key, x in expected.items()}
             assert slots <= 2 * max(first + n, 8)
-            assert all(x.untyped_storage().nbytes() == 4 * x.numel() for x in tensors.values())
+            assert all(x.untyped_storage().nbytes() == x.element_size() * x.numel() for x in tensors.values())
             run(layer, random(1), incremental_state=state)
 
 
@@ -241,8 +244,8 @@ def test_padding_and_batch_leave_no_trace(name: str, side: str, padding: str) ->
     step = 1 if side == "decoder" else 0
     alone = run(layer, x[words, :1], step)
     batch = run(layer, x, step, key_padding_mask=mask)
-    torch.testing.assert_close(batch[words, :1], alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(batch[:, 1:], run(layer, x[:, 1:], step), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(batch[words, :1], alone)
+    torch.testing.assert_close(batch[:, 1:], run(layer, x[:, 1:], step))
 
 
 @pytest.mark.parametrize(("name", "side"), IN_SELF)
@@ -276,8 +279,8 @@ def test_half_precision_is_near_float32(name: str, side: str, dtype: torch.dtype
     expected = run(layer, x)
     half = run(layer.to(dtype), x.to(dtype))
     assert half.dtype == dtype
-    tolerance = 0.01 if dtype == torch.float16 else 0.03
-    torch.testing.assert_close(half.float(), expected, atol=tolerance, rtol=tolerance)
+    near = 16 * tolerance.UNIT[dtype]  # so many roundings one after the other, of numbers about 1
+    torch.testing.assert_close(half.double(), expected, atol=near, rtol=near)
 
 
 @pytest.mark.parametrize(("name", "side"), [(name, side) for name, side in IN_SELF if name != "gmlp"])
@@ -345,7 +348,7 @@ def test_normalizations_of_table_6(normalization: str) -> None:
     impulse = torch.zeros(3, 1, CHANNELS)
     impulse[0] = 1  # what reaches output i is weight k-1-i
     expected = torch.tensor(TABLE_6[normalization]).flip(0).view(3, 1, 1).expand(3, 1, CHANNELS)
-    torch.testing.assert_close(layer(impulse), expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(layer(impulse), expected, atol=5e-7 + 1e-5, rtol=0)  # 6 decimals; what is added to norms
 
 
 def test_all_normalizations_are_tested() -> None:
@@ -411,7 +414,7 @@ def test_cross_attention_of_a_sentence_does_not_depend_on_the_batch(name: str, p
     for i in range(BATCH):
         alone, words = memory[~mask[i], i : i + 1], ~target_mask[i]
         expected, _ = layer(x[words, i : i + 1], alone, alone)
-        torch.testing.assert_close(out[words, i : i + 1], expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(out[words, i : i + 1], expected)
 
 
 @pytest.mark.parametrize(("name", "pattern"), IN_CROSS)
@@ -435,8 +438,8 @@ def test_half_precision_cross_attention_is_near_float32(name: str, pattern: str,
     half = memory.to(dtype)
     out, _ = layer.to(dtype)(x.to(dtype), half, half, key_padding_mask=mask)
     assert out.dtype == dtype
-    tolerance = 0.01 if dtype == torch.float16 else 0.03
-    torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
+    near = 16 * tolerance.UNIT[dtype]  # as above
+    torch.testing.assert_close(out.double(), expected, atol=near, rtol=near)
 
 
 @pytest.mark.parametrize("name", supporting("causal cross"))
@@ -445,7 +448,7 @@ def test_causal_cross_attention_does_not_see_later_queries(name: str) -> None:
     memory, mask = source()
     out, _ = layer(x, memory, memory, key_padding_mask=mask)
     first, _ = layer(x[:3], memory, memory, key_padding_mask=mask)
-    torch.testing.assert_close(out[:3], first, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(out[:3], first)
 
 
 @pytest.mark.parametrize("name", supporting("causal cross"))
@@ -458,10 +461,10 @@ def test_cross_attention_keeps_the_source_and_follows_the_beam(name: str) -> Non
         # Once it is known, the source is not looked at again.
         seen = memory if part.start == 0 else torch.full_like(memory, torch.nan)
         out, _ = layer(x[part], seen, seen, key_padding_mask=mask, incremental_state=state, static_kv=True)
-        torch.testing.assert_close(out, whole[part], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(out, whole[part])
     layer.reorder_incremental_state(state, order)
     last, _ = layer(x[5:, order], memory, memory, key_padding_mask=mask, incremental_state=state, static_kv=True)
-    torch.testing.assert_close(last, whole[5:, order], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(last, whole[5:, order])
 
 
 @pytest.mark.parametrize(
@@ -481,7 +484,7 @@ def test_attentions_have_one_product_for_what_reads_the_same(name: str) -> None:
         with torch.no_grad():
             for key_padding_mask in (None, mask):
                 found, _ = packed(x, key, key, key_padding_mask)
-                torch.testing.assert_close(found, layer(x, key, key, key_padding_mask)[0], atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(found, layer(x, key, key, key_padding_mask)[0])
         layer.dropout_module.apply_during_inference = True  # as --retain-dropout does
         assert with_packed_linears(layer, None).packed == {}
 

@@ -460,19 +460,25 @@ def test_torch_compile_takes_the_operator_whole(backend: str, device: str, log: 
 
 @on_every_backend
 @pytest.mark.parametrize(
-    ("view", "normalize"), [("contiguous", False), ("positions outermost", True), ("a third of a projection", True)]
+    ("view", "normalize", "given"),
+    [
+        ("contiguous", False, "y"),
+        ("positions outermost", True, "y temperature mask"),
+        ("a third of a projection", True, "temperature mask"),
+    ],
 )
-def test_custom_operators_keep_torchs_rules(view: str, normalize: bool, backend: str, device: str) -> None:
+def test_custom_operators_keep_torchs_rules(view: str, normalize: bool, given: str, backend: str, device: str) -> None:
     """Requirements of torch.compile and autograd: torch.library's own checks of schema, shapes, strides and
-    gradients."""
+    gradients; without y the operator is x's own covariance."""
     x, y = VIEWS[view](random(2, 2, 5, 4).to(device)), VIEWS[view](random(2, 2, 5, 3, seed=2).to(device))
-    temperature, mask = random(2, seed=3).to(device), torch.arange(5, device=device).expand(2, -1) > 3
-    for other, factor, padding in ((y, temperature, mask), (y, None, None), (None, temperature, mask)):
-        leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (x, other, factor)]
-        torch.library.opcheck(op._cross_covariance, (*leaves, padding, normalize, backend))
-        out, *kept = op._cross_covariance(x, other, factor, padding, normalize, backend)
-        arguments = (out.cos(), x, other, factor, padding, *kept, backend)
-        torch.library.opcheck(op._cross_covariance_backward, arguments)
+    optional = {"y": y, "temperature": random(2, seed=3).to(device)}
+    optional["mask"] = torch.arange(5, device=device).expand(2, -1) > 3
+    other, factor, padding = (tensor if name in given.split() else None for name, tensor in optional.items())
+    leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (x, other, factor)]
+    torch.library.opcheck(op._cross_covariance, (*leaves, padding, normalize, backend))
+    out, *kept = op._cross_covariance(x, other, factor, padding, normalize, backend)
+    arguments = (out.cos(), x, other, factor, padding, *kept, backend)
+    torch.library.opcheck(op._cross_covariance_backward, arguments)
 
 
 @on_every_backend
