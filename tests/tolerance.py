@@ -13,6 +13,23 @@ from torch import Tensor
 #: The largest relative error of rounding a number to the nearest one of a type.
 UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-9}
 
+#: For ``torch.testing.assert_close``: two orders of the sums of a small model in float32, or in float64 where fairseq's
+#: softmax, scores and some of its layers are in float32. Each of the some hundred numbers that have come together in an
+#: output is off by a unit of itself.
+FLOAT32 = {"atol": 128 * UNIT[torch.float32], "rtol": 128 * UNIT[torch.float32]}
+
+
+def of_scores(words: float = 1) -> float:
+    """Bound how far two implementations of the models of ``toy`` in float32 are apart in a sum of so many
+    log-probabilities: each is up to 20 in size, after layers whose sums have some hundred terms. Scores that are
+    divided by the length are of one word."""
+    return words * 20 * 100 * UNIT[torch.float32]
+
+
+def printed(digits: int) -> float:
+    """Half a unit of the last of so many decimals, with the rounding of the number in float64."""
+    return 0.5 * 10.0**-digits * (1 + 1e-9) + 1e-12
+
 
 def of_product(x: Tensor, weight: Tensor, bias: Tensor | None, decode_dtype: str | None, vnni: bool = True) -> Tensor:
     """Bound the error of a linear map with weights in ``decode_dtype``, for each output (…, out).

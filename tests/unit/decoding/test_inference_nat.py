@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 
@@ -39,7 +40,9 @@ def test_it_is_the_models_own_refinement(cross: str, monkeypatch: pytest.MonkeyP
     for mine, other in zip(prepared, plain, strict=True):
         assert mine["tokens"].tolist() == other["tokens"].tolist()
         assert mine["steps"] == other["steps"]
-        torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            mine["positional_scores"], other["positional_scores"], atol=tolerance.of_scores(), rtol=0
+        )
 
 
 def test_another_source_of_the_same_shape_is_read_anew() -> None:

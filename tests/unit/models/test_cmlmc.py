@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion
@@ -18,6 +19,8 @@ from torch import Tensor
 from amlp_fairseq.attention.registry import supporting
 from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel, _lowest
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 PLAIN = {"no_repos": True, "no_concatenated_positions": True, "self_correction": -1}
 WORDS = 12
@@ -110,7 +113,7 @@ def test_without_its_three_changes_it_is_stock_cmlm(options: dict[str, Any]) -> 
     for name in mine:
         a, b = mine[name], reference[name]
         keep = words if name == "word_ins" else slice(None)
-        torch.testing.assert_close(a["out"][keep], b["out"][keep], atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(a["out"][keep], b["out"][keep], **tolerance.FLOAT32)
         assert torch.equal(a["tgt"], b["tgt"])
         assert a.get("factor", 1.0) == b.get("factor", 1.0)
     assert torch.equal(mine["word_ins"]["mask"], reference["word_ins"]["mask"])
@@ -247,13 +250,15 @@ def test_positions_are_concatenated_and_not_added() -> None:
     weight, bias = encoder.join_positions.weight, encoder.join_positions.bias
     assert weight.shape == (16, 32)
     torch.testing.assert_close(embedding, encoder.embed_tokens(tokens))
-    expected = embedding @ weight[:, :16].T + encoder.embed_positions(tokens) @ weight[:, 16:].T + bias
+    expected = embedding @ weight[:, :16].T + encoder.embed_positions(tokens).double() @ weight[:, 16:].T + bias
     torch.testing.assert_close(x, expected)
     decoder, tokens = network.decoder, inputs["tgt_tokens"]
     x, padding = decoder.forward_embedding(tokens)
     weight, bias = decoder.join_positions.weight, decoder.join_positions.bias
     expected = (
-        decoder.embed_tokens(tokens) @ weight[:, :16].T + decoder.embed_positions(tokens) @ weight[:, 16:].T + bias
+        decoder.embed_tokens(tokens) @ weight[:, :16].T
+        + decoder.embed_positions(tokens).double() @ weight[:, 16:].T
+        + bias
     )
     torch.testing.assert_close(x, expected)
     assert torch.equal(padding, tokens.eq(1))
@@ -291,7 +296,7 @@ def test_a_sentence_does_not_depend_on_its_batch(attention: str) -> None:
             prev_output_tokens=inputs["prev_output_tokens"][i][words].unsqueeze(0),
             encoder_out=network.encoder(source, torch.tensor([source.size(1)])),
         )
-        torch.testing.assert_close(out[i][words], alone[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(out[i][words], alone[0])
 
 
 def state(network: CMLMCTransformerModel, lengths: list[int]) -> DecoderOut:

@@ -13,6 +13,8 @@ from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.models.signed_positions import SignedSinusoidalPositionalEmbedding
 from amlp_fairseq.ops.generation_order import ATTENTION_MASKS, attention_mask
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 PATTERNS = [(1, 1), (1, 3), (2, 0), (2, 1), (2, 2), (4, 1), (4, 2)]
 #: Without the one that takes turns between directions that do not see each other.
 MASKED = [(h, c, mask) for h, c in PATTERNS for mask in ATTENTION_MASKS if c or mask != "independent-directions"]
@@ -48,7 +50,7 @@ def test_incremental_equals_full(h: int, c: int, mask: str, chunks: list[int]) -
         model.decoder(tokens[:, : sum(chunks[: i + 1]) * z], encoder_out=encoder_out, incremental_state=state)[0]
         for i in range(len(chunks))
     ]
-    torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts, dim=1), full)
 
 
 @pytest.mark.parametrize("kind", ["dynamic_conv", "light_conv", "local"])
@@ -61,7 +63,7 @@ def test_incremental_equals_full_for_windows(h: int, c: int, kind: str) -> None:
     state: dict = {}
     z = h * c or 1
     parts = [model.decoder(tokens[:, : n * z], encoder_out=encoder_out, incremental_state=state)[0] for n in (1, 4, 6)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), full, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts, dim=1), full)
 
 
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
@@ -115,7 +117,7 @@ def test_reordering_leaves_no_trace(h: int, c: int, kind: str) -> None:
     encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
     last, _ = model.decoder(tokens[order], encoder_out=encoder_out, incremental_state=state)
     full, _ = model.decoder(tokens[order], encoder_out=encoder_out)
-    torch.testing.assert_close(last, full[:, 3 * z :], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(last, full[:, 3 * z :])
 
 
 @pytest.mark.parametrize("length", [1, 3, 5])
@@ -172,7 +174,7 @@ def test_padded_batch_equals_single_sentence(h: int, c: int) -> None:
     batch, _ = model(**source, prev_output_tokens=tokens)
     words = int(source["src_lengths"][0])
     alone, _ = model(source["src_tokens"][:1, -words:], source["src_lengths"][:1], tokens[:1, : 2 * z])
-    torch.testing.assert_close(batch[:1, : 2 * z], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(batch[:1, : 2 * z], alone)
 
 
 def test_positions_are_sinusoids_of_signed_positions() -> None:
@@ -220,7 +222,7 @@ def test_embedding_options_of_stock_are_obeyed() -> None:
     assert model.encoder.embed_positions.weight.requires_grad
     run = InferenceModel(model, None).begin(**source, beam=1)
     steps = [run.step(step)[0] for step in tokens.split(2, dim=1)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(steps, dim=1), full)
 
 
 @pytest.mark.parametrize("name", ["decoder_learned_pos", "no_token_positional_embeddings"])

@@ -7,6 +7,7 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 from fairseq.criterions.adaptive_loss import AdaptiveLoss
@@ -79,7 +80,7 @@ def test_a_training_begins_with_all_of_a_stock_model(name: str, caplog: pytest.L
     assert weights.keys() == stock.state_dict().keys()  # the caller's stay as they are
     source, tokens = batch()
     expected, found = (each(**source, prev_output_tokens=tokens)[0] for each in (stock, ours))
-    assert torch.allclose(expected, found, atol=1e-5)
+    assert torch.allclose(expected, found, **tolerance.FLOAT32)
 
 
 @pytest.mark.parametrize("positions", ["encoder_learned_pos", "decoder_learned_pos", "no_token_positional_embeddings"])
@@ -100,8 +101,7 @@ def check_stock_logits(name: str, options: Namespace) -> None:
     torch.testing.assert_close(
         ours(**source, prev_output_tokens=tokens)[0],
         stock(**source, prev_output_tokens=tokens)[0],
-        atol=1e-5,
-        rtol=1e-5,
+        **tolerance.FLOAT32,
     )
 
     # Word by word, as when decoding; here the kernel is longer than the prefix at first.
@@ -112,7 +112,7 @@ def check_stock_logits(name: str, options: Namespace) -> None:
             m.decoder(tokens[:, :i], encoder_out=encoder_out, incremental_state=state)[0]
             for m, encoder_out, state in zip((ours, stock), encoder_outs, states, strict=True)
         )
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(one, other, **tolerance.FLOAT32)
 
 
 @pytest.mark.parametrize("name", ["triton_lightconv_lm", "triton_dynamicconv_lm"])
@@ -134,7 +134,7 @@ def test_stock_language_model_gives_stock_logits(name: str, adaptive: bool) -> N
     ours.load_state_dict(stock.state_dict())
     _, tokens = batch()
     one, other = (m.get_normalized_probs(m(tokens), log_probs=True) for m in (ours, stock))
-    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(one, other, **tolerance.FLOAT32)
     assert one.shape == (3, 9, 16)
 
 
@@ -154,7 +154,7 @@ def test_the_adaptive_loss_is_that_of_every_word() -> None:
     scores = ours.get_normalized_probs(ours(tokens), log_probs=True).double()
     expected = -scores.gather(2, words.unsqueeze(2)).squeeze(2)[words.ne(1)].sum()
     loss, size, logged = AdaptiveNLLLoss(task, sentence_avg=False)(ours, sample)
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss.double(), expected, **tolerance.FLOAT32)
     assert (size, logged["ntokens"], logged["nsentences"]) == (25, 25, 3)
     assert AdaptiveLoss(task, sentence_avg=False)(ours, sample)[0] < 0.8 * loss
     with pytest.raises(ValueError, match="adaptive_nll_loss needs a model with --adaptive-softmax-cutoff"):
@@ -174,7 +174,7 @@ def test_any_chunking_of_the_prefix_equals_the_whole(kind: str, chunks: list[int
         ours.decoder(tokens[:, : sum(chunks[: i + 1])], encoder_out=encoder_out, incremental_state=state)[0]
         for i in range(len(chunks))
     ]
-    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, **tolerance.FLOAT32)
 
 
 @pytest.mark.parametrize("kind", supporting("causal self"))
@@ -185,7 +185,7 @@ def test_batch_and_padding_leave_no_trace(kind: str) -> None:
     together, _ = ours(**source, prev_output_tokens=tokens)
     n = int(source["src_lengths"][0])
     alone, _ = ours(source["src_tokens"][:1, -n:], source["src_lengths"][:1], tokens[:1, :4])
-    torch.testing.assert_close(together[:1, :4], alone, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together[:1, :4], alone, **tolerance.FLOAT32)
 
 
 def test_language_model_takes_any_chunk() -> None:
@@ -193,7 +193,7 @@ def test_language_model_takes_any_chunk() -> None:
     _, tokens = batch()
     state: dict = {}
     parts = [ours.decoder(tokens[:, :n], incremental_state=state)[0] for n in (3, 4, 9)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), ours(tokens)[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts, dim=1), ours(tokens)[0], **tolerance.FLOAT32)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -210,7 +210,7 @@ def test_stock_search_prints_the_models_probabilities(name: str) -> None:
             output = ours(source, torch.tensor([words]), inputs)
             lprobs = ours.get_normalized_probs(output, log_probs=True)[0]
             expected = lprobs[torch.arange(len(tokens)), tokens]
-            torch.testing.assert_close(hypothesis["positional_scores"], expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close(hypothesis["positional_scores"], expected, atol=tolerance.of_scores(), rtol=0)
 
 
 def options_of(name: str, arch: str, *words: str) -> Any:

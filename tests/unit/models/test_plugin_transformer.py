@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 from fairseq import utils
@@ -24,6 +25,8 @@ from amlp_fairseq.models.plugin_transformer import (
     PluginTransformerModel,
     transformer_config,
 )
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 WORDS, LENGTH = 8, 6
 BOTH = ("encoder", "decoder")
@@ -135,18 +138,17 @@ def assert_same_results(stock: Any, ours: Any) -> None:
     sources = toy.batch(toy.random_sources(3, WORDS), toy.dictionary(WORDS))["net_input"]
     padded = tokens.clone()
     padded[0, 3:] = 1
-    tolerance = {"atol": 1e-4, "rtol": 1e-4}
     one, other = (model(**sources, prev_output_tokens=padded)[0] for model in (ours, stock))
-    torch.testing.assert_close(one, other, **tolerance)
+    torch.testing.assert_close(one, other, **tolerance.FLOAT32)
     expected, _ = stock(**sources, prev_output_tokens=tokens)
     encoder_out, state = ours.encoder(**sources), dict[str, Any]()
     run = InferenceModel(ours, None).begin(**sources, beam=1)
     assert isinstance(run, Decoding)
     for i in range(LENGTH):
         own, _ = ours.decoder(tokens[:, : i + 1], encoder_out=encoder_out, incremental_state=state)
-        torch.testing.assert_close(own, expected[:, i : i + 1], **tolerance)
+        torch.testing.assert_close(own, expected[:, i : i + 1], **tolerance.FLOAT32)
         ready, _ = run.step(tokens[:, i : i + 1])
-        torch.testing.assert_close(ready, expected[:, i : i + 1], **tolerance)
+        torch.testing.assert_close(ready, expected[:, i : i + 1], **tolerance.FLOAT32)
     mine, theirs = (
         {name: part.p for name, part in model.named_modules() if isinstance(part, FairseqDropout)}
         for model in (ours, stock)

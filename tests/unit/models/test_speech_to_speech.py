@@ -13,6 +13,7 @@ from typing import Any
 import commands
 import numpy as np
 import pytest
+import tolerance
 import torch
 import toy
 import yaml
@@ -111,12 +112,12 @@ def test_with_softmax_it_is_fairseqs(arch: str, changes: dict[str, Any]) -> None
     plugin.load_state_dict(stock.state_dict(), strict=True)
     outputs = [model.train()(**batch(model)) for model in (stock, plugin)]
     for ours, theirs in zip(*map(tensors, outputs), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(ours, theirs, **tolerance.FLOAT32)
     for output in outputs:
         output[0].square().sum().backward()
     gradients = [{n: p.grad for n, p in model.named_parameters() if p.grad is not None} for model in (stock, plugin)]
-    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(generate(plugin.eval()), generate(stock.eval()), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)  # a ten times longer way back
+    torch.testing.assert_close(generate(plugin.eval()), generate(stock.eval()), **tolerance.FLOAT32)
 
 
 @pytest.mark.parametrize(("arch", "place", "name"), CASES)
@@ -156,7 +157,7 @@ def check_units(model: Any) -> None:
         prefix = torch.cat([tokens[-1:], tokens[:-1]])[None]
         source = model.encoder.reorder_encoder_out(encoded, torch.tensor([number // 3]))
         scores = model.decoder(prefix, source)[0].log_softmax(dim=-1)[0, range(len(tokens)), tokens]
-        torch.testing.assert_close(hypothesis["positional_scores"], scores, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(hypothesis["positional_scores"], scores, **tolerance.FLOAT32)
 
 
 @torch.no_grad()
@@ -165,7 +166,7 @@ def check_frames(model: Any) -> None:
     inputs = batch(model)
     encoded = model.forward_encoder(inputs["src_tokens"], inputs["src_lengths"])
     steps, whole = toy.frame_features(model, encoded, inputs["prev_output_tokens"])
-    torch.testing.assert_close(steps, whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(steps, whole, **tolerance.FLOAT32)
     assert all(value.isfinite().all() for each in generate(model) for value in each.values())
 
 
@@ -188,7 +189,7 @@ def test_several_units_in_a_step(name: str) -> None:
     )
     logits = model.decoder(torch.cat([torch.tensor([[UNITS.eos()]]), packed], dim=1), source)[0]
     scores = logits.log_softmax(dim=-1)[0, range(len(tokens)), tokens]
-    torch.testing.assert_close(hypotheses[0]["positional_scores"], scores, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hypotheses[0]["positional_scores"], scores, **tolerance.FLOAT32)
 
 
 @pytest.mark.parametrize("arch", STOCK)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 from fairseq.data import Dictionary
@@ -15,6 +16,8 @@ from fairseq.speech_generator import AutoRegressiveSpeechGenerator, NonAutoregre
 
 from amlp_fairseq.attention.registry import ATTENTIONS, supporting
 from amlp_fairseq.compat.internals import ARCH_CONFIG_REGISTRY
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 PLACES = {
     "plugin_tts_transformer": {
@@ -85,12 +88,12 @@ def test_with_softmax_it_is_fairseqs(arch: str, options: dict[str, bool]) -> Non
     plugin.load_state_dict(stock.state_dict(), strict=True)
     outputs = [model.train()(**batch()) for model in (stock, plugin)]
     for ours, theirs in zip(*map(flat, outputs), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(ours, theirs, **tolerance.FLOAT32)
     for output in outputs:
         output[0].square().sum().backward()
     gradients = [{n: p.grad for n, p in model.named_parameters() if p.grad is not None} for model in (stock, plugin)]
-    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(speak(plugin), speak(stock), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*gradients, **tolerance.FLOAT32)
+    torch.testing.assert_close(speak(plugin), speak(stock), **tolerance.FLOAT32)
 
 
 def flat(output: Any) -> list[torch.Tensor]:
@@ -132,7 +135,7 @@ def test_every_attention_in_every_place(arch: str, place: str, name: str) -> Non
         model.eval()
         encoded = model.encoder(inputs["src_tokens"])
         steps, whole = toy.frame_features(model, encoded, inputs["prev_output_tokens"])
-        torch.testing.assert_close(steps, whole, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(steps, whole, **tolerance.FLOAT32)
 
 
 def layers(model: Any, place: str) -> Any:

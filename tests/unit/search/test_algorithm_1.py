@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 
@@ -92,7 +93,9 @@ def test_all_hypotheses_that_end_are_kept(h: int, c: int, beam: int) -> None:
             texts = [words[: words.index(EOS)] for words, _ in expected]
             texts = [tuple(task.order.recover(torch.tensor(words, dtype=torch.long)).tolist()) for words in texts]
             assert [words for words, _ in ours] == texts
-            assert [score for _, score in ours] == pytest.approx([score for _, score in expected], abs=1e-4)
+            assert [score for _, score in ours] == pytest.approx(
+                [score for _, score in expected], abs=tolerance.of_scores()
+            )
             compared, differing = compared + 1, differing + (ours != fairseqs)
     assert compared > 2
     assert differing

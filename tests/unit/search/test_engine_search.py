@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 
@@ -41,7 +42,7 @@ def test_both_find_the_same(options: dict[str, Any]) -> None:
             assert one["steps"] == other["steps"]
             for name in ("score", "positional_scores"):
                 assert one[name].dtype == other[name].dtype
-                torch.testing.assert_close(one[name], other[name], rtol=0, atol=13 * 20 * 2**-24 * 100)
+                torch.testing.assert_close(one[name], other[name], rtol=0, atol=tolerance.of_scores(13))
 
 
 def test_the_weights_are_those_of_now() -> None:
@@ -53,7 +54,9 @@ def test_the_weights_are_those_of_now() -> None:
     after = search.generate(search.models, batch)[0][0]["score"]
     search.engine_models.use_engine = False
     assert after != before
-    assert after == pytest.approx(float(search.generate(search.models, batch)[0][0]["score"]), abs=1e-3)
+    assert after == pytest.approx(
+        float(search.generate(search.models, batch)[0][0]["score"]), abs=tolerance.of_scores(13)
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_both_refine_to_the_same() -> None:
         assert one["tokens"].tolist() == other["tokens"].tolist()
         assert one["steps"] == other["steps"]
         for name in ("score", "positional_scores"):
-            torch.testing.assert_close(one[name], other[name], rtol=0, atol=20 * 20 * 2**-24 * 100)
+            torch.testing.assert_close(one[name], other[name], rtol=0, atol=tolerance.of_scores(20))
 
 
 def test_why_pytorch_refines_is_said(caplog: pytest.LogCaptureFixture) -> None:

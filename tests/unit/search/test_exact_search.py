@@ -10,6 +10,7 @@ import itertools
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 
@@ -115,5 +116,5 @@ def test_all_outputs_that_the_rules_allow_are_found(h: int, c: int, middle_to_si
                     expected[text] = (score - rules.get("unk_penalty", 0) * text.count(UNK)) / (n + 1)
         scores = {tuple(each["tokens"][:-1].tolist()): float(each["score"]) for each in hypotheses}
         assert len(scores) == len(hypotheses)
-        assert scores == pytest.approx(expected, abs=1e-4)
-        assert float(hypotheses[0]["score"]) == pytest.approx(max(expected.values()), abs=1e-4)
+        assert scores == pytest.approx(expected, abs=tolerance.of_scores(6))
+        assert float(hypotheses[0]["score"]) == pytest.approx(max(expected.values()), abs=tolerance.of_scores(6))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import tolerance
 import torch
 import toy
 from fairseq.iterative_refinement_generator import DecoderOut
@@ -388,14 +389,14 @@ def test_mask_predict(kind: str, beam: int, adaptive: bool) -> None:
             best = max(candidates, key=lambda refined: sum(refined[-1][2]) / len(refined[-1][2]))
             _, words, scores = best[-1]
             assert hypothesis["tokens"].tolist() == [*words, EOS]
-            assert hypothesis["positional_scores"].tolist() == pytest.approx([*scores, 0], abs=1e-4)
-            assert float(hypothesis["score"]) == pytest.approx(sum(scores) / len(scores), abs=1e-4)
+            assert hypothesis["positional_scores"].tolist() == pytest.approx([*scores, 0], abs=tolerance.of_scores())
+            assert float(hypothesis["score"]) == pytest.approx(sum(scores) / len(scores), abs=tolerance.of_scores())
             assert hypothesis["steps"] == len(best)
             history = [entry["tokens"].tolist() for entry in hypothesis["history"]]
             assert history == [[*tokens, EOS] for read, written, _ in best for tokens in (read, written)]
             assert ["scores" in entry for entry in hypothesis["history"]] == [False, True] * len(best)
             for entry, (_, _, known) in zip(hypothesis["history"][1::2], best, strict=True):
-                assert entry["scores"].tolist()[:-1] == pytest.approx(known, abs=1e-4)
+                assert entry["scores"].tolist()[:-1] == pytest.approx(known, abs=tolerance.of_scores())
             changed += len({tuple(written) for _, written, _ in best}) > 1
     assert changed > 0  # iterations did something
 
@@ -459,7 +460,7 @@ def test_an_ensemble_averages_probabilities(beam: int) -> None:
     actual = generator(max_iter=4, beam_size=beam, adaptive=False).generate(networks, batch(SOURCES))
     for (hypothesis,), (words, scores) in zip(actual, expected, strict=True):
         assert hypothesis["tokens"].tolist() == [*words, EOS]
-        assert hypothesis["positional_scores"].tolist() == pytest.approx([*scores, 0], abs=1e-4)
+        assert hypothesis["positional_scores"].tolist() == pytest.approx([*scores, 0], abs=tolerance.of_scores())
     assert [h["tokens"].tolist() for (h,) in actual] != [h["tokens"].tolist() for (h,) in alone]
 
 
@@ -483,8 +484,10 @@ def test_a_sentence_is_translated_alone_as_in_any_batch(attention: str, beam: in
         ((alone,),) = refine.generate([network], batch([source]))
         assert actual["tokens"].tolist() == alone["tokens"].tolist()
         assert actual["steps"] == alone["steps"]
-        assert float(actual["score"]) == pytest.approx(float(alone["score"]), abs=1e-4)
-        torch.testing.assert_close(actual["positional_scores"], alone["positional_scores"], atol=1e-4, rtol=0)
+        assert float(actual["score"]) == pytest.approx(float(alone["score"]), abs=tolerance.of_scores())
+        torch.testing.assert_close(
+            actual["positional_scores"], alone["positional_scores"], atol=tolerance.of_scores(), rtol=0
+        )
 
 
 def test_models_prepared_by_fairseqs_commands() -> None:
@@ -570,8 +573,10 @@ def test_reranked_scores_are_those_of_fairseqs_scorer(count: int, left_pad: bool
     )
     for (hypothesis,), reference in zip(actual, expected, strict=True):
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()
-        assert float(hypothesis["score"]) == pytest.approx(float(reference["score"]), abs=1e-4)
-        torch.testing.assert_close(hypothesis["positional_scores"], reference["positional_scores"], atol=1e-4, rtol=0)
+        assert float(hypothesis["score"]) == pytest.approx(float(reference["score"]), abs=tolerance.of_scores())
+        torch.testing.assert_close(
+            hypothesis["positional_scores"], reference["positional_scores"], atol=tolerance.of_scores(), rtol=0
+        )
     assert [h["tokens"].tolist()[:-1] for (h,) in actual] != likeliest  # it did change the choice
 
 
@@ -594,8 +599,10 @@ def test_reranked_in_a_batch_as_by_the_scorer_in_a_batch() -> None:
         pair = scored[2 * i : 2 * i + 2] if i != 1 else scored[2:3]  # not the empty one
         reference = max(pair, key=lambda candidate: float(candidate["score"]))
         assert hypothesis["tokens"].tolist() == reference["tokens"].tolist()
-        assert float(hypothesis["score"]) == pytest.approx(float(reference["score"]), abs=1e-4)
-        torch.testing.assert_close(hypothesis["positional_scores"], reference["positional_scores"], atol=1e-4, rtol=0)
+        assert float(hypothesis["score"]) == pytest.approx(float(reference["score"]), abs=tolerance.of_scores())
+        torch.testing.assert_close(
+            hypothesis["positional_scores"], reference["positional_scores"], atol=tolerance.of_scores(), rtol=0
+        )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 from fairseq.sequence_generator import SequenceGenerator
@@ -81,8 +82,12 @@ def test_one_word_per_step_is_fairseqs_search(kind: str, beam: int, lenpen: floa
     for ours, theirs in zip(search(task, [model], sample, **options), stock.generate([model], sample), strict=True):
         assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs]
         for mine, other in zip(ours, theirs, strict=True):
-            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
-            torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+            assert float(mine["score"]) == pytest.approx(
+                float(other["score"]), abs=tolerance.of_scores(16 ** (1 - min(lenpen, 1)))
+            )
+            torch.testing.assert_close(
+                mine["positional_scores"], other["positional_scores"], atol=tolerance.of_scores(), rtol=0
+            )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,9 @@ def test_other_options_are_fairseqs(options: dict) -> None:
         (ours,) = search(task, [model], sample, **options)
         (theirs,) = SequenceGenerator([model], task.tgt_dict, **options).generate([model], sample)
         assert [h["tokens"].tolist() for h in ours] == [h["tokens"].tolist() for h in theirs]
-        assert [float(h["score"]) for h in ours] == pytest.approx([float(h["score"]) for h in theirs], abs=1e-4)
+        assert [float(h["score"]) for h in ours] == pytest.approx(
+            [float(h["score"]) for h in theirs], abs=tolerance.of_scores(16)
+        )
 
 
 @pytest.mark.parametrize("lenpen", [0.0, 1.0])
@@ -134,7 +141,7 @@ def test_a_beam_that_covers_everything_finds_all_sequences(h: int, c: int, ngram
     scores = [float(hypothesis["score"]) for hypothesis in actual]
     assert scores == sorted(scores, reverse=True)
     tokens = [tuple(hypothesis["tokens"].tolist()) for hypothesis in actual]
-    assert dict(zip(tokens, scores, strict=True)) == pytest.approx(expected, abs=1e-4)
+    assert dict(zip(tokens, scores, strict=True)) == pytest.approx(expected, abs=tolerance.of_scores(6))
 
 
 @of_every_kind
@@ -148,9 +155,11 @@ def test_printed_scores_are_the_models_probabilities(h: int, c: int, options: di
             words = hypothesis["tokens"][:-1].tolist()
             expected = teacher_forced(task, model, source, words)
             in_reading_order = torch.cat([task.order.recover(expected[:-1]), expected[-1:]])
-            torch.testing.assert_close(hypothesis["positional_scores"], in_reading_order, atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                hypothesis["positional_scores"], in_reading_order, atol=tolerance.of_scores(), rtol=0
+            )
             score = float(expected.sum()) / len(expected) ** 0.6
-            assert float(hypothesis["score"]) == pytest.approx(score, abs=1e-4)
+            assert float(hypothesis["score"]) == pytest.approx(score, abs=tolerance.of_scores(len(expected) ** 0.4))
             assert hypothesis["steps"] == -(-len(expected) // (h * c or 1))
 
 
@@ -159,7 +168,9 @@ def test_gnmt_length_penalty() -> None:
     (actual,) = search(task, [model], sources(task, 1), len_penalty=0.6, length_penalty_kind="gnmt")
     for hypothesis in actual:
         total, length = float(hypothesis["positional_scores"].sum()), len(hypothesis["tokens"])
-        assert float(hypothesis["score"]) == pytest.approx(total / ((5 + length) / 6) ** 0.6, abs=1e-4)
+        assert float(hypothesis["score"]) == pytest.approx(
+            total / ((5 + length) / 6) ** 0.6, abs=tolerance.of_scores(length**0.4)
+        )
 
 
 def test_words_behind_the_end_can_be_counted() -> None:
@@ -171,7 +182,7 @@ def test_words_behind_the_end_can_be_counted() -> None:
             total = float(hypothesis["positional_scores"].sum())
             behind = float(hypothesis["score"]) * 4 * hypothesis["steps"] - total
             if len(hypothesis["tokens"]) % 4 == 0:
-                assert behind == pytest.approx(0, abs=1e-4)
+                assert behind == pytest.approx(0, abs=tolerance.of_scores(4 * hypothesis["steps"]))
             else:
                 assert behind < 0
                 differences += 1
@@ -194,7 +205,9 @@ def test_a_sentence_is_translated_alone_as_in_any_batch(pattern: tuple[int, int]
         for actual in (by_left, by_right):
             assert [h["tokens"].tolist() for h in actual] == [h["tokens"].tolist() for h in alone]
             for one, other in zip(actual, alone, strict=True):
-                torch.testing.assert_close(one["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+                torch.testing.assert_close(
+                    one["positional_scores"], other["positional_scores"], atol=tolerance.of_scores(), rtol=0
+                )
 
 
 @pytest.mark.parametrize(("h", "c"), PATTERNS)
@@ -285,7 +298,7 @@ def test_an_ensemble_averages_probabilities() -> None:
         each = [teacher_forced(task, model, source, words).exp() for model in (first, second)]
         expected = ((each[0] + each[1]) / 2).log()
         recovered = torch.cat([task.order.recover(expected[:-1]), expected[-1:]])
-        torch.testing.assert_close(hypothesis["positional_scores"], recovered, atol=1e-4, rtol=0)
+        torch.testing.assert_close(hypothesis["positional_scores"], recovered, atol=tolerance.of_scores(), rtol=0)
 
 
 def test_alignment_follows_reading_order() -> None:

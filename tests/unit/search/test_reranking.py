@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tolerance
 import torch
 import toy
 from pairwise import pairwise
@@ -59,8 +60,10 @@ def test_scores_are_those_of_fairseqs_scorer(
         best = sorted(scored, key=lambda hypothesis: -float(hypothesis["score"]))
         assert [each["tokens"].tolist() for each in after] == [each["tokens"].tolist() for each in best]
         for mine, other in zip(after, best, strict=True):
-            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
-            torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=tolerance.of_scores(9))
+            torch.testing.assert_close(
+                mine["positional_scores"], other["positional_scores"], atol=tolerance.of_scores(), rtol=0
+            )
         assert sorted(each["steps"] for each in after) == sorted(each["steps"] for each in before)
         differ += after[0]["tokens"].tolist() != before[0]["tokens"].tolist()
     assert differ  # it did change choices
@@ -87,8 +90,10 @@ def test_hypotheses_of_any_length(name: str) -> None:
     for source, of_one, scored in zip(sources, hypotheses, actual, strict=True):
         expected = toy.scored_by_fairseq(words, reranking_model, [source] * len(of_one), of_one)
         for mine, other in zip(scored, expected, strict=True):
-            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=1e-4)
-            torch.testing.assert_close(mine["positional_scores"], other["positional_scores"], atol=1e-4, rtol=0)
+            assert float(mine["score"]) == pytest.approx(float(other["score"]), abs=tolerance.of_scores(9))
+            torch.testing.assert_close(
+                mine["positional_scores"], other["positional_scores"], atol=tolerance.of_scores(), rtol=0
+            )
 
 
 def test_each_prefix_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +123,12 @@ def test_the_length_penalty_is_the_searchs() -> None:
     for actual in searched(task, sources, reranking_model, len_penalty=0.3):
         for each in actual:
             total = float(each["positional_scores"].sum())
-            assert float(each["score"]) == pytest.approx(total / len(each["tokens"]) ** 0.3, abs=1e-4)
+            assert float(each["score"]) == pytest.approx(total / len(each["tokens"]) ** 0.3, abs=tolerance.of_scores(9))
     for actual in searched(task, sources, reranking_model, normalize_scores=False):
         for each in actual:
-            assert float(each["score"]) == pytest.approx(float(each["positional_scores"].sum()), abs=1e-4)
+            assert float(each["score"]) == pytest.approx(
+                float(each["positional_scores"].sum()), abs=tolerance.of_scores(9)
+            )
 
 
 def test_sources_without_words_stay_empty() -> None:
