@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-
-import regex
+from functools import cache
+from typing import TYPE_CHECKING
 
 from amlp_fairseq.text.languages import language
+
+if TYPE_CHECKING:
+    import regex
 
 #: Treatments of inputs that are too long for a model.
 LONG = ("split", "truncate", "refuse")
@@ -73,7 +76,7 @@ _SPACES, _NO_SPACES, _LETTER = re.compile(r"\s*"), re.compile(r"\S*"), re.compil
 #: Stops that always end a sentence: Chinese and Japanese, Indic, Arabic, Ethiopic, Khmer, Burmese.
 _WIDE = "。｡！？﹖﹗।॥؟۔።፧។៕။"
 #: Ends that sentencex may miss: these stops, and an ellipsis before a capital letter.
-_FURTHER = regex.compile(rf"[{_WIDE}]+|…(?=[\"'”’»)]*\s+[\"'“‘«(¿¡]*\p{{Lu}})")
+_FURTHER = rf"[{_WIDE}]+|…(?=[\"'”’»)]*\s+[\"'“‘«(¿¡]*\p{{Lu}})"
 #: Pairs between which sentencex finds no end. Group 1, marks like [1] and apostrophes, are not pairs.
 _PAIRED = re.compile(r"(\[\w{1,3}\]|\b['’]\b)|[\"'“”„‟‘’‚‛«»‹›「」『』()（）\[\]]")
 #: Marks, and closing quotation marks and brackets, which belong to the sentence after its stop. French has a space
@@ -83,7 +86,7 @@ _CLOSING_WIDE = re.compile(r"[”’」』）】》〉〗)\]]+")
 #: Continuations of a sentence; the words are Japanese, after a quotation.
 _CONTINUES = re.compile(r"[,;、，；)]|(?:と|って)")
 #: Words with a stop but no space between them, other than addresses and file names.
-_NO_SPACE = regex.compile(r"\p{P}*(?:\p{L}{2,}[.!?]+)(?:\p{Lu}\p{Ll}+[.!?]+)*\p{Lu}\p{Ll}*\p{P}*")
+_NO_SPACE = r"\p{P}*(?:\p{L}{2,}[.!?]+)(?:\p{Lu}\p{Ll}+[.!?]+)*\p{Lu}\p{Ll}*\p{P}*"
 #: Abbreviations that do not end a sentence, missing in sentencex for some of its languages.
 _ABBREVIATIONS = frozenset(
     "approx dhr dr dra drs hr ing inż jhr mevr mgr mlle mme mr mrs ms mw nr núm pág prof sra st стр ул डॉ डा ডা".split()
@@ -97,6 +100,14 @@ _ORDINAL = re.compile(r"\b(?:im|am|vom|zum|beim|der|die|das|den|dem|des|dieser?|
 _ITEM = re.compile(r"\W*(?:\d{1,3}|[^\W\d_])[.)]")
 
 
+@cache
+def _with_properties(pattern: str) -> regex.Pattern[str]:
+    """A pattern with what ``re`` has not: properties of characters, and grapheme clusters."""
+    import regex  # takes 15 ms, and many a translation needs none
+
+    return regex.compile(pattern)
+
+
 def _ends(line: str, code: str) -> Iterator[int]:
     """The positions after the sentences of a line; the last one is the line's length."""
     try:
@@ -105,7 +116,7 @@ def _ends(line: str, code: str) -> Iterator[int]:
         raise ValueError("sentencex, which finds sentences, is not installed: give --no-split-sentences") from None
     hidden = {match.start() for match in _PAIRED.finditer(line) if not match[1]}
     shown = [position for position in range(len(line)) if position not in hidden]
-    stops = {match.end() for match in _FURTHER.finditer(line)}
+    stops = {match.end() for match in _with_properties(_FURTHER).finditer(line)}
     start = 0
     for segment in sentencex.segment(code, "".join(line[position] for position in shown)):
         if words := segment.rstrip():
@@ -145,7 +156,7 @@ def _is_end(line: str, begin: int, stop: int, end: int, code: str) -> bool:
         return False
     word = sentence.split()[-1]
     if mark in ".!?…" and after == end:
-        return end > stop or bool(_NO_SPACE.fullmatch(word + _NO_SPACES.match(line, end)[0]))  # type: ignore[index]
+        return end > stop or bool(_with_properties(_NO_SPACE).fullmatch(word + _NO_SPACES.match(line, end)[0]))  # type: ignore[index]
     if mark != "." or end > stop:
         return True
     word = word[:-1].lstrip("\"'“„‘«([")
@@ -163,7 +174,7 @@ def _words(text: str) -> list[str]:
 
 def _characters(text: str) -> list[str]:
     """Characters as readers see them (grapheme clusters): letters with their accents and vowel signs."""
-    return regex.findall(r"\X", text)
+    return _with_properties(r"\X").findall(text)
 
 
 def _cut(text: str, kinds: Sequence[Callable[[str], list[str]]], fits: Callable[[str], bool]) -> Iterator[str]:

@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 
 import sentencepiece
-from subword_nmt.apply_bpe import BPE
-from subword_nmt.learn_bpe import learn_bpe
 
 from amlp_fairseq.common.files import writing
 from amlp_fairseq.common.lines import lines
@@ -34,6 +32,8 @@ def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
             return partial(_pieces, sentencepiece.SentencePieceProcessor(model_file=str(model)))
         except RuntimeError as error:
             raise ValueError(f"{model} is damaged: {error}") from None
+    from subword_nmt.apply_bpe import BPE  # takes as long as a short translation, and loads tqdm
+
     printed = StringIO()
     try:
         with open(model, encoding="utf-8") as codes, redirect_stderr(printed):
@@ -124,6 +124,8 @@ def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, cove
     if not any(line.strip() for line in chain.from_iterable(map(lines, texts))):
         raise ValueError(f"{texts[0]}: nothing is left of the training text; give other text and another folder")
     if segmentation == "subword_nmt":
+        from subword_nmt.learn_bpe import learn_bpe
+
         with writing(model) as (codes,):
             learn_bpe(chain.from_iterable(map(lines, texts)), codes, size)
     else:
