@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "amx.h"
@@ -136,6 +137,11 @@ void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, 
       for (int64_t g = 0; g < groups; g++) {
         Number* const group = to + (g * width + o - first) * Group;
         const From* const numbers = from + g * Group * in_stride + o * out_stride;
+        if constexpr (std::is_same_v<From, Number>)
+          if (in_stride == 1 && o < out && (g + 1) * Group <= in) {
+            std::memcpy(group, numbers, Group * sizeof(Number));
+            continue;
+          }
         for (int64_t i = 0; i < Group; i++)
           group[i] = o < out && g * Group + i < in ? Number(numbers[i * in_stride]) : Number(0);
       }
@@ -279,7 +285,7 @@ class Int8Linear : public Linear {
   // scales: of the outputs, (out,).
   // bias: b (out,).
   // nonnegative: no input is below 0, which halves the step.
-  Int8Linear(const std::vector<int8_t>& weight, const std::vector<float>& scales, const std::vector<float>& bias,
+  Int8Linear(std::span<const int8_t> weight, const std::vector<float>& scales, const std::vector<float>& bias,
              bool nonnegative)
       : Linear(weight.size() / bias.size(), bias.size()), row_bytes_((in + kInputBytes - 1) / kInputBytes * kInputBytes),
         zero_(nonnegative ? 0 : kMaxUnit / 2 + 1), units_(kMaxUnit - zero_),

@@ -58,13 +58,18 @@ class Weights {
   std::unique_ptr<Linear> linear(const std::vector<std::string>& names, int64_t in, int64_t out, float scale = 1,
                                  bool nonnegative = false) const {
     std::vector<float> biases, weights, scales;
-    std::vector<int8_t> units;
+    Numbers<int8_t> units;
+    Int8Array only;                  // the matrix, if there is one map that is stored in int8
+    std::span<const int8_t> stored;  // all of them
     for (size_t i = 0; i < names.size(); i++) {
       const float factor = i == 0 ? scale : 1;
       const py::object value = find(names[i] + ".weight");
       if (int8_ && py::isinstance<py::tuple>(value)) {
         const auto [matrix, row_scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
-        units.insert(units.end(), matrix.data(), matrix.data() + matrix.size());
+        if (names.size() == 1)
+          only = matrix, stored = {only.data(), static_cast<size_t>(only.size())};
+        else
+          units.insert(units.end(), matrix.data(), matrix.data() + matrix.size());
         for (const float row_scale : copy<float>(row_scales)) scales.push_back(row_scale * factor);
       } else {
         std::vector<float> matrix = floats(names[i] + ".weight");
@@ -82,10 +87,11 @@ class Weights {
         biases.resize(int8_ ? scales.size() : py::len(value), 0);
       }
     }
-    const int64_t size = int8_ ? units.size() : weights.size(), rows = int8_ ? scales.size() : biases.size();
+    if (!units.empty()) stored = units;
+    const int64_t size = int8_ ? stored.size() : weights.size(), rows = int8_ ? scales.size() : biases.size();
     if (rows != out || static_cast<int64_t>(biases.size()) != out || size != in * out)
       wrong_size(names[0]);
-    if (int8_) return std::make_unique<Int8Linear>(units, scales, biases, nonnegative);
+    if (int8_) return std::make_unique<Int8Linear>(stored, scales, biases, nonnegative);
 #ifdef AMLP_BFLOAT16
     if (bfloat16_) return std::make_unique<Bfloat16Linear>(weights, biases);
 #endif
@@ -141,7 +147,7 @@ class Weights {
     return {array.data(), array.data() + array.size()};
   }
 
-  static void quantize(const std::vector<float>& matrix, int64_t rows, std::vector<int8_t>& units, std::vector<float>& scales) {
+  static void quantize(const std::vector<float>& matrix, int64_t rows, Numbers<int8_t>& units, std::vector<float>& scales) {
     const int64_t columns = matrix.size() / rows, before = units.size();
     units.resize(before + matrix.size());
     for (int64_t row = 0; row < rows; row++) {
