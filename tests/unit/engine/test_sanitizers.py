@@ -27,14 +27,22 @@ def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None) -> subpr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", isa.supported())
-def test_no_access_outside_memory_and_nothing_undefined(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, "") for name in isa.supported()),
+        *((name, " -DAMLP_EMULATE_AMX") for name in ("generic", "avx512_vnni") if name in isa.supported()),
+    ],
+)
+def test_no_access_outside_memory_and_nothing_undefined(name: str, more: str, tmp_path: Path) -> None:
+    """Also with AMX's instructions as functions in C++, over what else multiplies few rows."""
     for folder in ("amlp_fairseq", "configs", "tests", "examples"):
         shutil.copytree(commands.ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(commands.ROOT / file, tmp_path / file)
     settings = {**os.environ, "PYTHONPATH": str(tmp_path), isa.FORCED: name}
-    settings |= dict.fromkeys(("CFLAGS", "CXXFLAGS", "LDFLAGS"), FLAGS)  # which one is used depends on setuptools
+    # Which one is used depends on setuptools.
+    settings |= dict.fromkeys(("CFLAGS", "CXXFLAGS", "LDFLAGS"), FLAGS + more)
     built = run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=tmp_path, env=settings)
     assert built.returncode == 0, built.stderr[-5000:]
 
@@ -43,6 +51,7 @@ def test_no_access_outside_memory_and_nothing_undefined(name: str, tmp_path: Pat
     settings |= {"LD_PRELOAD": " ".join(paths), "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}
     (library,) = (tmp_path / "amlp_fairseq/engine").glob("*.so")
     assert all(check in library.read_bytes() for check in (b"__asan_report_load", b"__ubsan_handle"))
+    assert (b"tiles without a configuration" in library.read_bytes()) == bool(more)
     tests = "-m", "pytest", "-q", "-x", "--capture=sys", "-p", "no:cacheprovider", "tests/unit/engine"
     chosen = " and ".join(f"not {test}" for test in ELSEWHERE)
     done = run(sys.executable, *tests, "-k", chosen, cwd=tmp_path, env=settings)
