@@ -18,8 +18,8 @@ FLAGS = (
     "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fno-omit-frame-pointer "
     "-D_GLIBCXX_ASSERTIONS -ffp-contract=off"  # the last: checks between operations decide which ones are contracted
 )
-#: Tests of how libraries are found, and of what needs more than this one.
-ELSEWHERE = "sanitizers", "fastest_library", "needs_no_pytorch", "without_a_description"
+#: Tests of how libraries are found, of what needs more than this one, and of memory, of which the sanitizer keeps some.
+ELSEWHERE = "sanitizers", "fastest_library", "needs_no_pytorch", "without_a_description", "no_memory_is_lost"
 
 
 def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
