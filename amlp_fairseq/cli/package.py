@@ -5,9 +5,11 @@
 CHECKPOINT is a checkpoint, several of one training, which are averaged, or the folder of `amlp-fairseq train --row`
 once `amlp-fairseq evaluate` has averaged its checkpoints; or DIR of another model, whose text and decoding options are
 kept. DIR stands wherever a checkpoint does (--path DIR), and `amlp-fairseq translate --model DIR` reads raw text. A
-Transformer of fairseq is stored as plugin_transformer, the same model, which decodes faster.
+Transformer of fairseq is stored as plugin_transformer, the same model, which decodes faster; --user-dir runs the code
+that registers its architecture, which the folder does not need.
 
     amlp-fairseq package ibdecoder --out en-de --weights bfloat16 --beam 4 --lenpen 0.6
+    amlp-fairseq package model.pt --user-dir configs -s en -t de --out en-de
 """
 
 from __future__ import annotations

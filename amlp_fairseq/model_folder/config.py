@@ -57,7 +57,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     fairseq-generate and of the task by name), ``longest_source`` (maximum length of a source in tokens; None: the
     model's positions), ``task``, ``model``, ``criterion``, ``task_state``, ``updates``; folders of older versions may
     lack ``checksums`` (SHA-256 of the other files by name) and ``description`` (``models/description.py``), and may
-    have former names of options; ``split_sentences`` is only there if False: a line is a document.
+    have former names of options; ``split_sentences`` is only there if False: a line is a document; ``language_tokens``
+    only for multilingual models (``language_tokens.py``).
 
     Raises:
         ValueError: if the folder is not a model, is damaged, or was written by a later version; names it.
