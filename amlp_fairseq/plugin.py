@@ -7,7 +7,7 @@ has been imported, as by ``--user-dir``.
 import warnings
 from functools import partial
 
-# Python 3.12 warns of invalid escapes in fairseq's source: always, where it may not keep what it compiles.
+# Python 3.12 warns of invalid escapes in fairseq's source, on every run if it cannot write .pyc files.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=r".*[/\\]fairseq[/\\]")
 from amlp_fairseq.compat.fairseq_import import quick_imports  # noqa: E402 - imports fairseq, and looks at versions first
 

@@ -84,7 +84,7 @@ class Attention(FairseqIncrementalState, nn.Module):
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """What the engine builds the attention of: its ``kind`` in ``engine/src/kinds.h``, sizes and switches.
+        """Describe the attention to the engine: its ``kind`` in ``engine/src/kinds.h``, sizes and switches.
 
         Raises:
             UnsupportedError: for an attention that the engine does not have.

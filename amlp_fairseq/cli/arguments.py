@@ -96,7 +96,7 @@ def add_text_arguments(parser: argparse.ArgumentParser, inputs: str) -> None:
         "--max-length",
         type=positive,
         metavar="N",
-        help="pieces of the longest sentence that is not too long (default: the model's, from its training)",
+        help="subword tokens of the longest sentence that is accepted (default: the model's, from its training)",
     )
 
 

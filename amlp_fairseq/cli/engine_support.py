@@ -39,7 +39,7 @@ def attention(name: str, pattern: str, **options: Any) -> bool:
 
 
 def attentions() -> dict[str, dict[str, bool]]:
-    """Of every attention the patterns that it supports, True where the engine has it."""
+    """The patterns that every attention supports, True where the engine has it."""
     return {
         name: {pattern: attention(name, pattern) for pattern in cls.patterns}
         for name, cls in sorted(ATTENTIONS.items())

@@ -55,7 +55,7 @@ def seconds(text: str) -> float:
 
 
 def sentence(text: str) -> str:
-    """Text that is not bytes of another encoding than UTF-8."""
+    """Valid UTF-8 text."""
     try:
         text.encode()
     except UnicodeEncodeError:

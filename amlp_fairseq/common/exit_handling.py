@@ -30,8 +30,8 @@ def clear_endings(name: str, at_once: bool = False) -> Iterator[None]:
 
     Args:
         name: of the command, for its messages.
-        at_once: leave SIGTERM and SIGHUP to the system: a training that waits in C++ for another process would not hear
-            of them before that one answers.
+        at_once: do not handle SIGTERM and SIGHUP: a training that waits in C++ for another process would never run
+            the handlers.
 
     Raises:
         ValueError: where standard output is closed; Python would drop without a word what is printed.

@@ -1,4 +1,4 @@
-"""Text files that would be read as something else than was meant, and what a user can do about it."""
+"""Validate parallel text: encoding, byte order marks, carriage returns, numbers of lines; errors name the way out."""
 
 from __future__ import annotations
 

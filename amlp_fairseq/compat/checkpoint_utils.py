@@ -46,7 +46,7 @@ _scalar: Any = multiarray.scalar  # type: ignore[attr-defined]
 
 
 class _Meter:
-    """What fairseq up to 0.8 kept of a training's speed and losses, which nobody reads any more."""
+    """Meters of speed and losses in checkpoints of fairseq up to 0.8; nobody reads them any more."""
 
 
 #: ``cfg`` of models with legacy options; arrays and numbers that validation leaves in the metrics, under the names of
@@ -267,8 +267,8 @@ def refusals_name(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _is_caused_by_content(error: Exception) -> bool:
-    """True if ``torch.load`` could not read the file's content. It then raises errors of every type, from EOFError to
-    struct.error, so that they are recognised by the module that raised them."""
+    """True if ``torch.load`` could not read the file's content: it raises many types, from EOFError to struct.error,
+    which are recognised by the module that raises them."""
     frames = traceback.walk_tb(error.__traceback__)
     by_torch_load = any(frame.f_globals.get("__name__") == "torch.serialization" for frame, _ in frames)
     could_not_open = isinstance(error, OSError) and error.filename is not None

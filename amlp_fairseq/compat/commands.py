@@ -1,4 +1,4 @@
-"""fairseq's programs, ``fairseq_cli``: they look at their options first, read and print whole lines, and end with one
+"""fairseq's programs, ``fairseq_cli``: they validate their options first, read and print whole lines, and end with one
 line because of an error of the user.
 
 Their modules set up logging when they are imported, so that :func:`check_options` and :func:`keep_lines_whole` change
@@ -53,7 +53,7 @@ def keep_lines_whole() -> None:
 
 
 def check_options() -> None:
-    """Let the programs look at their options first."""
+    """Let the programs validate their options first."""
     for name, check in CHECKS.items():
         module: Any = sys.modules.get(f"fairseq_cli.{name}")
         if hasattr(module, "main") and not hasattr(module.main, "__wrapped__"):

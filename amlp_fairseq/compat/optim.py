@@ -58,8 +58,8 @@ def _parameters(optimizer: FP16Optimizer) -> list[Tensor]:
 
 @torch.no_grad()
 def _restore(parameters: Sequence[Tensor], saved: Sequence[Tensor], dtype: torch.dtype) -> None:
-    """Copy what was saved, however it was joined, if it rounds to the model's parameters; they are others where a tool
-    has changed the model in the checkpoint."""
+    """Copy what was saved, however it was joined, if it rounds to the model's parameters: not where another tool has
+    changed the model in the checkpoint."""
     values, own = (torch.cat([tensor.flatten().cpu() for tensor in tensors]) for tensors in (saved, parameters))
     if values.shape != own.shape or not torch.equal(values.to(dtype).float(), own):
         return

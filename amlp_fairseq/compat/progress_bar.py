@@ -167,7 +167,7 @@ class Updates(progress_bar.SimpleProgressBar):  # type: ignore[misc]
     def log(self, stats: Mapping[str, object], tag: str | None = None, step: int | None = None) -> None:
         """The loss; in a log with the updates that have been made, how fast, and the time left."""
         loss = {name: value for name, value in self._format_stats(stats).items() if name == "loss"}
-        self.counter.n = step or self.counter.n + 1  # an update that overflows is none
+        self.counter.n = step or self.counter.n + 1  # updates that overflow do not count
         if self.visible:
             self.counter.set_postfix(loss, refresh=False)
         else:

@@ -209,7 +209,7 @@ def _frontier(card: Element, points: Sequence[Point], cost: str, caption: str, s
 
 
 def trade(points: Sequence[Point], cost: str, score: str = "BLEU") -> str:
-    """The finding of a frontier: what half of a cost costs in BLEU, or another score. One model is not ranked."""
+    """One sentence on a frontier: the BLEU, or other score, that half of the cost loses. One model is not ranked."""
     best = max(points, key=lambda point: (point.bleu, -point.cost))
     cost = cost.partition(" a ")[0]
     if len({point.model or point.name for point in points}) == 1:

@@ -58,7 +58,7 @@ def describe(model: BaseFairseqModel) -> dict[str, Any]:
 
 
 def description_of(model: BaseFairseqModel) -> dict[str, Any]:
-    """What config.json has of a model: its description, or why there is none."""
+    """The entry of a model in config.json: its description, or why there is none."""
     try:
         return describe(model)
     except UnsupportedError as error:
@@ -66,7 +66,7 @@ def description_of(model: BaseFairseqModel) -> dict[str, Any]:
 
 
 def _refinement(decoder: CMLMCDecoder, corrects: bool) -> dict[str, Any]:
-    """What a decoder that writes all words at a time has besides layers.
+    """Parts of a decoder that writes all words at a time, besides its layers.
 
     Args:
         corrects: an iteration writes all words anew, not only masks.
@@ -80,7 +80,7 @@ def _refinement(decoder: CMLMCDecoder, corrects: bool) -> dict[str, Any]:
 
 
 def _side(side: TransformerEncoderBase | TransformerDecoderBase) -> dict[str, Any]:
-    """What encoders and decoders have in common."""
+    """Parts that encoders and decoders have in common."""
     layers = [*side.layers]
     width = side.embed_tokens.weight.size(1)
     if getattr(side, "project_in_dim", None) is not None or getattr(side, "project_out_dim", None) is not None:
@@ -123,7 +123,7 @@ def _layer(layer: Any) -> dict[str, Any]:
 
 
 def describe_attention(attention: nn.Module) -> dict[str, Any]:
-    """What the engine builds an attention of.
+    """Description of an attention, of which the engine builds it.
 
     Raises:
         UnsupportedError: for one that the engine does not have.

@@ -262,7 +262,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         extra_gen_cls_kwargs: Optional[dict[str, Any]],
         prefix_allowed_tokens_fn: Optional[Callable[..., Any]],
     ) -> list[str]:
-        """What is asked of ``build_generator`` that only fairseq's search has."""
+        """Arguments of ``build_generator`` that only fairseq's search takes."""
         fields = GenerationConfig.__dataclass_fields__
         given = {name: getattr(args, name, fields[name].default) for name in sorted(FAIRSEQS_OPTIONS)}
         lacking = [

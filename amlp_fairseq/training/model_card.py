@@ -18,7 +18,7 @@ from amlp_fairseq.translator.translator import Translator
 SCORES = "## Scores"
 #: By what a hypothesis' score is divided, by ``--length-penalty``; the end symbol counts.
 FORMULAS = {"fairseq": "length^lenpen", "gnmt": "((5 + length) / 6)^lenpen"}
-OTHERS = "Those of the model folder that it was made of:"
+OTHERS = "Scores of the model folder that it was made of:"
 
 
 def card(translator: Translator, name: str, run: Path) -> str:

@@ -67,7 +67,7 @@ def test_scores_of_the_model_that_it_was_made_of(tmp_path: Path) -> None:
     package(arguments(MODEL, tmp_path / "out"), [])
     package(arguments(tmp_path / "out", tmp_path / "sp ace"), [])
     card = (tmp_path / "sp ace/README.md").read_text(encoding="utf-8")
-    assert card.endswith(f"\n\n## Scores\n\nThose of the model folder that it was made of:\n\n{scores}")
+    assert card.endswith(f"\n\n## Scores\n\nScores of the model folder that it was made of:\n\n{scores}")
     assert card.startswith("# sp ace\n")
     assert "\namlp-fairseq translate --model 'sp ace' < text.en > text.de\n" in card
     (tmp_path / "out/README.md").write_text("# out\n\nEdited.\n", encoding="utf-8")
