@@ -269,7 +269,8 @@ class TranslationInterleavedTask(PluginTranslationTask):
             f"--{name.replace('_', '-')} {value}" for name, value in given.items() if value != fields[name].default
         ]
         others = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, **(extra_gen_cls_kwargs or {})}
-        of_options = {"print_alignment", *(("lm_model", "lm_weight") if given["lm_path"] else ())}
+        # fairseq-generate gives the weight of a language model also without one.
+        of_options = {"print_alignment", "lm_weight", *(("lm_model",) if given["lm_path"] else ())}
         return lacking + [name for name, value in others.items() if value is not None and name not in of_options]
 
     def _fairseqs_generator(
