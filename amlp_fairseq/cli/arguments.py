@@ -16,6 +16,8 @@ from amlp_fairseq.translator.options import Options
 #: The help text of ``--device``.
 DEVICES = "cpu, cuda, cuda:1, … (default: cpu)"
 
+#: The languages of a multilingual model.
+LANGUAGES = ("source_lang", "target_lang")
 #: The names of what :func:`add_text_arguments` adds.
 TEXT = ("split_sentences", "long", "max_length")
 
@@ -64,6 +66,8 @@ def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> No
         metavar="DIR",
         help="made by amlp-fairseq package; A:B: two models decode as one, with the mean of their probabilities",
     )
+    parser.add_argument("-s", "--source-lang", metavar="CODE", help="of a multilingual model (default: the folder's)")
+    parser.add_argument("-t", "--target-lang", metavar="CODE", help="the language to translate into")
     add_text_arguments(parser, inputs)
     parser.add_argument(
         "--max-tokens", type=positive, default=4000, metavar="N", help="source pieces of a batch (default: 4000)"
@@ -125,7 +129,7 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
             parser, known_flags, accepted=lambda args: decoding_flags(*members(args.model))
         )
         options = decoding_options.parse(words, read_config(members(args.model)[0])["task"]["_name"])
-    names = (*TEXT, "device", "max_tokens", "inter_threads", "intra_threads")
+    names = (*TEXT, *LANGUAGES, "device", "max_tokens", "inter_threads", "intra_threads")
     return args, {**{name: getattr(args, name) for name in names}, **options}
 
 

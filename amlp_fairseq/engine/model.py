@@ -34,7 +34,8 @@ class SearchOptions:
     """The settings of the beam search; see ``search/options.py``, where the same have the same names as here or as
     fairseq's. Without a beam search: ``alternatives``: the best ``beam`` words after the prefix, each continued by
     greedy search, the best word first; ``sampling``: ``beam`` samples, of the best ``sampling_topk`` words, or those
-    whose probabilities sum to ``sampling_topp``; 0: of all. Samples depend on ``seed`` and the source alone."""
+    whose probabilities sum to ``sampling_topp``; 0: of all. Samples depend on ``seed`` and the source alone.
+    ``start`` and ``end`` are the tokens with which the decoder begins and ends."""
 
     beam: int = 5
     max_len_a: float = 0.0
@@ -56,6 +57,8 @@ class SearchOptions:
     sampling_topk: int = 0
     sampling_topp: float = 0.0
     seed: int = 1
+    start: int = EOS
+    end: int = EOS
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ class Model(EngineModel):
         for index in with_words:
             self._check_length(f"--min-len {options.min_len}", options.min_len, sources[index], options)
             if prefixes:
-                length = shortest(prefixes[index])
+                length = shortest(prefixes[index], options.end)
                 self._check_length(f"a prefix of {length} words", length, sources[index], options)
         arguments = [sources[index] for index in with_words], asdict(options)
         if propose is None:
@@ -288,7 +291,7 @@ class Model(EngineModel):
         read = [[token for token in source if token != BOS] for source in sources]
         if not self.takes_words_back:
             return self._searched(read, texts, options, threads)
-        complete = [[[*text, EOS] for text in of_source] for of_source in texts]
+        complete = [[[*text, options.end] for text in of_source] for of_source in texts]
         found = self._engine.score(read, complete, asdict(options), threads)
         return [[Hypothesis.of(each, 0) for each in of_source] for of_source in found]
 
@@ -302,8 +305,8 @@ class Model(EngineModel):
         """The scores of texts, each found by a search that allows no other."""
         pairs = [(source, text) for source, of_source in zip(sources, texts, strict=True) for text in of_source]
         longest = max((len(text) for _, text in pairs), default=0)
-        kept = {name: getattr(options, name) for name in ("normalize", "gnmt", "length_penalty")}
-        chains = [self.order.whole(text) for _, text in pairs]
+        kept = {name: getattr(options, name) for name in ("normalize", "gnmt", "length_penalty", "start", "end")}
+        chains = [self.order.whole(text, options.end) for _, text in pairs]
         of_search = SearchOptions(beam=1, max_len_b=longest, min_len=0, **kept)
         found = iter(self.search([source for source, _ in pairs], of_search, threads, prefixes=chains))
         return [[replace(next(found)[0], steps=0) for _ in of_source] for of_source in texts]

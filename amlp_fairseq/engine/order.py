@@ -16,12 +16,17 @@ from amlp_fairseq.text.dictionary import EOS
 Prefix: TypeAlias = list[dict[int, int]]
 
 
-def shortest(prefix: Prefix) -> int:
+def shifted(prefix: Prefix, by: int) -> Prefix:
+    """A prefix after so many words."""
+    return [{token: after + by for token, after in state.items()} for state in prefix]
+
+
+def shortest(prefix: Prefix, end: int = EOS) -> int:
     """The number of words, without the end symbol, of the shortest way through a prefix."""
     words = [0] * (len(prefix) + 1)
     for state in reversed(range(len(prefix))):
         ways = prefix[state] or {-1: state + 1}
-        words[state] = min(words[after] + (token != EOS) for token, after in ways.items())
+        words[state] = min(words[after] + (token != end) for token, after in ways.items())
     return words[0]
 
 
@@ -43,12 +48,12 @@ class Order:
     def left_to_right(self) -> bool:
         return self.directions == 1
 
-    def whole(self, text: Sequence[int]) -> Prefix:
+    def whole(self, text: Sequence[int], end: int = EOS) -> Prefix:
         """The prefix that allows one text, without its end symbol, and its end."""
         states: Prefix = [{}] * (len(text) + 1)
         for token, slot in zip(text, library().slots(len(text), self.directions, self.middle_to_side), strict=True):
             states[slot] = {token: slot + 1}
-        states[len(text)] = {EOS: len(text) + 1}
+        states[len(text)] = {end: len(text) + 1}
         return states
 
     def ends(self, first: Sequence[int], last: Sequence[int]) -> Prefix:

@@ -26,6 +26,7 @@ class _Request:
     """A request; ``translations`` has the translations of its first texts."""
 
     texts: Sequence[str]
+    languages: tuple[str, str]
     future: Future[list[Translation]] = field(default_factory=Future)
     translations: list[Translation] = field(default_factory=list)
 
@@ -68,14 +69,14 @@ class Batcher:
         """The number of unanswered requests."""
         return len(self._unfinished)
 
-    def submit(self, texts: Sequence[str]) -> Future[list[Translation]]:
-        """Submit a request, which can be cancelled. The future raises ``TooLong`` with the number of the text, from 1,
-        or the model's exception.
+    def submit(self, texts: Sequence[str], languages: tuple[str, str]) -> Future[list[Translation]]:
+        """Submit a request in two languages, which can be cancelled. The future raises ``TooLong`` with the number of
+        the text, from 1, or the model's exception.
 
         Raises:
             Full: if ``max_waiting`` requests are waiting.
         """
-        request = _Request(texts)
+        request = _Request(texts, languages)
         with self._changed:
             if len(self._unfinished) >= self.max_waiting:
                 raise Full(f"{self.max_waiting} requests are waiting")
@@ -93,7 +94,8 @@ class Batcher:
                 if self._closed:
                     return
                 batch = self._take()
-            outcomes = iter(self._outcomes([text for _, texts in batch for text in texts]))
+            languages = batch[0][0].languages if batch else self.translator.languages
+            outcomes = iter(self._outcomes([text for _, texts in batch for text in texts], languages))
             for request, texts in batch:
                 self._add(request, [next(outcomes) for _ in texts])
 
@@ -102,31 +104,38 @@ class Batcher:
         return sum(_count(text) for request in self._queue for text in request.texts[len(request.translations) :])
 
     def _take(self) -> list[tuple[_Request, Sequence[str]]]:
-        """The next batch: requests, and the texts of each in the batch. Cancelled requests leave the queue."""
+        """The next batch: requests in the languages of the first one, and the texts of each in the batch. Cancelled
+        requests leave the queue."""
         batch: list[tuple[_Request, Sequence[str]]] = []
+        others: list[_Request] = []
         room = self.max_batch
         while room > 0 and self._queue:
             request = self._queue.popleft()
-            if not request.future.cancelled():
+            if batch and request.languages != batch[0][0].languages:
+                others.append(request)
+            elif not request.future.cancelled():
                 begin = end = len(request.translations)
                 while room > 0 and end < len(request.texts):
                     room -= _count(request.texts[end])
                     end += 1
                 batch.append((request, request.texts[begin:end]))
+        self._queue.extendleft(reversed(others))
         return batch
 
-    def _outcomes(self, texts: list[str]) -> list[Translation | Exception]:
+    def _outcomes(self, texts: list[str], languages: tuple[str, str]) -> list[Translation | Exception]:
         """The translation of each text, or an exception."""
+        source, target = languages
         try:
-            return list(self.translator.translations(texts))
+            return list(self.translator.translations(texts, source_lang=source, target_lang=target))
         except TooLong:
             errors = [self._unreadable(text) for text in texts]
-            rest = iter(self._outcomes([text for text, error in zip(texts, errors, strict=True) if error is None]))
+            readable = [text for text, error in zip(texts, errors, strict=True) if error is None]
+            rest = iter(self._outcomes(readable, languages))
             return [error or next(rest) for error in errors]
         except Exception as error:
             if len(texts) == 1:
                 return [error]
-            return [outcome for text in texts for outcome in self._outcomes([text])]
+            return [outcome for text in texts for outcome in self._outcomes([text], languages)]
 
     def _unreadable(self, text: str) -> TooLong | None:
         try:

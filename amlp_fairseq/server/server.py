@@ -27,6 +27,8 @@ from amlp_fairseq.text.sentences import TooLong
 from amlp_fairseq.translator.translator import Translation, Translator
 
 USAGE = "POST /translate, GET /health, GET /"
+#: The keys of a request.
+KEYS = ("texts", "nbest", "source_lang", "target_lang")
 #: Maximum number of open connections; further ones get 503.
 CONNECTIONS = 500
 _BODY = b"%d connections are open: try again later\n" % CONNECTIONS
@@ -104,9 +106,11 @@ class _Service:
     """Answers requests."""
 
     def __init__(self, translator: Translator, limits: Limits) -> None:
-        self.limits = limits
+        self.limits, self.translator = limits, translator
         self.batcher = Batcher(translator, limits.max_batch, limits.max_waiting)
         self.facts = {"model": translator.folder.resolve().name, "languages": list(translator.languages)}
+        if translator.tokens is not None:
+            self.facts["codes"] = list(translator.tokens.codes)
         self.nbest = translator.nbest
 
     async def home(self, request: Request) -> Response:
@@ -127,9 +131,9 @@ class _Service:
             raise HTTPException(408, f"the request did not arrive within {self.limits.read_timeout:g} s") from None
         except ClientDisconnect:
             return Response(status_code=499)  # never sent
-        texts, nbest = self._request(body)
+        texts, nbest, languages = self._request(body)
         try:
-            future = asyncio.wrap_future(self.batcher.submit(texts))
+            future = asyncio.wrap_future(self.batcher.submit(texts, languages))
         except Full as error:
             raise HTTPException(503, f"{error}: try again later", {"Retry-After": "1"}) from None
         gone = asyncio.ensure_future(_disconnected(request))
@@ -165,8 +169,8 @@ class _Service:
             raise HTTPException(413, f"the request has more than {limit} bytes")
         return bytes(body)
 
-    def _request(self, body: bytes) -> tuple[list[str], int]:
-        """The texts of a request, and its number of translations for each.
+    def _request(self, body: bytes) -> tuple[list[str], int, tuple[str, str]]:
+        """The texts of a request, its number of translations for each, and its languages.
 
         Raises:
             HTTPException: 400 for malformed requests, 413 for requests over a limit.
@@ -179,9 +183,9 @@ class _Service:
             raise HTTPException(400, f"the request is not JSON: {error}") from None
         if not isinstance(request, dict) or "texts" not in request:
             raise HTTPException(400, 'the request must be {"texts": ["…", …]}')
-        if unknown := request.keys() - {"texts", "nbest"}:
+        if unknown := request.keys() - KEYS:
             options = "decoding options are those that the server was started with"
-            raise HTTPException(400, f"unknown key {min(unknown)!r}: known are texts and nbest; {options}")
+            raise HTTPException(400, f"unknown key {min(unknown)!r}: known are {', '.join(KEYS)}; {options}")
         texts, nbest = request["texts"], request.get("nbest", self.nbest)
         if not isinstance(texts, list):
             raise HTTPException(400, f"texts must be a list of strings, not {_kind(texts)}")
@@ -192,7 +196,14 @@ class _Service:
         if type(nbest) is not int or not 1 <= nbest <= self.nbest:
             message = f"nbest must be a number from 1 to {self.nbest}, the server's own (amlp-fairseq serve --nbest)"
             raise HTTPException(400, message)
-        return texts, nbest
+        given = [request.get(name) for name in KEYS[2:]]
+        for name, code in zip(KEYS[2:], given, strict=True):
+            if code is not None and not isinstance(code, str):
+                raise HTTPException(400, f"{name} must be a string, not {_kind(code)}")
+        try:
+            return texts, nbest, self.translator.pair(*given)
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
 
     def _check(self, name: str, text: object) -> None:
         if not isinstance(text, str):

@@ -62,8 +62,9 @@ class Backend(Protocol):
     def max_pieces(self) -> int:
         """The length of a source that the model has positions for."""
 
-    def search(self, options: Mapping[str, Any]) -> Search:
-        """The search with decoding options that win over those with which the model was loaded."""
+    def search(self, options: Mapping[str, Any], languages: tuple[str, str]) -> Search:
+        """The search from one language to another, with decoding options that win over those with which the model was
+        loaded."""
 
 
 def check_counts(**counts: int) -> None:

@@ -21,11 +21,12 @@ from amlp_fairseq.engine.model import (
     RefinementOptions,
     SearchOptions,
 )
-from amlp_fairseq.engine.order import Prefix
+from amlp_fairseq.engine.order import Prefix, shifted
 from amlp_fairseq.model_folder.config import read_config
+from amlp_fairseq.model_folder.language_tokens import KEY
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
 from amlp_fairseq.translator.backend import Found, Scored
-from amlp_fairseq.translator.engine_folder import EngineFolder
+from amlp_fairseq.translator.engine_folder import EngineFolder, Surroundings
 from amlp_fairseq.translator.given import Given, Prefixes, shown
 
 #: Sentences of a batch: more do not fit into the caches of a processor.
@@ -164,7 +165,7 @@ def kind_of(config: Mapping[str, Any]) -> Kind:
     Raises:
         UnsupportedError: for a task that it does not have.
     """
-    name = config["task"]["_name"]
+    name = "translation_interleaved" if KEY in config else config["task"]["_name"]
     if name not in KINDS:
         raise UnsupportedError(f"--task {name}")
     return KINDS[name]
@@ -281,8 +282,8 @@ class EngineBackend:
     def __str__(self) -> str:
         return f"the engine decodes ({library_isa()}, {self.model.decode_dtype})"
 
-    def search(self, options: Mapping[str, Any]) -> EngineSearch:
-        """The search with the options of a call.
+    def search(self, options: Mapping[str, Any], languages: tuple[str, str]) -> EngineSearch:
+        """The search with the options and the languages of a call.
 
         Raises:
             UnsupportedError: for an option that the engine does not have, or for its value.
@@ -305,7 +306,10 @@ class EngineBackend:
             if refused:
                 raise UnsupportedError(option)
         options_of_search, draft_words = self.kind.search_options(merged), merged.get("draft_words", DRAFT_WORDS)
-        return EngineSearch(self, options_of_search, merged.get("nbest", 1), draft_words)
+        around = self.own.surroundings(languages)
+        if self.own.tokens is not None:
+            options_of_search = replace(options_of_search, start=around.start, end=around.end)
+        return EngineSearch(self, options_of_search, merged.get("nbest", 1), draft_words, around)
 
 
 @dataclass(frozen=True)
@@ -315,12 +319,14 @@ class EngineSearch:
     Attributes:
         nbest: how many translations are wanted.
         draft_words: the most words of a draft that a call checks.
+        around: what stands around the words.
     """
 
     backend: EngineBackend
     options: Any
     nbest: int
     draft_words: int
+    around: Surroundings
 
     def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
         """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length; the
@@ -330,8 +336,8 @@ class EngineSearch:
             ValueError: for given words at an end that the model does not write first, or that are too many.
         """
         backend = self.backend
-        prefixes = [backend.prefixes(each) for each in given] if any(given) else []
-        tokens = [backend.own.source.encode(source) for source in sources]
+        prefixes = self._prefixes(given, len(sources))
+        tokens = [self._source(source) for source in sources]
         batches = _batches([len(source) for source in tokens], backend.max_tokens)[::-1]
 
         def found(batch: list[int], threads: int) -> list[list[Hypothesis]]:
@@ -346,8 +352,9 @@ class EngineSearch:
                         "a sentence has no translation: the model gives no word a finite probability, or --min-len "
                         "and --no-repeat-ngram-size leave none"
                     )
-                of_source = given[index] if prefixes else Given()
-                results[index] = [self._found(hypothesis, of_source) for hypothesis in each[: self.nbest]]
+                of_source = given[index] if any(given) else Given()
+                words = len(sources[index].split())
+                results[index] = [self._found(hypothesis, of_source, words) for hypothesis in each[: self.nbest]]
         return [results[index] for index in range(len(sources))]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
@@ -359,8 +366,9 @@ class EngineSearch:
         backend = self.backend
         if not isinstance(backend.model, Model):
             raise ValueError(f"{backend.own.folder} writes all words at a time: it has no scores of given texts")
+        begun = [*self.around.given]
         pairs = [
-            (backend.own.source.encode(source), backend.own.target.encode(target)[:-1])
+            (self._source(source), begun + backend.own.target.encode(target)[:-1])
             for source, target in zip(sources, targets, strict=True)
         ]
         for _, target in pairs:
@@ -379,9 +387,21 @@ class EngineSearch:
         results: dict[int, Scored] = {}
         for batch, found in zip(batches, self._side_by_side(batches, scored), strict=True):
             results |= {
-                index: Scored(each.score, tuple(each.token_scores)) for index, (each,) in zip(batch, found, strict=True)
+                index: Scored(each.score, tuple(each.token_scores[len(begun) :]))
+                for index, (each,) in zip(batch, found, strict=True)
             }
         return [results[index] for index in range(len(pairs))]
+
+    def _source(self, pieces: str) -> list[int]:
+        """What the encoder reads."""
+        return [*self.around.before, *self.backend.own.source.encode(pieces)[:-1], *self.around.after]
+
+    def _prefixes(self, given: Sequence[Given], count: int) -> list[Prefix]:
+        """The prefixes of so many translations, after the words that come first in this language; empty without any."""
+        own: Prefix = [{token: place + 1} for place, token in enumerate(self.around.given)]
+        if not any(given):
+            return [own] * count if own else []
+        return [own + shifted(self.backend.prefixes(each, self.around.end), len(own)) for each in given]
 
     def _side_by_side(
         self, batches: list[list[int]], work: Callable[[list[int], int], list[list[Hypothesis]]]
@@ -431,9 +451,18 @@ class EngineSearch:
             results[index] = sorted(found, key=lambda each: -each.score)
         return results
 
-    def _found(self, hypothesis: Hypothesis, given: Given) -> Found:
-        pieces = " ".join(shown(self.backend.own.target.decode(hypothesis.tokens).split(), given))
-        return Found(pieces, hypothesis.score, hypothesis.steps, tuple(hypothesis.alignment))
+    def _found(self, hypothesis: Hypothesis, given: Given, words: int) -> Found:
+        """Without the tokens of languages, as fairseq has it."""
+        symbols, before = {*self.around.given, self.around.start, self.around.end}, len(self.around.before)
+        kept = [place for place, token in enumerate(hypothesis.tokens) if token not in symbols]
+        text = self.backend.own.target.decode(hypothesis.tokens[place] for place in kept)
+        places = {place: number for number, place in enumerate(kept)}
+        alignment = tuple(
+            (source - before, places[target])
+            for source, target in hypothesis.alignment
+            if target in places and 0 <= source - before < words
+        )
+        return Found(" ".join(shown(text.split(), given)), hypothesis.score, hypothesis.steps, alignment)
 
 
 @dataclass(frozen=True)

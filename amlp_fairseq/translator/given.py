@@ -47,15 +47,15 @@ class Prefixes:
         self._texts = sorted((*text_of(symbol, segmentation), index) for index, symbol in symbols)
         self._longest = max((len(text) for text, _, _ in self._texts), default=0)
 
-    def __call__(self, given: Given) -> Prefix:
-        """The prefix of what is given.
+    def __call__(self, given: Given, end: int = EOS) -> Prefix:
+        """The prefix of what is given, with the symbol that ends a translation.
 
         Raises:
             UnsupportedError: for words at an end that the model does not write first.
         """
         first, last = ([*self.dictionary.encode(" ".join(pieces))[:-1]] for pieces in (given.first, given.last))
         if given.is_whole:
-            return self.order.whole(first)
+            return self.order.whole(first, end)
         chain = self.order.ends(first, last)
         if last or not first or not (self.order.left_to_right and self.order.words_per_step == 1):
             return chain
@@ -65,7 +65,7 @@ class Prefixes:
             rest = "\u2581" if self.segmentation == "sentencepiece" else ""  # another word must follow, or none
         ways = self._ways(rest, begin)
         if ways and not given.goes_on:
-            ways[0][EOS] = begin + 1
+            ways[0][end] = begin + 1
         return [*chain[:begin], *ways] if ways else chain
 
     def _ways(self, text: str, begin: int) -> Prefix:

@@ -60,6 +60,7 @@ class PyTorchBackend:
         self.folder, self.max_tokens = folders[0], max_tokens
         self.name = name = config["task"]["_name"]
         decoding_options.check({**config["decoding"], **options}, name)
+        self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
         self.seed = options.get("seed", SEED)
         self.models, self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(folder) for folder in folders], arg_overrides=_of_fairseq(options)
@@ -86,12 +87,14 @@ class PyTorchBackend:
         )
         self.max_pieces = limit - 2  # two symbols may be added
 
-    def search(self, options: Mapping[str, Any]) -> PyTorchSearch:
-        """The search with the options of a call.
+    def search(self, options: Mapping[str, Any], languages: tuple[str, str]) -> PyTorchSearch:
+        """The search with the options of a call, and the languages of the folder.
 
         Raises:
             ValueError: for an option outside its range, or which must be given when the model is loaded.
         """
+        if languages != self.languages:
+            raise ValueError(f"{' to '.join(languages)}, and not {' to '.join(self.languages)}: {ENGINE_ALONE}")
         if not options:
             return self._own
         key = repr(sorted(options.items()))

@@ -124,7 +124,7 @@ def decode(translator: Translator, text: str) -> Decoding:
     if count > translator.max_length:
         raise ValueError(f"the sentence has {count} pieces, {translator.folder} reads at most {translator.max_length}")
     model = translator.pytorch()
-    best = model.search({}).hypotheses([pieces])[0][0]
+    best = model.search({}, translator.languages).hypotheses([pieces])[0][0]
     names = model.task.target_dictionary.symbols
     words = tuple(names[token] for token in best["tokens"].tolist()[:-1])
     found: dict[str, Any] = {

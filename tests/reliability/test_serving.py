@@ -217,6 +217,8 @@ BAD: dict[str, tuple[int, bytes, str]] = {
     "a number": (400, b'{"texts": ["w1", 1]}', "texts[1] must be a string, not a number"),
     "null": (400, b'{"texts": [null]}', "texts[0] must be a string, not null"),
     "an option": (400, b'{"texts": ["w1"], "beam": 3}', "unknown key 'beam'"),
+    "a language": (400, b'{"texts": ["w1"], "target_lang": "xx"}', "source_lang, target_lang: "),
+    "no language": (400, b'{"texts": ["w1"], "source_lang": 3}', "source_lang must be a string, not a number"),
     "nbest above": (400, b'{"texts": ["w1"], "nbest": 3}', "nbest must be a number from 1 to 2"),
     "nbest below": (400, b'{"texts": ["w1"], "nbest": 0}', "nbest must be a number from 1 to 2"),
     "nbest true": (400, b'{"texts": ["w1"], "nbest": true}', "nbest must be a number from 1 to 2"),
@@ -313,14 +315,17 @@ def test_no_server(folder: Path, tmp_path: Path) -> None:
 class Held:
     """Translates in capitals, once it is let to."""
 
-    folder, languages = Path("held"), ("en", "de")
+    folder, languages, tokens = Path("held"), ("en", "de"), None
     nbest = 1
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.go_on = threading.Event()
 
-    def translations(self, texts: list[str]) -> list[Translation]:
+    def pair(self, source: str | None, target: str | None) -> tuple[str, str]:
+        return self.languages
+
+    def translations(self, texts: list[str], source_lang: str, target_lang: str) -> list[Translation]:
         self.seen += texts
         assert self.go_on.wait(SECONDS)
         return [Translation(text.upper()) for text in texts]

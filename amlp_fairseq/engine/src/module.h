@@ -33,6 +33,7 @@ SearchOptions options_of(const py::dict& options) {
   result.alternatives = get<bool>(options, "alternatives"), result.sampling = get<bool>(options, "sampling");
   result.sampling_topk = get<int64_t>(options, "sampling_topk"), result.sampling_topp = get<double>(options, "sampling_topp");
   result.seed = get<int64_t>(options, "seed");
+  result.start = get<int32_t>(options, "start"), result.end = get<int32_t>(options, "end");
   return result;
 }
 
@@ -143,7 +144,9 @@ class Engine {
   template <typename Kind, typename... More>
   Kind made(const std::vector<Tokens>& sources, const py::dict& options, const More&... more) const {
     check(sources, source_vocab_);
-    return Kind(models_, symbols_, order_, max_tokens_, options_of(options), more...);
+    const SearchOptions chosen = options_of(options);
+    check({{chosen.start, chosen.end}}, words());
+    return Kind(models_, symbols_, order_, max_tokens_, chosen, more...);
   }
 
   void check_left_to_right() const {

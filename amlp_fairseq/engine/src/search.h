@@ -30,6 +30,7 @@ struct SearchOptions {
   int64_t sampling_topk = 0;     // of the k best words; 0: of all
   double sampling_topp = 0;      // of the best words whose probabilities sum to this; 0: of all
   int64_t seed = 1;
+  int32_t start, end;            // symbols
 };
 
 struct Symbols {
@@ -75,6 +76,7 @@ class Search {
          const std::vector<Prefix>* prefixes = nullptr)
       : models_(models), symbols_(symbols), order_(order), options_(options), ngrams_(options.no_repeat_ngram, order),
         words_(models[0]->decoder.words), vocab_(models[0]->decoder.output->out), prefixes_(prefixes), max_tokens_(max_tokens) {
+    symbols_.eos = options.end;
     // B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
     const bool exact = options.no_repeat_ngram == 0 && (options.keep_all || options.alternatives || options.beam == 1);
     candidates_ = exact ? options.beam : 2 * options.beam;
@@ -147,7 +149,7 @@ class Search {
     Tokens tokens;
     for (const Tokens& written : call.written)
       if (written.empty())
-        tokens.insert(tokens.end(), z, symbols_.eos);
+        tokens.insert(tokens.end(), z, options_.start);
       else
         tokens.insert(tokens.end(), written.end() - z, written.end());
     std::vector<float> weights, of_model;

@@ -50,9 +50,9 @@ def test_fairseqs_search_writes_the_same_words() -> None:
     """Their last decoder call differs: the plugin's stops where nothing can change."""
     stock = compare.Candidate.of(f"{MODELS}/ar --engine fairseq").load([], {})
     own = compare.Candidate.of(f"{MODELS}/ar").load([], {})
-    assert type(stock.pytorch().search({}).generator) is SequenceGenerator
-    assert type(own.pytorch().search({}).generator) is not SequenceGenerator
-    assert stock.pytorch().search({}).generator.beam_size == 4  # the folder's
+    assert type(stock.pytorch().search({}, stock.languages).generator) is SequenceGenerator
+    assert type(own.pytorch().search({}, own.languages).generator) is not SequenceGenerator
+    assert stock.pytorch().search({}, stock.languages).generator.beam_size == 4  # the folder's
     assert [each.text for each in stock.translations(TEXT)] == [each.text for each in own.translations(TEXT)]
 
 

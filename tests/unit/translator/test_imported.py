@@ -202,14 +202,30 @@ def test_multilingual_models(name: str, tmp_path: Path) -> None:
         assert facts is None
         assert_same(found(folder, "engine"), expected)
         return
+    assert_same(found(folder, "engine"), expected)
     assert facts is not None
     assert ([*facts.source], [*facts.target], facts.end) == tokens
     assert sorted(facts.codes) == ["de", "en", "fr"]
     dictionary = (folder / "dict.de.txt").read_text("utf-8")
     pieces = [*facts.encoder_pieces(["w1"], "en", "fr"), *facts.decoder_pieces("en", "fr"), facts.end_piece("en", "fr")]
     assert all(piece == "</s>" or f"{piece} " in dictionary for piece in pieces)
-    with pytest.raises(ValueError, match=r"--target-lang ef: .*the model has"):
-        facts.check("--target-lang", "ef")
+    translator = Translator(folder, beam=3, nbest=3, max_len_b=12)
+    for source, target in (("en", "fr"), ("de", "fr")) if "bart" not in task_name else ():
+        pair = {"source_lang": source, "target_lang": target}
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)], arg_overrides=dict(pair))
+        others = translator.translations(SOURCES, **pair)
+        expected = stock.translations(task, model.eval(), SOURCES, {})
+        assert_same([[(each.text, each.score), *each.alternatives] for each in others], expected)
+    for option, code in (("source_lang", "ef"), ("target_lang", "dd")):
+        with pytest.raises(ValueError, match=f"^{option} {code}: .*the model has de, en, fr"):
+            translator.translate(SOURCES, **{option: code})
+    texts = translator.translate(SOURCES)
+    scores = translator.score(SOURCES, texts)
+    for each, one in zip(translator.translations(SOURCES), scores, strict=True):
+        if each.calls == len(each.pieces) + len(facts.target):  # without tokens of languages among its words
+            assert one.score == pytest.approx(each.score, abs=1e-4)
+    begun = translator.translations(SOURCES, target_prefixes=["w3 w5 "] * len(SOURCES))
+    assert all(each.text.startswith("w3 w5") for each in begun)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pickle
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import commands
@@ -21,9 +20,9 @@ from hypothesis import strategies as st
 from amlp_fairseq import Translator
 from amlp_fairseq.compat.internals import TASK_REGISTRY
 from amlp_fairseq.translator import decoding_options
+from amlp_fairseq.translator.backend import Found
 from amlp_fairseq.translator.options import CallOptions, Options
 from amlp_fairseq.translator.pytorch_backend import MAX_SEARCHES
-from amlp_fairseq.translator.translator import Part
 
 MODEL = commands.ROOT / "examples/models/ar"
 
@@ -70,10 +69,18 @@ def test_options(options: dict[str, Any], message: str) -> None:
         Translator(MODEL, **options)
 
 
-@pytest.mark.parametrize(("name", "value"), [("print_step", True), ("source_lang", "de"), ("upsample_primary", 3)])
+@pytest.mark.parametrize(("name", "value"), [("print_step", True), ("upsample_primary", 3)])
 def test_options_that_are_not_of_decoding(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^Translator: '{name}' is unknown; "):
         Translator(MODEL, **{name: value})
+
+
+@pytest.mark.parametrize("given", [{"source_lang": "de"}, {"target_lang": "fr"}])
+def test_languages_of_a_model_of_one_pair(given: dict[str, str], translator: Translator) -> None:
+    for call in (lambda: Translator(MODEL, **given), lambda: translator.translate(TEXT, **given)):
+        with pytest.raises(ValueError, match=rf"^source_lang, target_lang: {MODEL} translates en to de, not "):
+            call()
+    assert translator.translate(TEXT, source_lang="en", target_lang="de") == translator.translate(TEXT)
 
 
 def test_a_colon_in_a_name(tmp_path: Path) -> None:
@@ -130,12 +137,12 @@ def test_options_of_a_call_use_the_same_weights(monkeypatch: pytest.MonkeyPatch)
     translator = Translator(MODEL, backend="pytorch")
     translator.translate(TEXT)
     backend = translator.pytorch()
-    inference_models = backend.search({}).generator.inference_models
+    inference_models = backend.search({}, translator.languages).generator.inference_models
     (made,) = inference_models([backend.model])
     monkeypatch.setattr(inference_models, "prepare", None)
     for length in range(1, MAX_SEARCHES + 5):
         translator.translate(TEXT, max_len_b=length)
-    assert backend.search({"max_len_b": 1}).generator.inference_models([backend.model]) == [made]
+    assert backend.search({"max_len_b": 1}, translator.languages).generator.inference_models([backend.model]) == [made]
     assert len(backend._others) == MAX_SEARCHES
 
 
@@ -311,18 +318,29 @@ def copying(**options: Any) -> Translator:
     """A translator from English to German that copies, and reads at most four words, of twelve letters in all."""
     translator = Translator.__new__(Translator)
     translator.languages, translator.max_length, translator.nbest, translator.long = ("en", "de"), 12, 1, "split"
-    translator.split_sentences = options["split_sentences"]
-    translator.text = Letters()  # type: ignore[assignment]
-    translator._search = lambda options: SimpleNamespace(nbest=1)  # type: ignore[method-assign, return-value]
-    translator._decode = lambda parts, *_: [Part(each.text, each.text.strip(), cut=each.cut) for each in parts]  # type: ignore[method-assign]
+    translator.split_sentences, translator.tokens = options["split_sentences"], None
+    translator._pipelines = {("en", "de"): Letters()}  # type: ignore[dict-item]
+    translator._search = lambda *_: Copying()  # type: ignore[method-assign]
     return translator
+
+
+class Copying:
+    nbest = 1
+
+    def __call__(self, sources: list[str], given: object) -> list[list[Found]]:
+        return [[Found(source, 0.0, 1)] for source in sources]
 
 
 class Letters:
     """A letter is a piece, and a word has at least three."""
 
+    languages = ("en", "de")
+
     def encode(self, text: str) -> str:
-        return " ".join(piece for word in text.split() for piece in word.ljust(3, "_"))
+        return " ".join("\1" + " ".join(word.ljust(3, "\0")) for word in text.split())
+
+    def decode(self, pieces: str) -> str:
+        return pieces.replace(" ", "").replace("\1", " ").replace("\0", "").strip()
 
 
 def test_long_words(translator: Translator) -> None:
