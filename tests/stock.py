@@ -70,16 +70,18 @@ def args_of(data: Path, *words: str, seed: int = 1) -> argparse.Namespace:
 def translations(
     task: Any, model: Any, sources: Sequence[str], search: Mapping[str, Any]
 ) -> list[list[tuple[str, float]]]:
-    """What fairseq's own task and search write for sentences of pieces, with scores, best first."""
+    """What fairseq's own task and search write for sentences of pieces, with scores, best first; with one model, or
+    several that decode as one."""
+    models = model if isinstance(model, list) else [model]
     generation = {"unkpen": 0, "lenpen": 1, "nbest": 1, **SEARCH, **search}
-    generator = task.build_generator([model], argparse.Namespace(**generation))
+    generator = task.build_generator(models, argparse.Namespace(**generation))
     ignored = getattr(generator, "symbols_to_strip_from_output", {task.target_dictionary.eos()})
     found = []
     for source in sources:
         tokens = task.source_dictionary.encode_line(source, add_if_not_exist=False).long()
         dataset = task.build_dataset_for_inference([tokens], [len(tokens)])
         dataset.ordered_indices()  # which that of several pairs wants first
-        (hypotheses,) = task.inference_step(generator, [model], dataset.collater([dataset[0]]))
+        (hypotheses,) = task.inference_step(generator, models, dataset.collater([dataset[0]]))
         string = task.target_dictionary.string
         found.append(
             [

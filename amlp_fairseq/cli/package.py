@@ -6,7 +6,8 @@ CHECKPOINT is a checkpoint, several of one training, which are averaged, or the 
 once `amlp-fairseq evaluate` has averaged its checkpoints; or DIR of another model, whose text and decoding options are
 kept. DIR stands wherever a checkpoint does (--path DIR), and `amlp-fairseq translate --model DIR` reads raw text. A
 Transformer of fairseq is stored as plugin_transformer, the same model, which decodes faster; --user-dir runs the code
-that registers its architecture, which the folder does not need.
+that registers its architecture, which the folder does not need. A.pt:B.pt are models that decode as one, with the mean
+of their probabilities.
 
     amlp-fairseq package ibdecoder --out en-de --weights bfloat16 --beam 4 --lenpen 0.6
     amlp-fairseq package model.pt --user-dir configs -s en -t de --out en-de
@@ -201,10 +202,36 @@ def main() -> None:
         known_flags,
         accepted=lambda args: decoding_options.flags("translation_interleaved", "translation_cmlmc"),
     )
-    package(args, words)
+    how = (ensemble if is_ensemble(args.checkpoints) else package)(args, words)
+    size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
+    print(f"{args.out}: {size / 1e6:.1f} MB, {how}")
+    say_next("translate", "--model", args.out)
 
 
-def package(args: argparse.Namespace, words: list[str]) -> None:
+def is_ensemble(paths: Sequence[Path]) -> bool:
+    """True for ``a.pt:b.pt``."""
+    return len(paths) == 1 and ":" in str(paths[0]) and not paths[0].exists()
+
+
+def ensemble(args: argparse.Namespace, words: list[str]) -> str:
+    """Make the folder of models that decode as one, with a folder of each in it. Returns how they decode."""
+    paths = [Path(path) for path in str(args.checkpoints[0]).split(":")]
+    if args.out.exists():
+        raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with whole(args.out, unique=True) as (part,):
+        part.mkdir()
+        names = [str(number) for number in range(1, len(paths) + 1)]
+        for name, path in zip(names, paths, strict=True):
+            package(argparse.Namespace(**{**vars(args), "checkpoints": [path], "out": part / name}), words)
+        model_folder.write_members(part, names)
+        translator = Translator(part)  # refuses models that do not decode as one
+        (part / CARD).write_text(model_card.card_of_ensemble(translator, args.out.name), encoding="utf-8")
+    return f"{len(paths)} models that decode as one"
+
+
+def package(args: argparse.Namespace, words: list[str]) -> str:
+    """Make the folder of one model. Returns how it decodes."""
     paths = args.checkpoints
     if len(paths) == 1 and paths[0].is_dir() and not is_model_folder(paths[0]):
         paths = [paths[0] / AVERAGE]
@@ -236,7 +263,7 @@ def package(args: argparse.Namespace, words: list[str]) -> None:
         resolved = imported.resolve(state, languages, dictionaries, Path(work))
         if is_model_folder(run):
             resolved.tokens = LanguageTokens.of(read_config(run))
-        write(args, words, run, data[0], resolved, text, subword_model, longest)
+        return write(args, words, run, data[0], resolved, text, subword_model, longest)
 
 
 def write(
@@ -248,8 +275,8 @@ def write(
     text: dict[str, Any],
     subword_model: Path | None,
     longest: int | None,
-) -> None:
-    """Write the folder, say what it is, and what comes next."""
+) -> str:
+    """Write the folder. Returns how the model decodes."""
     state, dictionaries = resolved.state, resolved.dictionaries
     remember_dictionaries(state, dictionaries)
     files = {f"dict.{language}.txt": path for language, path in dictionaries.items()}
@@ -280,10 +307,7 @@ def write(
             )
         card = model_card.card(translator, args.out.name, run)
         (part / CARD).write_text(card, encoding="utf-8")
-        how = f"decodes in {model_card.decode_dtype(translator)}: {model_card.decoding(translator)}"
-    size = sum(path.stat().st_size for path in args.out.iterdir())
-    print(f"{args.out}: {size / 1e6:.1f} MB, {how}")
-    say_next("translate", "--model", args.out)
+        return f"decodes in {model_card.decode_dtype(translator)}: {model_card.decoding(translator)}"
 
 
 def flags_of(options: dict[str, Any]) -> list[str]:

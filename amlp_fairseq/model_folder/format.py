@@ -90,6 +90,11 @@ def add(folder: Path, key: str, value: Any) -> None:
     _write_config(folder, json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {key: value})
 
 
+def write_members(folder: Path, names: Sequence[str]) -> None:
+    """Write the config.json of an ensemble, whose models are the folders of these names in it."""
+    _write_config(folder, {"format": FORMAT, "members": [*names]})
+
+
 def _write_config(folder: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")

@@ -48,11 +48,22 @@ def card(translator: Translator, name: str, run: Path) -> str:
         "decoding": decoding(translator),
         "longest sentence": f"{translator.max_length} pieces, longer ones are cut",
     }
-    lines = [f"# {name}", "", f"Translates {source} to {target}. Made by `amlp-fairseq package`.", ""]
-    lines += ["```", f"amlp-fairseq translate --model {shlex.quote(name)} < text.{source} > text.{target}", "```", ""]
-    lines += ["| | |", "|---|---|", *(f"| {fact} | {value} |" for fact, value in facts.items()), ""]
-    lines += scores(run, config["weights"])
-    return "\n".join(lines)
+    table = ["| | |", "|---|---|", *(f"| {fact} | {value} |" for fact, value in facts.items()), ""]
+    return "\n".join([*_title(translator, name), *table, *scores(run, config["weights"])])
+
+
+def card_of_ensemble(translator: Translator, name: str) -> str:
+    """The same for models that decode as one: each has a card of its own."""
+    cards = ", ".join(f"[{folder.name}]({folder.name}/{CARD})" for folder in translator.folders)
+    about = f"{len(translator.folders)} models decode as one, with the mean of their probabilities: {cards}."
+    return "\n".join([*_title(translator, name), about, ""])
+
+
+def _title(translator: Translator, name: str) -> list[str]:
+    source, target = translator.languages
+    use = f"amlp-fairseq translate --model {shlex.quote(name)} < text.{source} > text.{target}"
+    about = f"Translates {source} to {target}. Made by `amlp-fairseq package`."
+    return [f"# {name}", "", about, "", "```", use, "```", ""]
 
 
 def decode_dtype(translator: Translator) -> str:

@@ -16,7 +16,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 
 from amlp_fairseq import Translator
-from amlp_fairseq.cli.package import package
+from amlp_fairseq.cli.package import ensemble, is_ensemble, package
 from amlp_fairseq.compat import trainer
 from amlp_fairseq.engine.description import KEY
 from amlp_fairseq.model_folder.config import read_config
@@ -225,6 +225,29 @@ def test_multilingual_models(name: str, tmp_path: Path) -> None:
             assert one.score == pytest.approx(each.score, abs=1e-4)
     begun = translator.translations(SOURCES, target_prefixes=["w3 w5 "] * len(SOURCES))
     assert all(each.text.startswith("w3 w5") for each in begun)
+
+
+def test_an_ensemble_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``a.pt:b.pt``: stock's words with both, from the command line to a folder without the checkpoints."""
+    paths = [stock.checkpoint(stock.data(tmp_path / name), *TRANSFORMER, seed=seed) for seed, name in enumerate("ab")]
+    built = [stock.build(path.parent, *TRANSFORMER, seed=seed) for seed, path in enumerate(paths)]
+    expected = stock.translations(built[0][1], [model for _, _, model in built], SOURCES, {})
+    out = tmp_path / "ensemble"
+    given = {"post_process": "none", "source_lang": "en", "target_lang": "de"}
+    args = stock.package_arguments(Path(":".join(map(str, paths))), out, **given)
+    assert is_ensemble(args.checkpoints)
+    assert ensemble(args, DECODING) == "2 models that decode as one"
+    for path in paths:
+        path.unlink()
+    assert_same(found(out, "engine"), expected)
+    assert_same(found(out, "pytorch"), expected)
+    assert sorted(path.name for path in out.iterdir()) == ["1", "2", "README.md", "config.json"]
+    with pytest.raises(ValueError, match="exists already"):
+        ensemble(args, DECODING)
+    args.checkpoints, args.out = [Path(f"{out}/1:{tmp_path}/nowhere")], tmp_path / "other"
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ensemble(args, DECODING)
+    assert not args.out.exists()
 
 
 @pytest.fixture
