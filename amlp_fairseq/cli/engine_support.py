@@ -29,7 +29,7 @@ _SIZES = {
 _POSITIONS = {"max_source_positions": 8, "max_target_positions": 8}
 
 
-def attention(name: str, pattern: str, **options: Any) -> bool:
+def attention(name: str, pattern: str, **options: object) -> bool:
     """True if the engine has an attention with these options besides the defaults, or if they do not go with it."""
     defaults = {key: value for encoder in (True, False) for key, value in vars(attention_options(encoder)()).items()}
     dropouts = {"attention_dropout": 0.0, "activation_dropout": 0.0}
@@ -80,7 +80,7 @@ def models() -> dict[str, list[str] | None]:
     return result
 
 
-def _model(cls: Any, **options: Any) -> bool:
+def _model(cls: Any, **options: object) -> bool:
     """As ``attention``."""
     words = Dictionary()
     given = {**_SIZES, **_POSITIONS, "label_smoothing": 0.1, **options}
@@ -113,6 +113,6 @@ def _values(option: Field[Any]) -> list[Any]:
     return [not option.default] if isinstance(option.default, bool) else []
 
 
-def _shown(option: Field[Any], value: Any) -> str:
+def _shown(option: Field[Any], value: object) -> str:
     flag = "--" + option.name.replace("_", "-")
     return f"`{flag}`" if value is True else f"`{flag} {value}`"

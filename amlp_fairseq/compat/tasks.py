@@ -61,7 +61,7 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
     - Hypotheses have ``steps`` for ``--print-step``, whatever generator makes them.
     """
 
-    def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_iterator(self, dataset: FairseqDataset, *args: object, **kwargs: Any) -> Any:
         if not any(dataset is each for each in self.datasets.values()):
             kwargs["disable_iterator_cache"] = True
         return super().get_batch_iterator(dataset, *args, **kwargs)
@@ -93,7 +93,7 @@ class GuardedTranslationTask(GuardedTask, DecodedValidationTask):
         self.check_dictionaries(state_dict)
         super().load_state_dict(state_dict)
 
-    def inference_step(self, *args: object, **kwargs: object) -> Any:
+    def inference_step(self, *args: object, **kwargs: Any) -> Any:
         return with_steps(super().inference_step(*args, **kwargs))
 
     def check_dictionaries(self, state_dict: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def is_guarded(trainer: Any) -> bool:
     return isinstance(trainer.task, GuardedTask) or Path(trainer.cfg.checkpoint.save_dir, RECIPE).is_file()
 
 
-def guard(task: Any) -> None:
+def guard(task: FairseqTask) -> None:
     """Guard ``task``, this object alone. Called when it builds a model of the plugin.
 
     Raises:

@@ -85,7 +85,7 @@ def write(
     _write_config(folder, content)  # last: without it the folder is not a model
 
 
-def add(folder: Path, key: str, value: Any) -> None:
+def add(folder: Path, key: str, value: object) -> None:
     """Give the config.json of a model's folder one more entry."""
     _write_config(folder, json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {key: value})
 
@@ -209,7 +209,7 @@ def _restored(stored: Mapping[str, Tensor], shared: Mapping[str, str]) -> dict[s
     return result | {name: result[first] for name, first in shared.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A value as JSON data."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value)

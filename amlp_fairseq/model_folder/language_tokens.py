@@ -39,7 +39,7 @@ class LanguageTokens:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LanguageTokens | None:
-        """Those of a folder's config.json; None for a model of one pair."""
+        """The entry of a folder's config.json; None for a model of one pair."""
         entry = config.get(KEY)
         if entry is None:
             return None

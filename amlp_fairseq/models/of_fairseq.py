@@ -71,11 +71,11 @@ def plugin_options(model: BaseFairseqModel) -> dict[str, Any] | None:
     return {**asdict(PluginTransformerConfig(**own)), "_name": "plugin_transformer"}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def is_fairseqs(thing: Any) -> bool:
+def is_fairseqs(thing: object) -> bool:
     """True for a class or a function of fairseq's, or of the plugin's, and not of a user's directory."""
     return str(thing.__module__).split(".")[0] in ("fairseq", __name__.split(".")[0])
 

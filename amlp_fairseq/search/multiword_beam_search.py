@@ -89,7 +89,7 @@ class MultiwordBeamSearch:
         sample: dict[str, Any],
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> list[list[dict[str, Any]]]:
         """Translate a batch.
 

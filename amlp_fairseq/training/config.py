@@ -404,7 +404,7 @@ def _check_flags(values: Any, path: Path, *where: str) -> None:
     refuse_unknown(map(str, values or ()), known_flags(), f"{path}: {', '.join(where)}", partial(_line, path, *where))
 
 
-def _check_mapping(value: Any, path: Path, *where: str) -> None:
+def _check_mapping(value: object, path: Path, *where: str) -> None:
     if not isinstance(value, (dict, type(None))):
         place, line = ", ".join(where), _line(path, *where)
         raise ValueError(f"{path}: {place} must have keys and values, like {{key: value}}, not {value!r}{line}")

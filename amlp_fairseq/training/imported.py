@@ -17,6 +17,7 @@ from fairseq import checkpoint_utils, tasks, utils
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from amlp_fairseq.compat.checkpoint_utils import refuse_unregistered
@@ -176,7 +177,7 @@ def has_dictionaries_of_files(state: Mapping[str, Any]) -> bool:
 
 @dataclass
 class Resolved:
-    """What a folder stores of a checkpoint.
+    """The parts of a checkpoint that a folder stores.
 
     Attributes:
         state: of the checkpoint, with a task, a model and weights that a folder can have.
@@ -248,7 +249,9 @@ def resolve(state: dict[str, Any], languages: tuple[str, str], dictionaries: dic
     return Resolved(state, _saved(task, languages, dictionaries, work), tokens)
 
 
-def _compare(model: BaseFairseqModel, options: DictConfig, weights: Mapping[str, torch.Tensor], task: Any) -> None:
+def _compare(
+    model: BaseFairseqModel, options: DictConfig, weights: Mapping[str, torch.Tensor], task: FairseqTask
+) -> None:
     """Raise ValueError if a model of a user's class is not the plugin's with these options and weights."""
     own = copy.copy(task).build_model(options, from_checkpoint=True)
     own.load_state_dict(dict(weights), strict=True, model_cfg=options)
@@ -262,7 +265,7 @@ def _class(model: BaseFairseqModel) -> str:
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
-def _refuse_unknown_languages(args: Any, name: str, languages: tuple[str, str]) -> None:
+def _refuse_unknown_languages(args: DictConfig | argparse.Namespace, name: str, languages: tuple[str, str]) -> None:
     """Raise ValueError for a language, or a pair of a model of pairs, that a multilingual model does not have."""
     if name not in MULTILINGUAL:
         return
@@ -300,7 +303,7 @@ def _adapt(cfg: DictConfig, languages: tuple[str, str], dictionaries: dict[str, 
         set_options(cfg.model, quant_noise_scalar=0)
 
 
-def language_tokens(task: Any, name: str) -> LanguageTokens | None:
+def language_tokens(task: FairseqTask, name: str) -> LanguageTokens | None:
     """Where the tokens of languages stand, by the options of a task of fairseq's; None if it has none."""
     if name not in MULTILINGUAL:
         return None
@@ -324,7 +327,7 @@ def language_tokens(task: Any, name: str) -> LanguageTokens | None:
 
 
 def _set_task(
-    state: dict[str, Any], task: Any, name: str, languages: tuple[str, str], tokens: LanguageTokens | None
+    state: dict[str, Any], task: FairseqTask, name: str, languages: tuple[str, str], tokens: LanguageTokens | None
 ) -> None:
     """The task of the folder: the plugin's for a Transformer of one pair, whose search decodes it; fairseq's with what
     it says of languages for a multilingual one."""
@@ -351,7 +354,7 @@ def decode_fast(cfg: DictConfig) -> None:
             cfg.task._name, cfg.task.num_directions = "translation_interleaved", 1
 
 
-def _multilingual(task: Any, name: str, tokens: LanguageTokens) -> dict[str, Any]:
+def _multilingual(task: FairseqTask, name: str, tokens: LanguageTokens) -> dict[str, Any]:
     """The options of fairseq's task with which a folder is decoded. A model of ``multilingual_translation`` is one of
     its pairs, which ``translation_multi_simple_epoch`` decodes alike."""
     args = getattr(task, "args", task.cfg)
@@ -378,7 +381,7 @@ def _defaults(name: str) -> dict[str, Any]:
     return {**options, "_name": name, "task": name}
 
 
-def _saved(task: Any, languages: tuple[str, str], dictionaries: dict[str, Path], work: Path) -> dict[str, Path]:
+def _saved(task: FairseqTask, languages: tuple[str, str], dictionaries: dict[str, Path], work: Path) -> dict[str, Path]:
     """The files of the task's dictionaries: those given, unless the task has added symbols."""
     found = {}
     for language, own in zip(languages, (task.source_dictionary, task.target_dictionary), strict=True):

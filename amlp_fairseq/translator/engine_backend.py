@@ -35,11 +35,11 @@ MAX_SENTENCES = 32
 MAX_BEAM = 256
 
 
-def _whole(value: Any, at_least: int = 0) -> bool:
+def _whole(value: object, at_least: int = 0) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= at_least
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < 1e9
 
 
@@ -130,7 +130,7 @@ def _refinement_options(given: Mapping[str, Any]) -> RefinementOptions:
 
 @dataclass(frozen=True)
 class Kind:
-    """How the engine decodes the models of a task.
+    """The decoding of a task's models in the engine.
 
     Attributes:
         model: their class.
@@ -160,7 +160,7 @@ KINDS = {
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind:
-    """How the engine decodes a model, by its ``config.json``.
+    """The decoding of a model in the engine, by its ``config.json``.
 
     Raises:
         UnsupportedError: for a task that it does not have.
@@ -270,7 +270,7 @@ class EngineBackend:
 
     @cached_property
     def prefixes(self) -> Prefixes:
-        """What makes prefixes.
+        """The maker of prefixes.
 
         Raises:
             ValueError: for a model that writes all words at a time.
@@ -393,7 +393,7 @@ class EngineSearch:
         return [results[index] for index in range(len(pairs))]
 
     def _source(self, pieces: str) -> list[int]:
-        """What the encoder reads."""
+        """The tokens of a source with those around them."""
         return [*self.around.before, *self.backend.own.source.encode(pieces)[:-1], *self.around.after]
 
     def _prefixes(self, given: Sequence[Given], count: int) -> list[Prefix]:

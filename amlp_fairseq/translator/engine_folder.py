@@ -16,7 +16,7 @@ from amlp_fairseq.text.dictionary import EOS, Dictionary, fingerprint
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What stands around the words of a pair of languages, as tokens.
+    """The tokens around the words of a pair of languages.
 
     Attributes:
         before, after: the words of a source.
@@ -77,7 +77,7 @@ class EngineFolder:
                 )
 
     def surroundings(self, languages: tuple[str, str]) -> Surroundings:
-        """What stands around the words of a pair of languages.
+        """The tokens around the words of a pair of languages.
 
         Raises:
             ValueError: for a language without a token.

@@ -23,7 +23,7 @@ COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\
 
 @dataclass(frozen=True)
 class Beside:
-    """What comes beside the texts.
+    """Input beside the texts.
 
     Attributes:
         prefixes, suffixes: files with what the translation of each line must begin and end with.

@@ -1,4 +1,4 @@
-"""What a translation must begin and end with."""
+"""The begin and the end of a translation, if they are given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amlp_fairseq.text.subwords import last_word, text_of
 
 @dataclass(frozen=True)
 class Given:
-    """What a translation must begin and end with, in pieces.
+    """The begin and the end of a translation, in pieces.
 
     Attributes:
         first: pieces that it begins with.

@@ -167,7 +167,7 @@ class Texts:
     def given(
         self, sources: list[list[Source]], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None
     ) -> list[Given]:
-        """What is given of the translation of each part; empty if nothing is."""
+        """The given words of each part's translation; empty if there are none."""
         if prefixes is None and suffixes is None:
             return []
         result: list[Given] = []
