@@ -107,8 +107,8 @@ def test_pattern_travels_with_the_checkpoint(folder: Path) -> None:
         (["--words-per-direction", 1], "--words-per-direction is 1, the checkpoint has 2"),
         (["--num-directions", 3], "--num-directions must be 1 or an even number"),
         (["--words-per-direction", -1], "--words-per-direction must be at least 0, not -1"),
-        (["--diverse-beam-groups", 2], "does not support --diverse-beam-groups 2"),
-        (["--prefix-size", 1], "does not support --prefix-size 1"),
+        (["--diverse-beam-groups", 2], "--diverse-beam-groups 2: only models that write word by word"),
+        (["--prefix-size", 1], "--prefix-size 1: only models that write word by word"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )

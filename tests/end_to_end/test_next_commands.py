@@ -35,7 +35,7 @@ def test_a_page_says_for_every_command_what_comes_next() -> None:
     table = {name: following for names, following in rows for name in re.findall(r"`([\w-]+)`", names)}
     assert table.keys() == {*MODULES, "path", *FAIRSEQ}
     for name, package in MODULES.items():
-        source = (commands.PLUGIN / package / f"{name}.py").read_text(encoding="utf-8")
+        source = (commands.PLUGIN / package / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
         assert (table[name] != "none") == ("say_next" in source or "say_after_checkpoint" in source), name
 
 
