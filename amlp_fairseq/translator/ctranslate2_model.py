@@ -128,7 +128,7 @@ def search_options(translator: Translator) -> dict[str, Any]:
     of_task = TASK_DATACLASS_REGISTRY[task._name].__dataclass_fields__
     obeyed = OBEYED | (OBEYED_GREEDILY if generation.beam == 1 else frozenset())
     lacking = {}
-    for name in sorted(decoding_options.known(task._name) - obeyed):
+    for name in sorted(decoding_options.known(task._name) - decoding_options.OWN - obeyed):
         config, fields = (task, of_task) if name in of_task else (generation, GenerationConfig.__dataclass_fields__)
         value, default = getattr(config, name), fields[name].default
         if value != default:

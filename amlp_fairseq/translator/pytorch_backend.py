@@ -61,7 +61,7 @@ class PyTorchBackend:
         self.name = name = config["task"]["_name"]
         decoding_options.check({**config["decoding"], **options}, name)
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
-        self.seed = options.get("seed", SEED)
+        self.seed = {**config["decoding"], **options}.get("seed", SEED)
         self.models, self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(folder) for folder in folders], arg_overrides=_of_fairseq(options)
         )

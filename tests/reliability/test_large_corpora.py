@@ -118,11 +118,11 @@ def test_two_commands_on_one_folder(model: Path, tmp_path: Path) -> None:
     out.mkdir()
 
     class Slower(Translator):
-        def translations(self, lines: Any) -> Any:
+        def translations(self, lines: Any, **more: Any) -> Any:
             if not (out / "0000").exists():
                 commands.run(COMMAND, *words)
                 assert not list(out.glob(".*.part"))
-            return super().translations(lines)
+            return super().translations(lines, **more)
 
     job = shards.Job(model, {}, jsonl=False, buffer_size=20)
     shard = shards.Shard(source / "0000", out / "0000")

@@ -241,7 +241,8 @@ def test_package_of_a_training_without_languages(system: Callable[[str], System]
     torch.save(state, tmp_path / "checkpoint.pt")
     words = ["package", tmp_path / "checkpoint.pt", "--out", tmp_path / "model", "--data"]
     assert said(*words, tmp_path) == (
-        f"amlp-fairseq package: {tmp_path} does not say the languages: name the data folder of the training with --data"
+        f"amlp-fairseq package: {tmp_path} does not say the languages: name them with --source-lang and --target-lang, "
+        "or the data folder of the training with --data"
     )
     commands.run("amlp_fairseq.cli.main", *words, data)
     assert Translator(tmp_path / "model").languages == ("en", "de")
