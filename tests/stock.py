@@ -38,8 +38,9 @@ def build(data: Path, *words: str, seed: int = 1) -> tuple[Any, Any, Any]:
     utils.set_torch_seed(seed)
     model = task.build_model(cfg.model)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.randn(parameter.shape) * 0.4
+        for name, parameter in model.named_parameters():
+            unset = name.endswith("conv_bias")  # as fairseq's DynamicConv leaves it, which does not use it
+            parameter += torch.nan if unset else torch.randn(parameter.shape) * 0.4
     return cfg, task, model.eval()
 
 

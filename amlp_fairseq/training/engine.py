@@ -21,7 +21,11 @@ from omegaconf import DictConfig
 from amlp_fairseq.common.arguments import flags_of, split_options
 from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, TASK_REGISTRY, GenerationConfig
 from amlp_fairseq.compat.registration import is_ours
-from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig, TranslationInterleavedTask
+from amlp_fairseq.tasks.translation_interleaved import (
+    FAIRSEQS_OPTIONS,
+    TranslationInterleavedConfig,
+    TranslationInterleavedTask,
+)
 from amlp_fairseq.training.config import PAPER, load, names
 
 ENGINES = OURS, FAIRSEQS = ("amlp-fairseq", "fairseq")
@@ -112,7 +116,8 @@ def check_options(words: Sequence[str], task: str) -> None:
     Raises:
         ValueError: naming them and the way out.
     """
-    others = GenerationConfig.__dataclass_fields__.keys() - TranslationInterleavedTask.HONOURED_GENERATION_OPTIONS
+    own = TranslationInterleavedTask.HONOURED_GENERATION_OPTIONS - FAIRSEQS_OPTIONS
+    others = GenerationConfig.__dataclass_fields__.keys() - own
     flags = [flag for flag in flags_of(words) if flag.removeprefix("--").replace("-", "_") in others]
     if flags and task == TASK:
         raise ValueError(f"{', '.join(flags)}: only fairseq's own search has it (--engine {FAIRSEQS})")

@@ -71,7 +71,9 @@ def read(paths: Sequence[Path]) -> dict[str, Any]:
     if moe := next((name for name in weights if "moe_layer" in name or ".experts." in name), None):
         raise ValueError(f"CHECKPOINT {path} has mixtures of experts ({moe}): only dense models can be packaged")
     for name, weight in weights.items():
-        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+        if name.endswith(".conv.conv_bias") and not torch.isfinite(weight).all():
+            weights[name] = torch.zeros_like(weight)  # fairseq's DynamicConv neither sets it nor uses it
+        elif weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise ValueError(f"CHECKPOINT {path}: {name} has weights that are NaN or infinite: the training has "
                              "diverged, or the file is damaged; name an earlier checkpoint")  # fmt: skip
     refuse_unregistered(architecture(state), task_name(state))
