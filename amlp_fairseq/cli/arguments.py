@@ -121,6 +121,8 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
     """
     args, words = parser.parse_known_args()
     options = _engine_options(words, args.model)
+    if options is None and "--alternatives" in words:
+        raise ValueError("--alternatives: the engine does not have them for this model, or with these options")
     if options is None:
         from amlp_fairseq.compat.flags import known_flags
         from amlp_fairseq.translator import decoding_options

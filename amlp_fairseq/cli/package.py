@@ -216,6 +216,8 @@ def is_ensemble(paths: Sequence[Path]) -> bool:
 def ensemble(args: argparse.Namespace, words: list[str]) -> str:
     """Make the folder of models that decode as one, with a folder of each in it. Returns how they decode."""
     paths = [Path(path) for path in str(args.checkpoints[0]).split(":")]
+    if not all(str(args.checkpoints[0]).split(":")):
+        raise ValueError(f"CHECKPOINT {args.checkpoints[0]}: a name is missing before or after ':'")
     if args.out.exists():
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +227,13 @@ def ensemble(args: argparse.Namespace, words: list[str]) -> str:
         for name, path in zip(names, paths, strict=True):
             package(argparse.Namespace(**{**vars(args), "checkpoints": [path], "out": part / name}), words)
         model_folder.write_members(part, names)
-        translator = Translator(part)  # refuses models that do not decode as one
+        try:
+            translator = Translator(part)
+        except ValueError as error:  # they do not decode as one
+            message = str(error)
+            for name, path in zip(names, paths, strict=True):
+                message = message.replace(str(part / name), str(path))
+            raise ValueError(message) from None
         (part / CARD).write_text(model_card.card_of_ensemble(translator, args.out.name), encoding="utf-8")
     return f"{len(paths)} models that decode as one"
 

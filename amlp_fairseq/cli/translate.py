@@ -82,12 +82,17 @@ def main() -> None:
     if args.workers is not None:
         raise ValueError("--workers N needs --shards PATH, the files that they share out")
     check_files(args.input, args.output)
+    for given in (args.target_prefix, args.target_suffix):
+        if given is not None:
+            check_files(given, args.output)
     translator, told = Translator(args.model, **settings), False
     with nullcontext(sys.stdout) if args.output is None else line_by_line(args.output) as output:
         for number, (line, translation) in enumerate(translated(translator, args.input, args.buffer_size, beside), 1):
             if translation.cuts and not told:
                 told = True
                 say(f"line {number} has {about_cuts(translator)}; others are not named, --jsonl has their 'cuts'")
+            if "\n" in line and not args.jsonl:
+                raise ValueError(f"line {number}: a text with a line feed is not a line: --jsonl prints it as one")
             print(as_json(line, translation) if args.jsonl else translation.text, file=output)
 
 

@@ -209,6 +209,8 @@ class Model(EngineModel):
         Raises:
             ValueError: for models with other vocabularies or another order of words.
         """
+        if not all(isinstance(model, cls) for model in models):
+            raise ValueError("models of an ensemble write in one way: some of these write all words at a time")
         result = copy(models[0])
         for name in ("order", "vocabularies", "decode_dtype"):
             if len(found := {getattr(model, name) for model in models}) > 1:

@@ -34,10 +34,16 @@ def members(model: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     ensemble; of another model its own folder.
 
     Raises:
-        ValueError: for a folder of an ensemble that is damaged.
+        TypeError: for what names no folder.
+        ValueError: for a folder of an ensemble that is damaged, and where a name is missing.
     """
+    given = model
     if isinstance(model, str | Path):
         model = [model] if Path(model).exists() else str(model).split(":")
+    if not isinstance(model, Sequence) or not all(isinstance(each, str | Path) for each in model):
+        raise TypeError(f"a model's folder is needed, or several in a list, not {given!r}")
+    if not model or not all(map(str, model)):
+        raise ValueError(f"{given!r} does not name all models: A, or A:B")
     return tuple(member for folder in model for member in _members(Path(folder)))
 
 

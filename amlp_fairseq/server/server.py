@@ -198,8 +198,8 @@ class _Service:
             raise HTTPException(400, message)
         given = [request.get(name) for name in KEYS[2:]]
         for name, code in zip(KEYS[2:], given, strict=True):
-            if code is not None and not isinstance(code, str):
-                raise HTTPException(400, f"{name} must be a string, not {_kind(code)}")
+            if code is not None:
+                self._check(name, code)
         try:
             return texts, nbest, self.translator.pair(*given)
         except ValueError as error:

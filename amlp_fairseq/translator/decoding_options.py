@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
@@ -44,6 +44,15 @@ KINDS: dict[Any, tuple[Any, str]] = {
 }
 
 
+#: The ranges of some options, which fairseq does not check, or asserts.
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda value: value > 0, "a number above 0"),
+    "sampling_topk": (lambda value: value == -1 or value > 0, "a number of words, or -1 for all,"),
+    "sampling_topp": (lambda value: value == -1 or 0 < value <= 1, "a share from 0 to 1, or -1 for all,"),
+    "seed": (lambda value: type(value) is int and 0 <= value < 2**31, "a whole number from 0 to 2147483647"),
+}
+
+
 def check(options: Mapping[str, Any], task: str) -> None:
     """Raise ValueError for a value that is not of its option's type, none of its choices, or no finite number
     (``unkpen`` may be infinite); names both.
@@ -61,6 +70,8 @@ def check(options: Mapping[str, Any], task: str) -> None:
             unusable = not isinstance(value, kind) or math.isnan(value) or (math.isinf(value) and name != "unkpen")
             if isinstance(value, bool) != (kind is bool) or unusable:
                 raise ValueError(f"{name}={value!r}: {needed} is needed")
+        if name in RANGES and not RANGES[name][0](value):
+            raise ValueError(f"{name}={value!r}: {RANGES[name][1]} is needed")
         kinds = (types.get(name), *get_args(types.get(name)))
         enumerated = [each for each in kinds if isinstance(each, type) and issubclass(each, Enum)]
         choices = [choice.value for each in enumerated for choice in each]

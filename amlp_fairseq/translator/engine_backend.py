@@ -64,7 +64,8 @@ STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "finished": _one_of("best", "all"),
     "decode_dtype": _one_of(None, *DECODE_DTYPES),
     **dict.fromkeys(("sampling", "alternatives"), _one_of(False, True)),
-    **dict.fromkeys(("sampling_topk", "seed"), lambda value: _whole(value, -1) and value < 2**62),
+    "sampling_topk": lambda value: _whole(value, -1) and value != 0,
+    "seed": lambda value: _whole(value) and value < 2**31,
     "sampling_topp": lambda value: _finite(value) and (value == -1 or 0 < value <= 1),
     **dict.fromkeys(("match_source_len", "retain_dropout", "cuda_graphs"), _one_of(False)),
     **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), _whole),
@@ -148,8 +149,8 @@ class Kind:
             if name not in self.options or not self.options[name](value):
                 return f"--{name.replace('_', '-')} {value}"
         nbest = options.get("nbest", 1)
-        found = MAX_BEAM if options.get("alternatives") else options.get("beam", SearchOptions.beam)
-        return f"--nbest {nbest}" if nbest > found else None
+        found = options.get("beam", SearchOptions.beam)
+        return f"--nbest {nbest}" if nbest > found and not options.get("alternatives") else None
 
 
 #: By the name of the task.
@@ -295,6 +296,8 @@ class EngineBackend:
         for name in ("sampling_topk", "sampling_topp"):
             if merged.get(name, -1) > 0 and not alone:
                 raise ValueError(f"--{name.replace('_', '-')} {merged[name]} needs --sampling")
+        if merged.get("alternatives") and merged.get("nbest", 1) > MAX_BEAM:
+            raise ValueError(f"--nbest {merged['nbest']}: at most {MAX_BEAM} alternatives are found")
         if alone and merged.get("alternatives"):
             raise ValueError("--sampling and --alternatives cannot be given together")
         for option, refused in (

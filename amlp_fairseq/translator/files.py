@@ -50,10 +50,15 @@ class Beside:
             else:
                 texts = batch
                 prefixes, suffixes = (None if file is None else [*islice(file[1], len(texts))] for file in files)
+            for index, text in enumerate(texts):
+                beside = "".join(each[index].strip() for each in (prefixes, suffixes) if each and index < len(each))
+                if beside and not text.strip():
+                    raise ValueError(f"line {number + index + 1} is empty, its prefix or suffix is not: {beside!r}")
             number += len(texts)
             for file, of_texts in zip(files, (prefixes, suffixes), strict=True):
                 if file is not None and of_texts is not None and len(of_texts) < len(texts):
-                    raise ValueError(f"{file[0]} has fewer lines than the text: line {number} has none")
+                    first = number - len(texts) + len(of_texts) + 1
+                    raise ValueError(f"{file[0]} has fewer lines than the text: line {first} has none")
             yield texts, prefixes, suffixes
         for file in files:
             if file is not None and next(file[1], None) is not None:

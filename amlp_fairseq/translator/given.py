@@ -57,16 +57,28 @@ class Prefixes:
         if given.is_whole:
             return self.order.whole(first, end)
         chain = self.order.ends(first, last)
-        if last or not first or not (self.order.left_to_right and self.order.words_per_step == 1):
+        if not first:
             return chain
-        begin = last_word(given.first, self.segmentation) if given.goes_on else len(first)
+        if not given.goes_on or not self.order.left_to_right:
+            return self._before_a_word(chain, len(first), end)
+        if self.order.words_per_step > 1:
+            return chain
+        begin = last_word(given.first, self.segmentation)
         rest = "".join(text_of(piece, self.segmentation)[0] for piece in given.first[begin:])
-        if not given.goes_on:
-            rest = "\u2581" if self.segmentation == "sentencepiece" else ""  # another word must follow, or none
         ways = self._ways(rest, begin)
-        if ways and not given.goes_on:
-            ways[0][end] = begin + 1
         return [*chain[:begin], *ways] if ways else chain
+
+    def _before_a_word(self, chain: Prefix, words: int, end: int) -> Prefix:
+        """A prefix after which a word begins, or the translation ends. Where two directions write, it does not end
+        there: the other one's words would follow."""
+        if self.segmentation != "sentencepiece":
+            return chain
+        place = words if self.order.left_to_right else 2 * words
+        chain += [{} for _ in range(place + 1 - len(chain))]
+        chain[place] = dict.fromkeys(self._beginning_with("\u2581"), place + 1)
+        if self.order.left_to_right:
+            chain[place][end] = place + 1
+        return chain
 
     def _ways(self, text: str, begin: int) -> Prefix:
         """All ways to write a text with which a word begins; empty if there is none.

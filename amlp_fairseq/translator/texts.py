@@ -209,7 +209,7 @@ class Texts:
 
 
 def _of_texts(texts: Sequence[str] | None, count: int) -> Sequence[str]:
-    if isinstance(texts, str):
+    if texts is not None and (isinstance(texts, str) or not isinstance(texts, Sequence)):
         raise TypeError("a prefix for each text is needed, in a list")
     if texts is None:
         return [""] * count

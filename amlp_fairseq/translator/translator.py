@@ -251,7 +251,7 @@ class Translator:
         Raises:
             ValueError: for one that the model does not have.
         """
-        found = source or self.languages[0], target or self.languages[1]
+        found = self.languages[0] if source is None else source, self.languages[1] if target is None else target
         if self.tokens is not None:
             for option, code in zip(("source_lang", "target_lang"), found, strict=True):
                 self.tokens.check(option, code)
@@ -285,6 +285,8 @@ class Translator:
         """
         languages = self.pair(source_lang, target_lang)
         search, pipeline = self._search({}, languages), self._texts(languages).pipeline
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise TypeError("score takes lists of texts, not one text: score([source], [target])")
         if len(sources) != len(targets):
             raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets")
         pairs = []

@@ -82,7 +82,8 @@ def test_readme_has_the_commands_of_your_own_corpus() -> None:
     """With other files and scales, and without what makes the sample small."""
     tried = [words(line) for block in blocks("examples/own_corpus/README.md") for line in lines(block)]
     shown = [line for block in blocks("README.md") for line in lines(block) if line.startswith("amlp-fairseq")]
-    assert len(shown) == 7
+    shown = [line for line in shown if "model.pt" not in line]  # fairseq's
+    assert len(shown) == 8
     for line in shown:
         assert any(words(line) <= of_page for of_page in tried), line
 

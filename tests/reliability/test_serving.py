@@ -218,6 +218,7 @@ BAD: dict[str, tuple[int, bytes, str]] = {
     "null": (400, b'{"texts": [null]}', "texts[0] must be a string, not null"),
     "an option": (400, b'{"texts": ["w1"], "beam": 3}', "unknown key 'beam'"),
     "a language": (400, b'{"texts": ["w1"], "target_lang": "xx"}', "source_lang, target_lang: "),
+    "half a language": (400, b'{"texts": ["w1"], "source_lang": "\\ud800"}', "half a surrogate pair"),
     "no language": (400, b'{"texts": ["w1"], "source_lang": 3}', "source_lang must be a string, not a number"),
     "nbest above": (400, b'{"texts": ["w1"], "nbest": 3}', "nbest must be a number from 1 to 2"),
     "nbest below": (400, b'{"texts": ["w1"], "nbest": 0}', "nbest must be a number from 1 to 2"),

@@ -135,6 +135,16 @@ def test_words_at_both_ends() -> None:
         assert text.endswith(" aus.")
 
 
+@pytest.mark.parametrize("model", [IB, MODELS / "ibdecoder_sa"])
+def test_a_word_begins_after_a_prefix_of_two_directions(model: Path) -> None:
+    """The pieces of the other direction do not go on with the last word that is given."""
+    for beam in (1, 5):
+        translator = Translator(model, beam=beam)
+        for begin in ("Das lange Konzert findet ", "Am ", "Heute hat unser Freund Milch ", "Heute"):
+            (text,) = translator.translations(["The long concert takes place next week."], target_prefixes=[begin])
+            assert f"{text.text} ".startswith(f"{begin.strip()} ")
+
+
 @pytest.mark.parametrize(
     ("model", "given", "message"),
     [
@@ -145,6 +155,13 @@ def test_words_at_both_ends() -> None:
         (AR, {"target_prefixes": ["a"], "max_len_b": 0, "min_len": 0}, "a prefix of 1 words exceeds the 0 words"),
         (AR, {"target_prefixes": ["\ud800"]}, "half a surrogate pair"),
         (AR, {"sampling_topk": 3}, "^--sampling-topk 3 needs --sampling"),
+        (AR, {"sampling": True, "temperature": 0.0}, "^temperature=0.0: a number above 0"),
+        (AR, {"sampling": True, "sampling_topk": -5}, "^sampling_topk=-5: a number of words"),
+        (AR, {"sampling": True, "sampling_topp": 1.5}, "^sampling_topp=1.5: a share"),
+        (AR, {"sampling": True, "seed": "x"}, "^seed='x': a whole number"),
+        (AR, {"sampling": True, "seed": -1}, "^seed=-1: a whole number"),
+        (AR, {"alternatives": True, "nbest": 1000}, "^--nbest 1000: at most 256"),
+        (AR, {"target_lang": ""}, "translates en to de"),
         (AR, {"sampling": True, "alternatives": True}, "--sampling and --alternatives"),
     ],
 )
@@ -239,6 +256,9 @@ def test_an_ensemble_of_folders(model: Path, tmp_path: Path) -> None:
     ("folders", "message"),
     [
         ([AR, IB], "models of an ensemble have one order, not 2"),
+        ([AR, CMLMC], "some of these write all words at a time"),
+        ([], r"^\[\] does not name all models"),
+        (f"{AR}:", "does not name all models"),
         ([CMLMC, CMLMC], "such models do not decode as one"),
         ([AR, MODELS / "nowhere"], "nowhere is not the folder of a model"),
         ("a:b", "^a is not the folder of a model"),
@@ -246,6 +266,12 @@ def test_an_ensemble_of_folders(model: Path, tmp_path: Path) -> None:
 )
 def test_what_is_no_ensemble(folders: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
+        Translator(folders)
+
+
+@pytest.mark.parametrize("folders", [None, 3, [3], b"ar"])
+def test_what_names_no_folder(folders: Any) -> None:
+    with pytest.raises(TypeError, match="a model's folder is needed"):
         Translator(folders)
 
 
@@ -309,6 +335,19 @@ def test_prefixes_on_the_command_line(
         source.write_text("He sleeps.\n" * count, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
             run(translate, [*words, "--target-prefix", str(prefixes)], "", monkeypatch, capsys)
+    before = prefixes.read_text(encoding="utf-8")
+    for option in ("--target-prefix", "--target-suffix"):
+        with pytest.raises(ValueError, match=f"--output {prefixes} is the text"):
+            run(translate, [*words, option, str(prefixes), "--output", str(prefixes)], "", monkeypatch, capsys)
+    assert prefixes.read_text(encoding="utf-8") == before
+    source.write_text("He sleeps.\n\n\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^line 2 is empty, its prefix or suffix is not: 'Der'"):
+        run(translate, [*words, "--target-prefix", str(prefixes)], "", monkeypatch, capsys)
+    source.write_text('{"text": "He sleeps.\\nHe reads."}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^line 1: a text with a line feed"):
+        run(translate, [*words, "--jsonl-input"], "", monkeypatch, capsys)
+    printed = run(translate, [*words, "--jsonl-input", "--jsonl"], "", monkeypatch, capsys).splitlines()[-1]
+    assert json.loads(printed)["text"].count("\n") == 1
     for more in (["--jsonl-input", "--target-prefix", "p"], ["--shards", "a", "--output", "b", "--target-suffix", "p"]):
         with pytest.raises(ValueError, match="--target-suffix"):
             run(translate, [*words[:2], *more], "", monkeypatch, capsys)
@@ -331,6 +370,9 @@ def test_score_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     for text, message in (("a\n", "line 1 of standard input has 0 tab"), ("a\tb\na\tb\tc\n", "line 2 .* 2 tab")):
         with pytest.raises(ValueError, match=message):
             run(score_pairs, words, text, monkeypatch, capsys)
+    for more in (["--beam", "3"], ["--temperature", "2"], ["--long", "refuse"], ["--no-split-sentences"]):
+        with pytest.raises(ValueError, match=f"{more[0].replace('--no-', '--')} has no effect on the score"):
+            run(score_pairs, [*words, *files, *more], "", monkeypatch, capsys)
     with pytest.raises(ValueError, match="--source FILE and --target FILE"):
         run(score_pairs, [*words, "--source", str(source)], "", monkeypatch, capsys)
     source.write_text("a\n", encoding="utf-8")
