@@ -78,30 +78,25 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} is not the folder of a model: it has no {CONFIG} (amlp-fairseq package makes one)")
     try:
         config = _content(path)
-        if "members" in config:
-            names = ", ".join(str(folder / str(name)) for name in config["members"])
-            raise _SeveralModels(f"{folder} is an ensemble, and one model is needed here: {names}")
-        version = config["format"]
-    except _SeveralModels:
-        raise
+        version = FORMAT if "members" in config else config["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+    if "members" in config:
+        names = ", ".join(map(str, _members(folder)))
+        raise ValueError(f"{folder} is an ensemble, and one model is needed here: {names}")
     if version != FORMAT:
         raise ValueError(
             f"{path} has format {version}; this version of amlp_fairseq reads {FORMAT}: install a newer one"
         )
     if missing := [key for key in KEYS if key not in config]:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
-    return with_present_names(config)
-
-
-class _SeveralModels(ValueError):
-    """The folder of an ensemble."""
+    return with_present_names(copy.deepcopy(config))
 
 
 def _content(path: Path) -> Any:
+    """The content of a JSON file, shared: callers do not change it."""
     state = path.stat()
-    return copy.deepcopy(_parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)))
+    return _parsed(path, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
 
 
 @lru_cache(maxsize=8)

@@ -355,7 +355,7 @@ class EngineSearch:
                         "a sentence has no translation: the model gives no word a finite probability, or --min-len "
                         "and --no-repeat-ngram-size leave none"
                     )
-                of_source = given[index] if any(given) else Given()
+                of_source = given[index] if given else Given()
                 words = len(sources[index].split())
                 results[index] = [self._found(hypothesis, of_source, words) for hypothesis in each[: self.nbest]]
         return [results[index] for index in range(len(sources))]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 
 from amlp_fairseq.engine.order import Order, Prefix
@@ -75,7 +76,7 @@ class Prefixes:
             return chain
         place = words if self.order.left_to_right else 2 * words
         chain += [{} for _ in range(place + 1 - len(chain))]
-        chain[place] = dict.fromkeys(self._beginning_with("\u2581"), place + 1)
+        chain[place] = dict.fromkeys(self._begins, place + 1)
         if self.order.left_to_right:
             chain[place][end] = place + 1
         return chain
@@ -106,13 +107,21 @@ class Prefixes:
 
     def _beginning_with(self, text: str) -> list[int]:
         """The tokens whose characters begin with a text."""
-        begin = bisect_left(self._texts, (text, False, 0))
-        return [each[2] for each in takewhile(lambda each: each[0].startswith(text), self._texts[begin:])]
+        return self._from((text, False, 0), lambda characters: characters.startswith(text))
 
     def _open(self, text: str) -> list[int]:
         """The tokens with these characters, after which the word goes on."""
-        begin = bisect_left(self._texts, (text, True, 0))
-        return [each[2] for each in takewhile(lambda each: each[0] == text, self._texts[begin:])]
+        return self._from((text, True, 0), text.__eq__)
+
+    def _from(self, first: tuple[str, bool, int], fits: Callable[[str], bool]) -> list[int]:
+        """The tokens from a place in their order, as long as their characters fit."""
+        places = range(bisect_left(self._texts, first), len(self._texts))
+        return [self._texts[place][2] for place in takewhile(lambda place: fits(self._texts[place][0]), places)]
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The tokens of sentencepiece that begin a word, most of a vocabulary."""
+        return self._beginning_with("\u2581")
 
 
 def shown(pieces: Sequence[str], given: Given) -> list[str]:

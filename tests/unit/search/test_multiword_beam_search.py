@@ -173,18 +173,18 @@ def test_gnmt_length_penalty() -> None:
         )
 
 
-def test_words_behind_the_end_can_be_counted() -> None:
+def test_words_after_the_end_can_be_counted() -> None:
     task, model = build(2, 2)
     sample = sources(task, 5)
     differences = 0
     for actual in search(task, [model], sample, words_after_end="count"):
         for hypothesis in actual:
             total = float(hypothesis["positional_scores"].sum())
-            behind = float(hypothesis["score"]) * 4 * hypothesis["steps"] - total
+            after_end = float(hypothesis["score"]) * 4 * hypothesis["steps"] - total
             if len(hypothesis["tokens"]) % 4 == 0:
-                assert behind == pytest.approx(0, abs=tolerance.of_scores(4 * hypothesis["steps"]))
+                assert after_end == pytest.approx(0, abs=tolerance.of_scores(4 * hypothesis["steps"]))
             else:
-                assert behind < 0
+                assert after_end < 0
                 differences += 1
     assert differences > 0
 
