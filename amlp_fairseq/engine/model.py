@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DECODE_DTYPES = ("float32", "bfloat16", "int8")
 #: At most so many words that may follow the words of a source's translation, by the number of the source.
 Propose: TypeAlias = Callable[[int, list[int], int], list[int]]
+#: Is told the words of a source's best translation so far, by the number of the source, after each step but the last.
+Watch: TypeAlias = Callable[[int, list[int]], None]
 #: The suffix of the name of an int8 matrix' scales.
 _SCALES = ":scales"
 
@@ -148,14 +150,22 @@ class EngineModel(ABC):
         raise UnsupportedError("several models that write all words at a time")
 
     @abstractmethod
-    def search(self, sources: Sequence[Sequence[int]], options: Any, threads: int = 1) -> list[list[Hypothesis]]:
+    def search(
+        self, sources: Sequence[Sequence[int]], options: Any, threads: int = 1, *, watch: Watch | None = None
+    ) -> list[list[Hypothesis]]:
         """Translations of each source, best first; none if none has a finite probability.
 
         Args:
             sources: tokens with the end symbol.
             options: of the search.
             threads: how many work on this call.
+            watch: is told of each step; what it raises ends the search.
         """
+
+    @abstractmethod
+    def runs(self, written: Sequence[int]) -> list[list[int]]:
+        """The words of which ``watch`` is told, in reading order, cut where words are missing; the first run begins
+        the text, and the last one ends it: both may be empty."""
 
     @classmethod
     def of_folder(cls, folder: Path, config: Mapping[str, Any], decode_dtype: str | None = None) -> Self:
@@ -230,11 +240,13 @@ class Model(EngineModel):
         propose: Propose | None = None,
         draft_words: int = 0,
         prefixes: Sequence[Prefix] = (),
+        *,
+        watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
         """At most ``options.beam`` translations of each source; see ``EngineModel``.
 
         Args:
-            sources, options, threads: see there.
+            sources, options, threads, watch: see there.
             propose: drafts of the sources, for a model that takes words back and greedy search: the same translations
                 in fewer decoder calls.
             draft_words: the most words of a draft that a call checks.
@@ -255,7 +267,7 @@ class Model(EngineModel):
         arguments = [sources[index] for index in with_words], asdict(options)
         if propose is None:
             begun = [prefixes[index] for index in with_words] if prefixes else []
-            found = self._engine.search(*arguments, threads, begun)
+            found = self._engine.search(*arguments, threads, begun, _of_numbers(with_words, watch))
         else:
 
             def proposal(number: int, words: list[int], count: int) -> list[int]:
@@ -273,6 +285,9 @@ class Model(EngineModel):
                 f"{name} exceeds the {longest} words that --max-len-a, --max-len-b and --max-target-positions allow "
                 "for a sentence"
             )
+
+    def runs(self, written: Sequence[int]) -> list[list[int]]:
+        return self.order.runs(written)
 
     def score(
         self,
@@ -320,8 +335,21 @@ class ParallelModel(EngineModel):
     ENGINE = "ParallelEngine"
 
     def search(
-        self, sources: Sequence[Sequence[int]], options: RefinementOptions, threads: int = 1
+        self,
+        sources: Sequence[Sequence[int]],
+        options: RefinementOptions,
+        threads: int = 1,
+        *,
+        watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
         """A translation of each source by mask-predict; see ``EngineModel``."""
-        found = self._engine.refine([[BOS, *source] for source in sources], asdict(options), threads)
+        found = self._engine.refine([[BOS, *source] for source in sources], asdict(options), threads, watch)
         return [[Hypothesis.of(each, 0)] if isfinite(each.score) else [] for each in found]
+
+    def runs(self, written: Sequence[int]) -> list[list[int]]:
+        return [[*written]]
+
+
+def _of_numbers(numbers: Sequence[int], watch: Watch | None) -> Watch | None:
+    """For sources that have other numbers."""
+    return None if watch is None else lambda number, written: watch(numbers[number], written)

@@ -48,6 +48,22 @@ class Order:
     def left_to_right(self) -> bool:
         return self.directions == 1
 
+    def runs(self, written: Sequence[int]) -> list[list[int]]:
+        """Words so far, in reading order, cut where words are missing; the first run begins the text, and the last one
+        ends it: both may be empty.
+
+        Args:
+            written: in the order in which they are written.
+        """
+        runs: list[list[int]] = [[]]
+        # as many more words as directions: each has one to write
+        for slot in library().slots(len(written) + self.directions, self.directions, self.middle_to_side):
+            if slot < len(written):
+                runs[-1].append(written[slot])
+            else:
+                runs.append([])
+        return [run for place, run in enumerate(runs) if run or place in (0, len(runs) - 1)]
+
     def whole(self, text: Sequence[int], end: int = EOS) -> Prefix:
         """The prefix that allows one text, without its end symbol, and its end."""
         states: Prefix = [{}] * (len(text) + 1)

@@ -9,26 +9,31 @@ import math
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import h11
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from amlp_fairseq.server.batcher import Batcher, Full
 from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.text.sentences import TooLong
+from amlp_fairseq.translator.stream import Stream
+from amlp_fairseq.translator.texts import Partial
 from amlp_fairseq.translator.translator import Translation, Translator
 
 USAGE = "POST /translate, GET /health, GET /"
 #: The keys of a request.
-KEYS = ("texts", "nbest", "source_lang", "target_lang")
+KEYS = ("texts", "nbest", "source_lang", "target_lang", "stream")
+#: The answer after an unexpected error.
+FAILED = "the server failed; its log says where"
 #: Maximum number of open connections; further ones get 503.
 CONNECTIONS = 500
 _BODY = b"%d connections are open: try again later\n" % CONNECTIONS
@@ -102,6 +107,16 @@ def application(translator: Translator, limits: Limits, started: Callable[[], No
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refused, Exception: _failed})
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What a request wants; see docs/serving.md."""
+
+    texts: list[str]
+    nbest: int
+    languages: tuple[str, str]
+    stream: bool
+
+
 class _Service:
     """Answers requests."""
 
@@ -112,6 +127,7 @@ class _Service:
         if translator.tokens is not None:
             self.facts["codes"] = list(translator.tokens.codes)
         self.nbest = translator.nbest
+        self.streams, self.turn = 0, asyncio.Lock()
 
     async def home(self, request: Request) -> Response:
         example = {"texts": [f"A sentence ({self.facts['languages'][0]})."], "nbest": self.nbest}
@@ -131,9 +147,11 @@ class _Service:
             raise HTTPException(408, f"the request did not arrive within {self.limits.read_timeout:g} s") from None
         except ClientDisconnect:
             return Response(status_code=499)  # never sent
-        texts, nbest, languages = self._request(body)
+        wanted = self._request(body)
+        if wanted.stream:
+            return await self._streamed(wanted)
         try:
-            future = asyncio.wrap_future(self.batcher.submit(texts, languages))
+            future = asyncio.wrap_future(self.batcher.submit(wanted.texts, wanted.languages))
         except Full as error:
             raise HTTPException(503, f"{error}: try again later", {"Retry-After": "1"}) from None
         gone = asyncio.ensure_future(_disconnected(request))
@@ -141,7 +159,8 @@ class _Service:
             either: list[asyncio.Future[Any]] = [future, gone]
             await asyncio.wait(either, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
-                return JSONResponse({"translations": [_answer(translation, nbest) for translation in future.result()]})
+                answers = [_answer(translation, wanted.nbest) for translation in future.result()]
+                return JSONResponse({"translations": answers})
             if gone.done():
                 return Response(status_code=499)
             raise HTTPException(504, f"no translation within {self.limits.timeout:g} s: send less, or try again later")
@@ -150,6 +169,56 @@ class _Service:
         finally:
             future.cancel()
             gone.cancel()
+
+    async def _streamed(self, wanted: _Wanted) -> Response:
+        """Server-sent events of one text. Streams take turns."""
+        if self.streams + self.batcher.waiting >= self.limits.max_waiting:
+            raise HTTPException(
+                503, f"{self.limits.max_waiting} requests are waiting: try again later", {"Retry-After": "1"}
+            )
+        source, target = wanted.languages
+        try:
+            stream = await run_in_threadpool(
+                self.translator.stream, wanted.texts[0], source_lang=source, target_lang=target
+            )
+        except TooLong as error:
+            raise HTTPException(422, f"texts[0]: {error}") from None
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._events(stream, wanted.nbest), 200, headers, "text/event-stream")
+
+    async def _events(self, stream: Stream[Partial], nbest: int) -> AsyncIterator[str]:
+        partials: asyncio.Queue[Partial | None] = asyncio.Queue()
+        work = asyncio.ensure_future(self._follow(stream, partials))
+
+        def too_late() -> None:
+            stream.close()
+            work.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self.limits.timeout, too_late)
+        self.streams, found = self.streams + 1, None
+        try:
+            while (partial := await partials.get()) is not None:
+                found = partial.translation
+                yield _event({"parts": partial.parts} if found is None else {"translation": _answer(found, nbest)})
+            await asyncio.wait([work])
+            if not work.cancelled() and work.exception() is not None:
+                yield _event({"error": FAILED})
+                work.result()
+            if found is None:
+                yield _event({"error": f"no translation within {self.limits.timeout:g} s"})
+        finally:
+            self.streams -= 1
+            timer.cancel()
+            too_late()
+
+    async def _follow(self, stream: Stream[Partial], partials: asyncio.Queue[Partial | None]) -> None:
+        """What a stream gives, which does not wait for the client to read it."""
+        try:
+            async with self.turn:
+                while (partial := await run_in_threadpool(next, stream, None)) is not None:
+                    partials.put_nowait(partial)
+        finally:
+            partials.put_nowait(None)
 
     async def _body(self, request: Request) -> bytes:
         """The body of a request. Of a body that is too long the rest is discarded, so that the client reads the answer.
@@ -169,8 +238,8 @@ class _Service:
             raise HTTPException(413, f"the request has more than {limit} bytes")
         return bytes(body)
 
-    def _request(self, body: bytes) -> tuple[list[str], int, tuple[str, str]]:
-        """The texts of a request, its number of translations for each, and its languages.
+    def _request(self, body: bytes) -> _Wanted:
+        """Read a request.
 
         Raises:
             HTTPException: 400 for malformed requests, 413 for requests over a limit.
@@ -196,12 +265,17 @@ class _Service:
         if type(nbest) is not int or not 1 <= nbest <= self.nbest:
             message = f"nbest must be a number from 1 to {self.nbest}, the server's own (amlp-fairseq serve --nbest)"
             raise HTTPException(400, message)
-        given = [request.get(name) for name in KEYS[2:]]
-        for name, code in zip(KEYS[2:], given, strict=True):
+        stream = request.get("stream", False)
+        if not isinstance(stream, bool):
+            raise HTTPException(400, f"stream must be true or false, not {_kind(stream)}")
+        if stream and len(texts) != 1:
+            raise HTTPException(400, f"one text can be streamed, not {len(texts)}")
+        given = [request.get(name) for name in KEYS[2:4]]
+        for name, code in zip(KEYS[2:4], given, strict=True):
             if code is not None:
                 self._check(name, code)
         try:
-            return texts, nbest, self.translator.pair(*given)
+            return _Wanted(texts, nbest, self.translator.pair(*given), stream)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 
@@ -229,6 +303,11 @@ def _answer(translation: Translation, nbest: int) -> dict[str, Any]:
     return asdict(replace(translation, alternatives=translation.alternatives[: nbest - 1], parts=parts))
 
 
+def _event(data: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
 async def _disconnected(request: Request) -> None:
     """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -245,7 +324,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     """The answer after an unexpected error, whose traceback uvicorn logs."""
-    return JSONResponse({"error": "the server failed; its log says where"}, 500)
+    return JSONResponse({"error": FAILED}, 500)
 
 
 def _limited_protocol(seconds: float) -> type[H11Protocol]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from amlp_fairseq.translator.given import Given
+
+#: Is told the pieces of a sentence's translation so far, cut where pieces are missing; see ``Partial.parts``.
+Watch: TypeAlias = Callable[[Sequence[str]], None]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,10 @@ class Search(Protocol):
     def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
         """At most ``nbest`` translations of each sentence, given as pieces, best first; with what each must begin and
         end with, if anything is given."""
+
+    def watched(self, source: str, given: Given, watch: Watch) -> list[Found]:
+        """The same of one sentence; ``watch`` is told of each step, where the backend can, and what it raises ends the
+        search."""
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
         """The scores of translations that are given, as pieces."""

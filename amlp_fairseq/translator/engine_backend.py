@@ -20,11 +20,13 @@ from amlp_fairseq.engine.model import (
     ParallelModel,
     RefinementOptions,
     SearchOptions,
+    Watch,
 )
 from amlp_fairseq.engine.order import Prefix, shifted
 from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.model_folder.language_tokens import KEY
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.translator import backend as backends
 from amlp_fairseq.translator.backend import Found, Scored
 from amlp_fairseq.translator.engine_folder import EngineFolder, Surroundings
 from amlp_fairseq.translator.given import Given, Prefixes, shown
@@ -350,15 +352,29 @@ class EngineSearch:
         results: dict[int, list[Found]] = {}
         for batch, hypotheses in zip(batches, self._side_by_side(batches, found), strict=True):
             for index, each in zip(batch, hypotheses, strict=True):
-                if not each:
-                    raise RuntimeError(
-                        "a sentence has no translation: the model gives no word a finite probability, or --min-len "
-                        "and --no-repeat-ngram-size leave none"
-                    )
-                of_source = given[index] if given else Given()
-                words = len(sources[index].split())
-                results[index] = [self._found(hypothesis, of_source, words) for hypothesis in each[: self.nbest]]
+                results[index] = self._best(each, given[index] if given else Given(), sources[index])
         return [results[index] for index in range(len(sources))]
+
+    def watched(self, source: str, given: Given, watch: backends.Watch) -> list[Found]:
+        backend = self.backend
+
+        def told(_: int, written: list[int]) -> None:
+            runs = [self._pieces(run).split() for run in backend.model.runs(written)]
+            runs[0] = shown(runs[0], replace(given, last=()))
+            runs[-1] = shown(runs[-1], Given(last=given.last[max(len(given.last) - len(runs[-1]), 0) :]))
+            watch([" ".join(run) for run in runs])
+
+        _, threads = shared_out(1, backend.inter_threads, backend.intra_threads)
+        hypotheses = self._hypotheses([self._source(source)], self._prefixes([given], 1), threads, told)
+        return self._best(hypotheses[0], given, source)
+
+    def _best(self, hypotheses: list[Hypothesis], given: Given, source: str) -> list[Found]:
+        if not hypotheses:
+            raise RuntimeError(
+                "a sentence has no translation: the model gives no word a finite probability, or --min-len "
+                "and --no-repeat-ngram-size leave none"
+            )
+        return [self._found(each, given, len(source.split())) for each in hypotheses[: self.nbest]]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
         """The scores of translations that are given, as pieces.
@@ -418,7 +434,10 @@ class EngineSearch:
         with ThreadPoolExecutor(workers) as executor:
             return list(executor.map(lambda batch: work(batch, threads), batches))
 
-    def _hypotheses(self, sources: list[list[int]], begun: list[Prefix], threads: int) -> list[list[Hypothesis]]:
+    def _hypotheses(
+        self, sources: list[list[int]], begun: list[Prefix], threads: int, watch: Watch | None = None
+    ) -> list[list[Hypothesis]]:
+        """watch: is told of each step, unless drafts are verified."""
         backend, options, drafter = self.backend, self.options, self.backend.drafter
         if drafter is not None:
             if begun:
@@ -433,9 +452,9 @@ class EngineSearch:
             return backend.model.search(sources, options, threads, propose, self.draft_words)
         prefixes = {"prefixes": begun} if begun else {}
         if backend.reranker is None:
-            return backend.model.search(sources, options, threads, **prefixes)
+            return backend.model.search(sources, options, threads, **prefixes, watch=watch)
         options = replace(options, max_len=backend.reranker.max_positions - 1)
-        hypotheses = backend.model.search(sources, options, threads, **prefixes)
+        hypotheses = backend.model.search(sources, options, threads, **prefixes, watch=watch)
         return self._reranked(backend.reranker, sources, hypotheses, threads)
 
     def _reranked(
@@ -456,9 +475,9 @@ class EngineSearch:
 
     def _found(self, hypothesis: Hypothesis, given: Given, words: int) -> Found:
         """Without the tokens of languages, as fairseq has it."""
-        symbols, before = {*self.around.given, self.around.start, self.around.end}, len(self.around.before)
+        symbols, before = self._symbols, len(self.around.before)
         kept = [place for place, token in enumerate(hypothesis.tokens) if token not in symbols]
-        text = self.backend.own.target.decode(hypothesis.tokens[place] for place in kept)
+        text = self._pieces(hypothesis.tokens)
         places = {place: number for number, place in enumerate(kept)}
         alignment = tuple(
             (source - before, places[target])
@@ -466,6 +485,15 @@ class EngineSearch:
             if target in places and 0 <= source - before < words
         )
         return Found(" ".join(shown(text.split(), given)), hypothesis.score, hypothesis.steps, alignment)
+
+    @property
+    def _symbols(self) -> set[int]:
+        """The tokens that are not of a translation."""
+        return {*self.around.given, self.around.start, self.around.end}
+
+    def _pieces(self, tokens: Sequence[int]) -> str:
+        symbols = self._symbols
+        return self.backend.own.target.decode(token for token in tokens if token not in symbols)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.compat.tasks import with_steps
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.backend import Found, Scored, check_counts
+from amlp_fairseq.translator.backend import Found, Scored, Watch, check_counts
 from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
 
@@ -147,6 +147,9 @@ class PyTorchSearch:
         if self.alignment not in (None, "hard"):
             raise ValueError(f"print_alignment={self.alignment!r}: {decoding_options.PAIRS}")
         return [[self._found(each) for each in found[: self.nbest]] for found in self.hypotheses(sources)]
+
+    def watched(self, source: str, given: Given, watch: Watch) -> list[Found]:
+        return self([source], [given])[0]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
         raise ValueError(f"scores of given translations: {ENGINE_ALONE}")

@@ -66,6 +66,25 @@ class Translation:
 
 
 @dataclass(frozen=True)
+class Partial:
+    """A translation of which some words are written.
+
+    Attributes:
+        parts: of the text, between which words are missing. The first one begins it and may be empty, as may the last
+            one, which ends it. One part: all words are written, though some may still be replaced.
+        translation: the whole translation; None until it is complete.
+    """
+
+    parts: tuple[str, ...]
+    translation: Translation | None = None
+
+    @property
+    def text(self) -> str:
+        """The parts, with an ellipsis where words are missing."""
+        return " \u2026 ".join(self.parts).strip()
+
+
+@dataclass(frozen=True)
 class Source:
     """A part of a text, with the white space after it; it has no pieces where there is nothing to translate."""
 
@@ -163,6 +182,21 @@ class Texts:
                 in_word = not space and writes_spaces(self.pipeline.languages[0])
                 between = "" if in_word or not writes_spaces(self.pipeline.languages[1]) else " "
         return result
+
+    def partial(self, line: list[Source], done: list[Part | None], runs: Sequence[str]) -> Partial:
+        """The translation of a text whose first parts are done.
+
+        Args:
+            line: all parts.
+            done: the translations of the first ones.
+            runs: pieces of the part after them, see ``Partial.parts``; none if there is nothing of it.
+        """
+        written = [self.pipeline.decode(run) for run in runs]
+        texts = [*(part.text if part else "" for part in done), *written[:1]]
+        more = any(source.pieces for source in line[len(texts) :])
+        missing = [""] if more and (len(written) < 2 or written[-1]) else []
+        spaces = [*(source.space for source in line[: len(done)]), *([""] if written else [])]
+        return Partial((self._text(texts, spaces), *written[1:], *missing))
 
     def given(
         self, sources: list[list[Source]], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None

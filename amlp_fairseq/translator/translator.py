@@ -18,8 +18,10 @@ from amlp_fairseq.text import sentences
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.translator.backend import Backend, Search, check_counts
 from amlp_fairseq.translator.engine_backend import EngineBackend
+from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
-from amlp_fairseq.translator.texts import Texts, Translation, check_text
+from amlp_fairseq.translator.stream import Stream, Tell
+from amlp_fairseq.translator.texts import Part, Partial, Texts, Translation, check_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -234,6 +236,50 @@ class Translator:
             texts.joined([(part, next(decoded) if part.pieces else None) for part in line], search.nbest)
             for line in sources
         ]
+
+    def stream(
+        self,
+        text: str,
+        *,
+        target_prefix: str = "",
+        target_suffix: str = "",
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Stream[Partial]:
+        """The translation of a text while it is written, sentence after sentence: what there is of the best hypothesis
+        after each decoder call; the last one is complete. With ``beam=1`` words stay as they are written. Where PyTorch
+        decodes, and with drafts, sentences come as wholes. ``close()`` ends it early.
+
+        Args:
+            text: one text.
+            others: see :meth:`translations`, which has the same errors.
+        """
+        if not isinstance(text, str):
+            raise TypeError("stream takes one text")
+        languages = self.pair(source_lang, target_lang)
+        search, texts = self._search(with_present_names(options), languages), self._texts(languages)
+        line = list(texts.parts(text, 1))
+        begin, end = [target_prefix] if target_prefix else None, [target_suffix] if target_suffix else None
+        given = texts.given([line], begin, end)
+
+        def work(tell: Tell[Partial]) -> None:
+            done: list[Part | None] = []
+            of_parts = iter(given)
+            for source in line:
+                part = None
+                if source.pieces:
+                    found = search.watched(
+                        source.pieces, next(of_parts, Given()), lambda runs: tell(texts.partial(line, done, runs))
+                    )
+                    part = texts.part(source, found)
+                done.append(part)
+                if part is not None and any(rest.pieces for rest in line[len(done) :]):
+                    tell(texts.partial(line, done, []))
+            complete = texts.joined(list(zip(line, done, strict=True)), search.nbest)
+            tell(Partial((complete.text,), complete))
+
+        return Stream(work)
 
     @property
     def text(self) -> TextPipeline:

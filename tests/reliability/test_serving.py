@@ -13,7 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from test_model_folders import folder_of
 from amlp_fairseq import Translator
 from amlp_fairseq.server.limits import Limits
 from amlp_fairseq.server.server import listen, server
+from amlp_fairseq.translator.stream import Stream, Tell
+from amlp_fairseq.translator.texts import Partial
 from amlp_fairseq.translator.translator import Translation
 
 SECONDS = 60  # in which everything here has long happened
@@ -220,6 +224,9 @@ BAD: dict[str, tuple[int, bytes, str]] = {
     "a language": (400, b'{"texts": ["w1"], "target_lang": "xx"}', "source_lang, target_lang: "),
     "half a language": (400, b'{"texts": ["w1"], "source_lang": "\\ud800"}', "half a surrogate pair"),
     "no language": (400, b'{"texts": ["w1"], "source_lang": 3}', "source_lang must be a string, not a number"),
+    "streams": (400, b'{"texts": ["w1", "w2"], "stream": true}', "one text can be streamed, not 2"),
+    "stream what": (400, b'{"texts": ["w1"], "stream": "yes"}', "stream must be true or false, not a string"),
+    "a long stream": (422, json.dumps({"texts": [TOO_LONG], "stream": True}).encode(), "texts[0]: 41 pieces"),
     "nbest above": (400, b'{"texts": ["w1"], "nbest": 3}', "nbest must be a number from 1 to 2"),
     "nbest below": (400, b'{"texts": ["w1"], "nbest": 0}', "nbest must be a number from 1 to 2"),
     "nbest true": (400, b'{"texts": ["w1"], "nbest": true}', "nbest must be a number from 1 to 2"),
@@ -313,6 +320,31 @@ def test_no_server(folder: Path, tmp_path: Path) -> None:
             assert (says in output, output.count("\n")) == (True, 1), output
 
 
+def events(address: str, text: str, **options: Any) -> Iterator[dict[str, Any]]:
+    """The events of a stream."""
+    body = {"texts": [text], "stream": True, **options}
+    with httpx.stream("POST", f"{address}/translate", json=body, timeout=SECONDS) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line:
+                yield json.loads(line.removeprefix("data: "))
+
+
+def test_streams(served: tuple[str, int], texts: dict[str, Translation]) -> None:
+    """What a Translator says, several at a time, beside other requests and clients that go away."""
+    address, _ = served
+    for text in list(texts)[:3]:
+        next(events(address, text))
+    with ThreadPoolExecutor(4) as executor:
+        loaded = executor.submit(asyncio.run, load(address, texts, clients=4, requests=2))
+        streams = [*executor.map(lambda text: list(events(address, text, nbest=1)), texts)]
+        loaded.result()
+    for (text, expected), (*partial, last) in zip(texts.items(), streams, strict=True):
+        as_expected([last["translation"]], [replace(expected, alternatives=())])
+        assert len(partial) >= expected.calls - 1, text
+        assert all(len(each["parts"]) == 2 for each in partial)
+
+
 class Held:
     """Translates in capitals, once it is let to."""
 
@@ -321,6 +353,7 @@ class Held:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.streams: list[str] = []
         self.go_on = threading.Event()
 
     def pair(self, source: str | None, target: str | None) -> tuple[str, str]:
@@ -330,6 +363,14 @@ class Held:
         self.seen += texts
         assert self.go_on.wait(SECONDS)
         return [Translation(text.upper()) for text in texts]
+
+    def stream(self, text: str, source_lang: str, target_lang: str) -> Stream[Partial]:
+        def work(tell: Tell[Partial]) -> None:
+            (translation,) = self.translations([text], source_lang, target_lang)
+            tell(Partial((translation.text,), translation))
+
+        self.streams.append(text)
+        return Stream(work)
 
 
 @contextmanager
@@ -439,6 +480,20 @@ def test_too_long_a_time() -> None:
         translator.go_on.set()
         wait_for(lambda: post(address, "c").status_code == 200)
         assert translator.seen.count("b") == 0
+
+
+def test_streams_take_turns() -> None:
+    """One that takes too long ends with an error, as does one that waits for it; then there is room again."""
+    with held(timeout=0.3, max_waiting=2) as (translator, address, _), ThreadPoolExecutor(2) as executor:
+        both = [executor.submit(list, events(address, text)) for text in "ab"]
+        wait_for(lambda: len(translator.streams) == 2)
+        answer = httpx.post(f"{address}/translate", json={"texts": ["c"], "stream": True}, timeout=SECONDS)
+        assert answer.status_code == 503
+        ends = [each.result()[-1] for each in both]
+        assert ends == [{"error": "no translation within 0.3 s"}] * 2
+        translator.go_on.set()
+        (only,) = wait_for(lambda: [*events(address, "d")])
+        assert only["translation"]["text"] == "D"
 
 
 def test_gone_clients_are_dropped() -> None:

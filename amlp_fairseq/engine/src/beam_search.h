@@ -11,7 +11,8 @@ class BeamSearch : public Search {
   using Search::Search;
 
   // Of each source (with its end symbol) at most `beam` hypotheses, best first.
-  std::vector<std::vector<Hypothesis>> run(ThreadPool& pool, const std::vector<Tokens>& sources) const {
+  // watch: may be null.
+  std::vector<std::vector<Hypothesis>> run(ThreadPool& pool, const std::vector<Tokens>& sources, const Watch& watch = nullptr) const {
     Batch batch = begin(pool, sources);
     std::vector<Sentence> open;
     std::vector<std::vector<Hypothesis>> result(sources.size());
@@ -37,6 +38,8 @@ class BeamSearch : public Search {
         else
           remaining.push_back(std::move(sentence));
       }
+      if (watch)
+        for (const Sentence& sentence : remaining) watch(sentence.index, sentence.rows[0].tokens);
       open = std::move(remaining);
     }
     return result;

@@ -96,8 +96,9 @@ class Engine {
   typedef std::vector<std::vector<Hypothesis>> Found;  // of each source
 
   // prefixes: of each source, or none.
+  // watch: or null.
   Found search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads,
-               const std::vector<std::vector<Prefix::State>>& prefixes) const {
+               const std::vector<std::vector<Prefix::State>>& prefixes, const Watch& watch) const {
     const std::vector<Prefix> begun(prefixes.begin(), prefixes.end());
     if (!begun.empty() && begun.size() != sources.size()) throw std::invalid_argument("prefixes of another number of sources");
     for (const Prefix& prefix : begun) {
@@ -106,7 +107,7 @@ class Engine {
     }
     const BeamSearch search = made<BeamSearch>(sources, options, begun.empty() ? nullptr : &begun);
     const py::gil_scoped_release unlocked;
-    return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources); });
+    return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources, watch); });
   }
 
   // propose: as DraftSearch::Propose.
@@ -175,13 +176,15 @@ class ParallelEngine {
   ParallelEngine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
       : ParallelEngine(description, Weights(arrays, int8, bfloat16)) {}
 
-  std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads) const {
+  // watch: or null.
+  std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads,
+                                 const Watch& watch) const {
     check(sources, source_vocab_);
     const RefinementOptions chosen{get<int64_t>(options, "max_iter"), get<int64_t>(options, "beam"),
                                    get<int64_t>(options, "words"), get<bool>(options, "adaptive")};
     const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen);
     const py::gil_scoped_release unlocked;
-    return pools_.with(threads, [&](ThreadPool& pool) { return refinement.run(pool, sources); });
+    return pools_.with(threads, [&](ThreadPool& pool) { return refinement.run(pool, sources, watch); });
   }
 
  private:
@@ -248,12 +251,13 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
            py::arg("bfloat16") = false)
       .def(py::init<const std::vector<const Engine*>&>(), py::arg("members"))
       .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"),
-           py::arg("prefixes") = std::vector<std::vector<Prefix::State>>())
+           py::arg("prefixes") = std::vector<std::vector<Prefix::State>>(), py::arg("watch") = py::none())
       .def("search_drafted", &Engine::search_drafted, py::arg("sources"), py::arg("options"), py::arg("propose"),
            py::arg("words"), py::arg("threads"))
       .def("score", &Engine::score, py::arg("sources"), py::arg("texts"), py::arg("options"), py::arg("threads"));
   py::class_<ParallelEngine>(module, "ParallelEngine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
-      .def("refine", &ParallelEngine::refine, py::arg("sources"), py::arg("options"), py::arg("threads"));
+      .def("refine", &ParallelEngine::refine, py::arg("sources"), py::arg("options"), py::arg("threads"),
+           py::arg("watch") = py::none());
 }

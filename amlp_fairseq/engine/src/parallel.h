@@ -157,7 +157,8 @@ class Refinement {
 
   // Of each source (with start and end symbol) the candidate with the best mean log-probability of its words; of equal ones
   // the shortest.
-  std::vector<Hypothesis> run(ThreadPool& pool, const std::vector<Tokens>& sources) const {
+  // watch: may be null; is told the words of a candidate after each iteration.
+  std::vector<Hypothesis> run(ThreadPool& pool, const std::vector<Tokens>& sources, const Watch& watch = nullptr) const {
     ParallelSession session(encoder_, decoder_, symbols_, pool, sources);
     std::vector<Target> open;
     for (size_t i = 0; i < sources.size(); i++)
@@ -181,6 +182,10 @@ class Refinement {
         }
       }
       open = std::move(remaining);
+      if (watch)
+        for (size_t i = 0; i < open.size(); i++)
+          if (i == 0 || open[i].sentence != open[i - 1].sentence)
+            watch(open[i].sentence, {open[i].tokens.begin() + 1, open[i].tokens.end() - 1});
     }
     return result;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "model.h"
@@ -48,6 +49,10 @@ struct Hypothesis {
   Tokens alignment;                 // the word of the source that each word but the end symbol attends to most, if asked for
   int64_t alternative;              // its number
 };
+
+// Is told the words of a source's best hypothesis so far, in the order in which they are written, after each step but the last
+// one. What it throws ends the search.
+typedef std::function<void(int64_t sentence, const Tokens& written)> Watch;
 
 // z words that may follow a hypothesis, and the sum of their log-probabilities.
 struct Continuation {

@@ -225,6 +225,9 @@ def test_multilingual_models(name: str, tmp_path: Path) -> None:
             assert one.score == pytest.approx(each.score, abs=1e-4)
     begun = translator.translations(SOURCES, target_prefixes=["w3 w5 "] * len(SOURCES))
     assert all(each.text.startswith("w3 w5") for each in begun)
+    first, *_, last = translator.stream(SOURCES[0], beam=1, nbest=1)
+    assert last.translation is not None
+    assert first.parts in [("", ""), (*last.translation.pieces[:1], "")]  # no tokens of languages
 
 
 def test_an_ensemble_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
