@@ -103,7 +103,7 @@ def words(translator: Translator, lines: list[str], beam: int, length: int, each
     return [translation.text.split() for part in found for translation in part]
 
 
-def ctranslate2_words(worker: Worker, lines: list[str], beam: int, length: int, each: bool = False) -> list[list[str]]:
+def ctranslate2_words(worker: Process, lines: list[str], beam: int, length: int, each: bool = False) -> list[list[str]]:
     """The same of CTranslate2, which writes a word in place of the end symbol."""
     options = {"beam_size": beam, "max_batch_size": 4000, "batch_type": "tokens", "return_end_token": True}
     options |= dict.fromkeys(("min_decoding_length", "max_decoding_length"), length + 1)
@@ -139,7 +139,8 @@ def exported(folder: Path, precision: str) -> Worker:
     return Worker(str(out), "cpu", precision, 1)
 
 
-def before_words(worker: Process, lines: list[str], beam: int, length: int) -> list[list[str]]:
+def worker_words(worker: Process, lines: list[str], beam: int, length: int) -> list[list[str]]:
+    """The same of a process of translator_worker.py."""
     return worker.ask(json.dumps([lines, limits(beam, length)]))
 
 
@@ -160,8 +161,9 @@ def base(args: Namespace, scratch: Path) -> list[Row]:
         if precision == "int8":
             calls["ctranslate2"] = partial(ctranslate2_words, exported(folder, precision))
             if args.before is not None:
-                worker = Process("translator_worker.py", str(folder), precision, PYTHONPATH=str(args.before))
-                calls["before"] = partial(before_words, worker)
+                of_before = {"PYTHONPATH": str(args.before), "OMP_NUM_THREADS": "1"}
+                worker = Process("translator_worker.py", str(folder), precision, "pytorch", **of_before)
+                calls["before"] = partial(worker_words, worker)
         for beam in (4, 1):
             for count in (args.batch, 1):
                 bound = {name: partial(call, lines[:count], beam, args.length) for name, call in calls.items()}
@@ -209,6 +211,8 @@ def process(folder: Path, line: str) -> tuple[float, int]:
     ]
     subprocess.run(command, input=f"{line}\n", text=True, check=True, capture_output=True)
     found = json.loads(report.read_text(encoding="utf-8"))
+    if found["status"]:
+        raise SystemExit(f"amlp-fairseq translate --model {folder}: status {found['status']}")
     return found["seconds"], found["peak_bytes"]
 
 
