@@ -23,5 +23,6 @@ bash scripts/install.sh
 ruff check .
 ruff format --check .
 mypy
-# After a crash pytest-xdist's loadgroup can wait for ever (its issues 1323, 1378): end there.
-OMP_NUM_THREADS=1 pytest -n 2 --max-worker-restart 0 --dist loadgroup -m "$selected" ${words[@]+"${words[@]}"}
+# After a crash pytest-xdist's loadgroup can wait for ever (its issues 1323, 1378): end there, and where a test does.
+limit=(-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true)
+OMP_NUM_THREADS=1 pytest -n 2 --max-worker-restart 0 --dist loadgroup "${limit[@]}" -m "$selected" ${words[@]+"${words[@]}"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import OF_EACH_KIND, SYSTEMS, WORDS, System
+from small_systems import OF_EACH_KIND, SYSTEMS, WORDS, System
 
 #: What a line may consist of, besides words.
 PIECES = [

@@ -11,7 +11,7 @@ from typing import Any
 import commands
 import pytest
 import torch
-from conftest import TINY
+from small_systems import TINY
 
 from amlp_fairseq.common.training_folder import RECIPE
 

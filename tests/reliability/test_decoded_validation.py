@@ -16,9 +16,9 @@ import pytest
 import sacrebleu
 import tolerance
 import torch
-from conftest import SYSTEMS, TINY
 from fairseq import checkpoint_utils
 from filelock import FileLock
+from small_systems import SYSTEMS, TINY
 
 from amlp_fairseq.training import config
 

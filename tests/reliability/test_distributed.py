@@ -18,7 +18,7 @@ from typing import Any
 import commands
 import pytest
 import torch
-from conftest import SYSTEMS, TINY
+from small_systems import SYSTEMS, TINY
 
 #: What a training logs once it has made ten updates, by itself or as amlp-fairseq shows it.
 WRITTEN = r"num_updates=\d\d|\d\d of 1000000 updates"

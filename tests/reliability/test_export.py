@@ -11,7 +11,7 @@ from typing import Any
 
 import commands
 import pytest
-from conftest import TINY, System
+from small_systems import TINY, System
 from test_model_folders import folder_of, untrained
 
 from amlp_fairseq import Translator

@@ -7,7 +7,7 @@ from pathlib import Path
 import commands
 import pytest
 import torch
-from conftest import TINY
+from small_systems import TINY
 
 from amlp_fairseq.training.config import load
 from amlp_fairseq.training.train import command

@@ -17,7 +17,7 @@ from typing import Any
 
 import commands
 import pytest
-from conftest import TINY, WORDS, System, evaluable
+from small_systems import TINY, WORDS, System, evaluable
 from test_model_folders import folder_of
 
 from amlp_fairseq.training.results import append_results, read_results
@@ -320,9 +320,8 @@ def test_results_of_evaluations_that_are_killed(tmp_path: Path) -> None:
         writers = [commands.forks.Process(target=append_for_ever, args=(path, f"{part}-{i}")) for i in range(2)]
         for writer in writers:
             writer.start()
-        before = size(path)
-        while size(path) < before + (1 << 18):
-            time.sleep(0.001)
+        enough = size(path) + (1 << 18)
+        wait_until(lambda: size(path) >= enough, writers[0])  # noqa: B023
         time.sleep(rng.uniform(0, 0.05))
         for writer in writers:
             writer.kill()

@@ -13,8 +13,8 @@ import commands
 import pytest
 import torch
 import toy
-from conftest import SYSTEMS, TINY, System
 from fairseq import checkpoint_utils, options, tasks
+from small_systems import SYSTEMS, TINY, System
 
 #: Systems whose task has ``--decode-dtype``.
 INT8 = tuple(row for row in SYSTEMS if row.startswith(("ib", "im", "vanilla", "cmlm")))

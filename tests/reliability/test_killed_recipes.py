@@ -17,7 +17,7 @@ import commands
 import pytest
 import torch
 import yaml
-from conftest import System, evaluable
+from small_systems import System, evaluable
 
 from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.training.config import load, read, save

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import WORDS, System
+from small_systems import WORDS, System
 from test_model_folders import folder_of
 
 

@@ -15,8 +15,8 @@ import commands
 import pytest
 import stock
 import torch
-from conftest import SYSTEMS, WORDS, System
 from fairseq import checkpoint_utils, options, tasks
+from small_systems import SYSTEMS, WORDS, System
 from test_any_text import line
 
 from amlp_fairseq import Translator

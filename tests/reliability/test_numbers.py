@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SYSTEMS, TINY, System
 from fairseq import checkpoint_utils
+from small_systems import SYSTEMS, TINY, System
 from torch import Tensor
 
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset

@@ -16,10 +16,10 @@ import commands
 import pytest
 import torch
 import toy
-from conftest import SYSTEMS, TINY, System
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.nat_loss import LabelSmoothedDualImitationCriterion
 from fairseq.data import LanguagePairDataset, ListDataset
+from small_systems import SYSTEMS, TINY, System
 
 from amlp_fairseq.compat import literal_options
 from amlp_fairseq.data.interleaved_pair_dataset import InterleavedPairDataset

@@ -22,7 +22,7 @@ from typing import Any
 import commands
 import httpx
 import pytest
-from conftest import WORDS, System
+from small_systems import WORDS, System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator

@@ -17,7 +17,7 @@ from pathlib import Path
 import commands
 import pytest
 import torch
-from conftest import System
+from small_systems import System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import commands
 import pytest
-from conftest import SYSTEMS, System
+from small_systems import SYSTEMS, System
 from test_model_folders import folder_of
 
 from amlp_fairseq import Translator

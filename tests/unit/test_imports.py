@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter
 
 import commands
 
@@ -72,3 +74,12 @@ def test_the_ground_floors_do_without_fairseq() -> None:
     program += "import amlp_fairseq.ops.dynamic_conv, amlp_fairseq.ops.amlp_cov\n"
     program += "assert 'fairseq' not in sys.modules"
     commands.fresh(sys.executable, "-c", program)
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """By which they are imported, in processes that tests start, too; of conftest.py there are several."""
+    files = [path for path in (commands.ROOT / "tests").rglob("*.py") if path.stem != "__init__"]
+    names = Counter(path.stem for path in files if path.stem != "conftest")
+    assert {name for name, count in names.items() if count > 1} == set()
+    imports = re.compile(r"^(from|import) conftest\b", re.MULTILINE)
+    assert [path for path in files if imports.search(path.read_text(encoding="utf-8"))] == []
