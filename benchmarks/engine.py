@@ -156,7 +156,7 @@ def base(args: Namespace, scratch: Path) -> list[Row]:
         if any(output != outputs[0] for output in outputs):
             raise SystemExit(f"{', '.join(calls)} do not write the same words in float32")
     rows = []
-    for precision in ("int8", "float32", *["bfloat16"] * hasattr(library(), "bfloat16_product")):
+    for precision in ("int8", "float32", *["bfloat16"] * hasattr(library(), "bfloat16_linear")):
         calls = {"engine": partial(words, engine_of(folder, precision))}
         if precision == "int8":
             calls["ctranslate2"] = partial(ctranslate2_words, exported(folder, precision))

@@ -134,7 +134,7 @@ class EngineModel(ABC):
     aligns = takes_words_back = False
 
     def __init__(self, description: Mapping[str, Any], weights: Mapping[str, Any], decode_dtype: str) -> None:
-        lacks_bfloat16 = decode_dtype == "bfloat16" and not hasattr(library(), "bfloat16_product")
+        lacks_bfloat16 = decode_dtype == "bfloat16" and not hasattr(library(), "bfloat16_linear")
         if decode_dtype not in DECODE_DTYPES or lacks_bfloat16:
             raise UnsupportedError(f"--decode-dtype {decode_dtype}")
         engine = getattr(library(), self.ENGINE)

@@ -48,7 +48,7 @@ void check(const std::vector<Tokens>& texts, int64_t vocabulary) {
 
 std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
 
-// A product, for tests.
+// x (rows, in) to (rows, out).
 FloatArray product(const Linear& linear, const FloatArray& x, bool relu, int64_t threads) {
   if (x.size() % linear.in) throw std::invalid_argument("inputs for other weights");
   FloatArray y(std::vector<py::ssize_t>{x.size() / linear.in, linear.out});
@@ -212,14 +212,23 @@ class ParallelEngine {
 PYBIND11_MODULE(AMLP_MODULE, module) {
   using namespace amlp;
   module.attr("SOURCES") = AMLP_SOURCES;  // isa.py compares it
-  // For tests: steps from the zero point to the largest int8 input, and products with rounded weights. The last one is there
-  // if the engine has bfloat16.
-  module.attr("INT8_INPUT_STEPS") = kMaxUnit;
-  module.def("int8_product", [](const Int8Array& weight, const FloatArray& scales, const FloatArray& bias, const FloatArray& x,
-                                bool nonnegative, bool relu, int64_t threads) {
-    const std::vector<int8_t> units(weight.data(), weight.data() + weight.size());
-    return product(Int8Linear(units, floats_of(scales), floats_of(bias), nonnegative), x, relu, threads);
+  module.attr("INT8_INPUT_STEPS") = kMaxUnit;  // from the zero point to the largest int8 input
+  // Linear maps by themselves, for tests and benchmarks. The last one is there if the engine has bfloat16.
+  py::class_<Linear>(module, "Linear", py::module_local())
+      .def("product", &product, py::arg("x"), py::arg("relu") = false, py::arg("threads") = 1);
+  typedef std::unique_ptr<Linear> Made;
+  module.def("float32_linear", [](const FloatArray& weight, const FloatArray& bias) -> Made {
+    return std::make_unique<FloatLinear>(floats_of(weight), floats_of(bias));
   });
+  module.def("int8_linear", [](const Int8Array& weight, const FloatArray& scales, const FloatArray& bias, bool nonnegative) -> Made {
+    const std::span units(weight.data(), static_cast<size_t>(weight.size()));
+    return std::make_unique<Int8Linear>(units, floats_of(scales), floats_of(bias), nonnegative);
+  }, py::arg("weight"), py::arg("scales"), py::arg("bias"), py::arg("nonnegative") = false);
+#ifdef AMLP_BFLOAT16
+  module.def("bfloat16_linear", [](const FloatArray& weight, const FloatArray& bias) -> Made {
+    return std::make_unique<Bfloat16Linear>(floats_of(weight), floats_of(bias));
+  });
+#endif
   define_probes(module);
   // Attention of queries (heads, d_h), as one row, to S keys and values (S, heads, d_h), kept in float32 or as int8 models do.
   module.def("cached_attention", [](const FloatArray& q, const FloatArray& kv, bool half) {
@@ -234,12 +243,6 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
     for (const Candidate& candidate : largest(row.data(), row.size(), m)) tokens.push_back(candidate.token);
     return std::make_pair(tokens, log_sum_exp(row.data(), row.size()));
   });
-#ifdef AMLP_BFLOAT16
-  module.def("bfloat16_product", [](const FloatArray& weight, const FloatArray& bias, const FloatArray& x, bool relu,
-                                    int64_t threads) {
-    return product(Bfloat16Linear(floats_of(weight), floats_of(bias)), x, relu, threads);
-  });
-#endif
   py::class_<Hypothesis>(module, "Hypothesis", py::module_local())
       .def_readonly("tokens", &Hypothesis::tokens)
       .def_readonly("token_scores", &Hypothesis::token_scores)

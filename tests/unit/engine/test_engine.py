@@ -205,8 +205,9 @@ def test_int8_products(rows: int, inputs: int, outputs: int, nonnegative: bool, 
     factor = np.divide(np.float32(1), largest, out=np.zeros_like(largest), where=largest > 0)
     units = np.rint(x * factor * steps).astype(np.int64)
     exact = (units @ weight.T.astype(np.int64)) * (scales.astype(np.float64) / steps) * largest + bias
+    linear = library.int8_linear(weight, scales, bias, nonnegative)
     for relu in (False, True):
-        found = library.int8_product(weight, scales, bias, x, nonnegative, relu, 1)
+        found = linear.product(x, relu)
         wanted = np.maximum(exact, 0) if relu else exact
         np.testing.assert_allclose(found, wanted, rtol=4 * 2**-24, atol=4 * 2**-24 * np.abs(exact).max())
 

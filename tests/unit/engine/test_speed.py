@@ -25,7 +25,7 @@ def rounded_to_bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (7, 64, 70), (50, 33, 129), (75, 150, 200)])
-@pytest.mark.skipif(not hasattr(isa.library(), "bfloat16_product"), reason="this processor has no bfloat16")
+@pytest.mark.skipif(not hasattr(isa.library(), "bfloat16_linear"), reason="this processor has no bfloat16")
 def test_bfloat16_products(rows: int, inputs: int, outputs: int) -> None:
     """Products of inputs and weights that are rounded to 8 bits are exact; their sums are rounded to 24 bits."""
     library = isa.library()
@@ -35,30 +35,28 @@ def test_bfloat16_products(rows: int, inputs: int, outputs: int) -> None:
     )
     exact = rounded_to_bfloat16(x).astype(np.float64) @ rounded_to_bfloat16(weight).T.astype(np.float64) + bias
     terms = np.abs(rounded_to_bfloat16(x)) @ np.abs(rounded_to_bfloat16(weight)).T + np.abs(bias)
+    linear = library.bfloat16_linear(weight, bias)
     for relu in (False, True):
-        found = library.bfloat16_product(weight, bias, x, relu, 1)
+        found = linear.product(x, relu)
         error = np.abs(found - (np.maximum(exact, 0) if relu else exact))
         assert (error <= (inputs + 1) * 2.0**-24 * terms).all()
 
 
-@pytest.mark.parametrize("name", ["int8_product", "bfloat16_product"])
+@pytest.mark.parametrize("name", ["int8_linear", "bfloat16_linear"])
 def test_a_row_of_a_product_does_not_depend_on_the_others(name: str, library: ModuleType) -> None:
     """Bit for bit: rows of all tiles, alone and in threads, of which one has a part of the outputs."""
     if not hasattr(library, name):
         pytest.skip("this instruction set has no bfloat16")
     random = np.random.default_rng(0)
     x, weight, bias = (random.standard_normal(size).astype(np.float32) for size in ((90, 300), (340, 300), 340))
-    if name == "int8_product":
-        weights: tuple[np.ndarray, ...] = (weight * 40).clip(-127, 127).astype(np.int8), np.abs(bias), bias
-        options: tuple[bool, ...] = False, True
-    else:
-        weights, options = (weight, bias), (True,)
-    multiply = getattr(library, name)
-    expected = np.concatenate([multiply(*weights, row, *options, 1) for row in x])
+    integers = (weight * 40).clip(-127, 127).astype(np.int8)
+    weights = (integers, np.abs(bias), bias) if name == "int8_linear" else (weight, bias)
+    linear = getattr(library, name)(*weights)
+    expected = np.concatenate([linear.product(row, relu=True) for row in x])
     for rows in (7, 8, 15, 16, 17, 24, 33, 48, 64, 69, 77, 90):
-        np.testing.assert_array_equal(multiply(*weights, x[:rows], *options, 1), expected[:rows])
+        np.testing.assert_array_equal(linear.product(x[:rows], relu=True), expected[:rows])
     for threads in (2, 3):
-        np.testing.assert_array_equal(multiply(*weights, x, *options, threads), expected)
+        np.testing.assert_array_equal(linear.product(x, relu=True, threads=threads), expected)
 
 
 @pytest.mark.parametrize("half", [False, True])
