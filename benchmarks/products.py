@@ -49,7 +49,7 @@ def maps(precision: str, weight: torch.Tensor, bias: torch.Tensor, x: torch.Tens
         rounded = ((x / step).round() + 128).to(torch.uint8)
         packed = torch.ops.onednn.qlinear_prepack(units, list(x.shape))
         zeros = torch.zeros(len(weight), dtype=torch.int32)
-        more = (packed, scales, zeros, bias, 1.0, 0, torch.float32, "none", [], "")
+        more: tuple[Any, ...] = (packed, scales, zeros, bias, 1.0, 0, torch.float32, "none", [], "")
         other = partial(torch.ops.onednn.qlinear_pointwise, rounded, step, 128, *more)
     else:
         dtype = getattr(torch, precision)
