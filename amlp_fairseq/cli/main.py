@@ -48,6 +48,7 @@ GROUPS = {
     "Tools": {
         "score": ("evaluation", "score translations, or the output of fairseq-generate"),
         "align": ("corpora", "copy a data folder, with word alignments, from which NAT with fertilities learns"),
+        "shortlist": ("corpora", "find likely translations of words, to which package restricts those of sentences"),
         "average": ("training", "average the weights of checkpoints"),
         "options": ("cli", "list tasks, architectures and every option, with defaults"),
         "path": ("", "print the folder of the plugin, for --user-dir"),

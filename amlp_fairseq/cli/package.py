@@ -29,13 +29,17 @@ from amlp_fairseq.common.arguments import command_parser, folder, parse_with_fai
 from amlp_fairseq.common.files import whole
 from amlp_fairseq.common.training_folder import RECIPE
 from amlp_fairseq.compat.flags import known_flags
+from amlp_fairseq.corpora.shortlist import add_sizes
 from amlp_fairseq.engine import description
+from amlp_fairseq.engine.shortlist import FILE as SHORTLIST
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
 from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder, read_config, splits_sentences
 from amlp_fairseq.model_folder.language_tokens import KEY as TOKENS
 from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.models.description import description_of
+from amlp_fairseq.text.dictionary import Dictionary as TextDictionary
 from amlp_fairseq.text.dictionary import fingerprint
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.text.subwords import MODELS
@@ -48,8 +52,12 @@ from amlp_fairseq.translator.translator import Translator
 
 #: Settings of text.json that are about how a line is cut up.
 TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
+#: Tasks whose searches have shortlists.
+WITH_SHORTLIST = ("translation_interleaved", "translation_cmlmc")
 #: ``--post-process`` for lines that are not cut up.
 AS_IT_IS = "none"
+#: ``--shortlist`` for translations of all words.
+NO_SHORTLIST = "none"
 
 
 def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) -> None:
@@ -185,6 +193,15 @@ def main() -> None:
         metavar="N",
         help="pieces of the longest sentence that is not cut (default: the 99.9th percentile of the training's)",
     )
+    listed = parser.add_argument_group("lexical shortlist")
+    listed.add_argument(
+        "--shortlist",
+        type=Path,
+        metavar="FILE",
+        help="of amlp-fairseq shortlist, or Marian's lex.s2t: a translation has words of its source's list alone; "
+        f"{NO_SHORTLIST}: of all words (default: as the model folder)",
+    )
+    add_sizes(listed)
     without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
     without.add_argument("--tokenizer", choices=("moses",), help="tokeniser of the lines")
     without.add_argument(
@@ -206,6 +223,26 @@ def main() -> None:
     size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}: {size / 1e6:.1f} MB, {how}")
     say_next("translate", "--model", args.out)
+
+
+def shortlist_file(args: argparse.Namespace, run: Path, resolved: imported.Resolved, work: Path) -> Path | None:
+    """The file of the shortlist that goes into the folder: made of the one that is given, or that of a model's folder.
+
+    Raises:
+        ValueError: for a model whose search has none, and for a file of other dictionaries.
+    """
+    if args.shortlist is None:
+        return run / SHORTLIST if (run / SHORTLIST).is_file() else None
+    if str(args.shortlist) == NO_SHORTLIST:
+        return None
+    task = imported.task_name(resolved.state)
+    if resolved.tokens is not None or task not in WITH_SHORTLIST:
+        kind = "a multilingual model" if resolved.tokens is not None else f"a model of --task {task}"
+        raise ValueError(f"--shortlist {args.shortlist}: {kind} decodes without")
+    source, target = (TextDictionary(path).symbols for path in resolved.dictionaries.values())
+    made = work / SHORTLIST
+    Shortlist.open(args.shortlist, source, target, args.frequent, args.best).save(made)
+    return made
 
 
 def is_ensemble(paths: Sequence[Path]) -> bool:
@@ -271,7 +308,8 @@ def package(args: argparse.Namespace, words: list[str]) -> str:
         resolved = imported.resolve(state, languages, dictionaries, Path(work))
         if is_model_folder(run):
             resolved.tokens = LanguageTokens.of(read_config(run))
-        return write(args, words, run, data[0], resolved, text, subword_model, longest)
+        shortlist = shortlist_file(args, run, resolved, Path(work))
+        return write(args, words, run, data[0], resolved, text, subword_model, longest, shortlist)
 
 
 def write(
@@ -283,6 +321,7 @@ def write(
     text: dict[str, Any],
     subword_model: Path | None,
     longest: int | None,
+    shortlist: Path | None,
 ) -> str:
     """Write the folder. Returns how the model decodes."""
     state, dictionaries = resolved.state, resolved.dictionaries
@@ -290,6 +329,8 @@ def write(
     files = {f"dict.{language}.txt": path for language, path in dictionaries.items()}
     if subword_model is not None:
         files[MODELS[text["post_process"]]] = subword_model
+    if shortlist is not None:
+        files[SHORTLIST] = shortlist
     config = {
         "languages": [*dictionaries],
         "text": text,

@@ -29,13 +29,18 @@ PROGRAM = "eflomal-align"
 PARTS = ("train", "valid")
 
 
+def installed() -> str | None:
+    """The path of the program; None if it is not installed."""
+    return shutil.which(PROGRAM) or shutil.which(PROGRAM, path=str(Path(sys.executable).parent))
+
+
 def aligner() -> str:
     """The path of the program.
 
     Raises:
         ValueError: if it is not installed.
     """
-    found = shutil.which(PROGRAM) or shutil.which(PROGRAM, path=str(Path(sys.executable).parent))
+    found = installed()
     if found is None:
         raise ValueError(f'there is no {PROGRAM}, which makes alignments: pip install "amlp-fairseq[align]"')
     return found

@@ -16,6 +16,7 @@ from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
 from amlp_fairseq.engine.order import Order, Prefix, shortest
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.text.dictionary import BOS, EOS
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class Hypothesis:
         )
 
 
+def _in_library(shortlist: Shortlist | None) -> Any:
+    return None if shortlist is None else shortlist.in_library
+
+
 class EngineModel(ABC):
     """A model that decodes on a CPU. Several threads may call it at a time; they share its weights.
 
@@ -151,7 +156,13 @@ class EngineModel(ABC):
 
     @abstractmethod
     def search(
-        self, sources: Sequence[Sequence[int]], options: Any, threads: int = 1, *, watch: Watch | None = None
+        self,
+        sources: Sequence[Sequence[int]],
+        options: Any,
+        threads: int = 1,
+        *,
+        watch: Watch | None = None,
+        shortlist: Shortlist | None = None,
     ) -> list[list[Hypothesis]]:
         """Translations of each source, best first; none if none has a finite probability.
 
@@ -160,6 +171,7 @@ class EngineModel(ABC):
             options: of the search.
             threads: how many work on this call.
             watch: is told of each step; what it raises ends the search.
+            shortlist: of the words that the translations may have, and those that a prefix gives.
         """
 
     @abstractmethod
@@ -242,11 +254,12 @@ class Model(EngineModel):
         prefixes: Sequence[Prefix] = (),
         *,
         watch: Watch | None = None,
+        shortlist: Shortlist | None = None,
     ) -> list[list[Hypothesis]]:
         """At most ``options.beam`` translations of each source; see ``EngineModel``.
 
         Args:
-            sources, options, threads, watch: see there.
+            sources, options, threads, watch, shortlist: see there.
             propose: drafts of the sources, for a model that takes words back and greedy search: the same translations
                 in fewer decoder calls.
             draft_words: the most words of a draft that a call checks.
@@ -264,16 +277,16 @@ class Model(EngineModel):
             if prefixes:
                 length = shortest(prefixes[index], options.end)
                 self._check_length(f"a prefix of {length} words", length, sources[index], options)
-        arguments = [sources[index] for index in with_words], asdict(options)
+        arguments, words = ([sources[index] for index in with_words], asdict(options)), _in_library(shortlist)
         if propose is None:
             begun = [prefixes[index] for index in with_words] if prefixes else []
-            found = self._engine.search(*arguments, threads, begun, _of_numbers(with_words, watch))
+            found = self._engine.search(*arguments, threads, begun, _of_numbers(with_words, watch), words)
         else:
 
             def proposal(number: int, words: list[int], count: int) -> list[int]:
                 return propose(with_words[number], words, count)
 
-            found = self._engine.search_drafted(*arguments, proposal, draft_words, threads)
+            found = self._engine.search_drafted(*arguments, proposal, draft_words, threads, words)
         for index, hypotheses in zip(with_words, found, strict=True):
             results[index] = [Hypothesis.of(each, options.deduplicate) for each in hypotheses]
         return results
@@ -341,9 +354,11 @@ class ParallelModel(EngineModel):
         threads: int = 1,
         *,
         watch: Watch | None = None,
+        shortlist: Shortlist | None = None,
     ) -> list[list[Hypothesis]]:
         """A translation of each source by mask-predict; see ``EngineModel``."""
-        found = self._engine.refine([[BOS, *source] for source in sources], asdict(options), threads, watch)
+        begun = [[BOS, *source] for source in sources]
+        found = self._engine.refine(begun, asdict(options), threads, watch, _in_library(shortlist))
         return [[Hypothesis.of(each, 0)] if isfinite(each.score) else [] for each in found]
 
     def runs(self, written: Sequence[int]) -> list[list[int]]:

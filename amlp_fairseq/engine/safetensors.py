@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8, "I64": np.int64, "I32": np.int32}
+_TYPES = {
+    **{"F32": np.float32, "F16": np.float16, "BF16": np.uint16},
+    **{"I8": np.int8, "I64": np.int64, "I32": np.int32, "U16": np.uint16},
+}
 
 
 def load(path: Path) -> dict[str, np.ndarray[Any, Any]]:

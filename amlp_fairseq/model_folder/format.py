@@ -4,6 +4,7 @@
     model.safetensors  the weights
     dict.*.txt         the dictionaries
     bpecodes or sentencepiece.bpe.model, if words are split into subwords
+    shortlist.safetensors, if translations have the words of a lexical shortlist (``engine/shortlist.py``)
     README.md          the model card
 
 fairseq reads it as a checkpoint (``--path DIR``, see ``as_checkpoint.py``). It has data alone: no pickle is read.
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from amlp_fairseq.common.files import checksums
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, FairseqConfig
+from amlp_fairseq.engine.shortlist import FILE as SHORTLIST
 from amlp_fairseq.model_folder.config import CONFIG, FORMAT, WEIGHTS, check_files, read_config
 
 #: Groups of fairseq's configuration that do not describe a model.
@@ -63,7 +65,8 @@ def write(
     if legacy:
         related = ("_name", "arch", "max_source_positions", "max_target_positions")
         options = {name: value for name, value in options.items() if name not in unrelated or name in related}
-    task.pop("data", None)
+    for path in ("data", "shortlist"):
+        task.pop(path, None)
     shared = _shared(state["model"])
     content = {
         "format": FORMAT,
@@ -125,6 +128,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     kind = TASK_DATACLASS_REGISTRY.get(config["task"]["_name"])  # checkpoints of older versions lack its newer options
     known = config["task"].keys() | (kind.__dataclass_fields__.keys() if kind else set())
     cfg["task"] |= {name: value for name, value in config["decoding"].items() if name in known}
+    if "shortlist" in known and (folder / SHORTLIST).is_file():
+        cfg["task"]["shortlist"] = str(folder / SHORTLIST)
     if kind is None:
         cfg["task"] = argparse.Namespace(**cfg["task"])
     state = {

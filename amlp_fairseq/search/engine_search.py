@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from amlp_fairseq.engine import model as engine
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.search.options import GENERATION_ARGUMENTS, SearchOptions
 
 #: Options that the engine has under the same names.
@@ -38,6 +39,7 @@ def search(
     propose: engine.Propose | None = None,
     draft_words: int = 0,
     prefixes: Sequence[engine.Prefix] = (),
+    shortlist: Shortlist | None = None,
 ) -> list[list[dict[str, Any]]]:
     """The hypotheses of sources, as ``MultiwordBeamSearch.generate`` returns them.
 
@@ -46,7 +48,7 @@ def search(
         sources: with the end symbol, without padding.
         options: none that is :func:`unsupported`.
         propose: see ``engine.Model.search``.
-        draft_words, prefixes: see there.
+        draft_words, prefixes, shortlist: see there.
     """
     settings = engine.SearchOptions(
         beam=options.beam_size,
@@ -59,7 +61,9 @@ def search(
         deduplicate=max(options.deduplicate_ngram_size, 0),
         **{name: getattr(options, name) for name in SAME},
     )
-    found = model.search(sources, settings, torch.get_num_threads(), propose, draft_words, prefixes)
+    found = model.search(
+        sources, settings, torch.get_num_threads(), propose, draft_words, prefixes, shortlist=shortlist
+    )
     return [[_hypothesis(each) for each in hypotheses] for hypotheses in found]
 
 

@@ -17,6 +17,7 @@ from amlp_fairseq.compat.internals import DecoderOut
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.decoding.inference_nat import inference_nat
 from amlp_fairseq.engine.model import ParallelModel, RefinementOptions
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.models.interfaces import CandidateModel, ConvergingModel
 from amlp_fairseq.search.engine_models import EngineModels
 from amlp_fairseq.search.hypotheses import move
@@ -45,6 +46,7 @@ class IterativeRefinement:
         cuda_graphs: capture decoder calls as CUDA graphs, except calls of the reranking model and of models that can
             still be trained.
         use_engine: on a CPU the C++ engine decodes, where it has the model and the options.
+        shortlist: of the words that outputs may have; in the engine.
 
     Raises:
         ValueError: for a value below its minimum, naming the command line option.
@@ -62,6 +64,7 @@ class IterativeRefinement:
         decode_dtype: str | None = None,
         cuda_graphs: bool = False,
         use_engine: bool = True,
+        shortlist: Shortlist | None = None,
     ) -> None:
         if max_iter < 0:
             raise ValueError(f"--iter-decode-max-iter {max_iter} must be at least 0")
@@ -72,7 +75,7 @@ class IterativeRefinement:
         self.reranking_model, self.reranker = reranking_model, Reranker(tgt_dict, decode_dtype)
         self.bos, self.pad, self.eos, self.unk = tgt_dict.bos(), tgt_dict.pad(), tgt_dict.eos(), tgt_dict.unk()
         self.vocab, self.max_iter, self.beam_size = len(tgt_dict), max_iter, beam_size
-        self.adaptive, self.retain_history = adaptive, retain_history
+        self.adaptive, self.retain_history, self.shortlist = adaptive, retain_history, shortlist
         self.decode_dtype, self.cuda_graphs = decode_dtype, cuda_graphs
         self.engine_models = EngineModels(ParallelModel, use_engine)
         self.inference_models = InferenceModelCache(
@@ -121,6 +124,11 @@ class IterativeRefinement:
             raise ValueError(f"{type(models[0]).__name__} does not support ensembles")
         if (model := self.engine_model(models)) is not None:
             return self._in_engine(model, sample["net_input"]["src_tokens"])
+        if self.shortlist is not None:
+            raise ValueError(
+                "--shortlist: the engine alone has it for models that write all words at a time, and PyTorch decodes "
+                "here; give --shortlist none"
+            )
         inference_models = self.inference_models(models)
         if len(models) > 1:
             inference_models[0].enable_ensemble(inference_models)
@@ -150,7 +158,8 @@ class IterativeRefinement:
     def _in_engine(self, model: ParallelModel, src_tokens: Tensor) -> list[list[dict[str, Any]]]:
         """The hypotheses of sources (B, S)."""
         sources = [source[self._words(source) | source.eq(self.eos)].tolist() for source in src_tokens]
-        found = model.search(sources, self.refinement_options(), torch.get_num_threads())
+        threads = torch.get_num_threads()
+        found = model.search(sources, self.refinement_options(), threads, shortlist=self.shortlist)
         if [] in found:
             raise RuntimeError(
                 f"sentence {found.index([])} of the batch has no hypothesis: no word has a finite probability"

@@ -21,6 +21,7 @@ from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are
 from amlp_fairseq.engine.model import Model
 from amlp_fairseq.engine.order import Prefix
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.engine_models import EngineModels
 from amlp_fairseq.search.engine_search import search as search_in_engine
@@ -56,6 +57,7 @@ class MultiwordBeamSearch:
         options: all but ``decode_dtype`` and ``cuda_graphs`` may be replaced between batches.
         reranking_model: an autoregressive model whose scores decide which of the finished hypotheses is the best.
         use_engine: on a CPU the C++ engine searches, where it has the model and the options.
+        shortlist: of the words that outputs may have.
     """
 
     def __init__(
@@ -66,8 +68,9 @@ class MultiwordBeamSearch:
         options: SearchOptions,
         reranking_model: FairseqEncoderDecoderModel | None = None,
         use_engine: bool = True,
+        shortlist: Shortlist | None = None,
     ) -> None:
-        self.models, self.reranking_model = models, reranking_model
+        self.models, self.reranking_model, self.shortlist = models, reranking_model, shortlist
         self.reranker = Reranker(tgt_dict, options.decode_dtype, use_engine)
         self.pad, self.unk, self.eos = tgt_dict.pad(), tgt_dict.unk(), tgt_dict.eos()
         self.vocab = len(tgt_dict)
@@ -181,7 +184,7 @@ class MultiwordBeamSearch:
         self, model: Model, sources: list[list[int]], prefixes: Sequence[Prefix] = ()
     ) -> list[list[dict[str, Any]]]:
         """The hypotheses of sources, tokens with the end symbol."""
-        return search_in_engine(model, sources, self.options, prefixes=prefixes)
+        return search_in_engine(model, sources, self.options, prefixes=prefixes, shortlist=self.shortlist)
 
     def _prefixes(self, model: Model, prefix_tokens: Tensor) -> list[Prefix]:
         """Prefixes for the engine of prefixes (sentences, p), padded at the end."""
@@ -217,6 +220,15 @@ class MultiwordBeamSearch:
                 "--max-target-positions allow for a sentence"
             )
         return limits
+
+    def unlisted(self, source: Tensor) -> Tensor | None:
+        """True for the words that outputs for sources (b, S) must not have, (b, V); None without a shortlist."""
+        if self.shortlist is None:
+            return None
+        result = torch.ones(len(source), self.vocab, dtype=torch.bool)
+        for row, tokens in zip(result, source.tolist(), strict=True):
+            row[self.shortlist.of(tokens)] = False
+        return result.to(source.device)
 
     def ngrams(self) -> NoRepeatNgrams | None:
         """The rule of ``no_repeat_ngram_size``; None without it."""
@@ -295,6 +307,7 @@ class _Search:
         tokens: z start symbols and the words so far in generation order, (b·B, z + T).
         word_scores: log-probabilities of the words so far, (b·B, T).
         scores: sums of the log-probabilities, (b, B); -inf for a row that holds no hypothesis.
+        unlisted: the words that their outputs must not have, (b, V); None without a shortlist.
         attention: over the source, one table (b·B, z, S) per step; empty without ``--print-alignment``.
         keep_all: True if all hypotheses that end are kept.
         candidates: k, number of continuations of each row.
@@ -327,7 +340,7 @@ class _Search:
         self.scores[:, 0] = 0  # a sentence's rows are identical at first: only one may branch
         self.attention: list[Tensor] = []
         self.rules = score_rules(self.options, generator.pad, generator.eos, generator.unk)
-        self.ngrams = generator.ngrams()
+        self.ngrams, self.unlisted = generator.ngrams(), generator.unlisted(source)
         self.keep_all = self.options.finished == "all"
         # B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
         exact = self.ngrams is None and (self.keep_all or self.beam == 1)
@@ -375,6 +388,7 @@ class _Search:
         self.sentences = [self.sentences[i] for i in remaining]
         index = torch.tensor(remaining, dtype=torch.long, device=self.source.device)
         self.source, self.max_lengths, self.scores = self.source[index], self.max_lengths[index], self.scores[index]
+        self.unlisted = None if self.unlisted is None else self.unlisted[index]
         return (index.unsqueeze(1) * self.beam + torch.arange(self.beam, device=index.device)).flatten()
 
     def _expand(self) -> Continuations:
@@ -407,6 +421,9 @@ class _Search:
                 raise ValueError(f"--print-alignment: the cross-attention of {name} has no weights")
             if options.temperature != 1:
                 logits = logits / options.temperature
+            if self.unlisted is not None:
+                unlisted = self.unlisted.repeat_interleave(self.beam, dim=0).unsqueeze(1)
+                logits = logits.masked_fill(unlisted, -math.inf)
             all_lprobs.append(log_probabilities(logits))
             if weights is not None:
                 weights = weights / len(self.decodings)

@@ -21,6 +21,7 @@ from torch import Tensor
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model
 from amlp_fairseq.engine.order import Prefix
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.ops.generation_order import GenerationOrder
 from amlp_fairseq.search.drafts import Draft, Drafter
 from amlp_fairseq.search.engine_search import search as search_in_engine
@@ -42,7 +43,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
         options: with beam 1.
         drafter: makes the drafts.
         draft_words: K, number of drafted words that a call verifies.
-        use_engine: as ``MultiwordBeamSearch``.
+        use_engine, shortlist: as ``MultiwordBeamSearch``.
 
     Raises:
         ValueError: for several models, another beam, an order that is not left to right, and CUDA graphs.
@@ -57,6 +58,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
         drafter: Drafter,
         draft_words: int,
         use_engine: bool = True,
+        shortlist: Shortlist | None = None,
     ) -> None:
         refused = [
             name
@@ -72,7 +74,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
             raise ValueError(f"a draft (--draft-path, --draft, --draft-file) does not support {'; '.join(refused)}")
         if draft_words < 1:
             raise ValueError(f"--draft-words must be at least 1, not {draft_words}")
-        super().__init__(models, tgt_dict, order, options, use_engine=use_engine)
+        super().__init__(models, tgt_dict, order, options, use_engine=use_engine, shortlist=shortlist)
         self.drafter, self.draft_words = drafter, draft_words
 
     def search_in_pytorch(
@@ -90,7 +92,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
 
         if prefixes:
             raise ValueError("--prefix-size: not with a draft")
-        return search_in_engine(model, sources, self.options, propose, self.draft_words)
+        return search_in_engine(model, sources, self.options, propose, self.draft_words, shortlist=self.shortlist)
 
     def check_engine(self, model: Model) -> None:
         if not model.takes_words_back:
@@ -197,6 +199,9 @@ class _SpeculativeSearch:
         generator, options, (rows, count, vocab) = self.generator, self.options, logits.shape
         if options.temperature != 1:
             logits = logits / options.temperature
+        unlisted = generator.unlisted(torch.stack([hypothesis.source for hypothesis in self.unfinished]))
+        if unlisted is not None:
+            logits = logits.masked_fill(unlisted.unsqueeze(1), -math.inf)
         lprobs = log_probabilities(logits)
         for index, hypothesis in enumerate(self.unfinished):
             max_lengths = torch.tensor([hypothesis.max_length], device=self.device)

@@ -13,8 +13,8 @@ from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
-#: Option values that disable the auxiliary models configured in a model folder.
-DISABLED = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none"}
+#: Option values that disable the auxiliary models, and the shortlist, of a model folder.
+DISABLED = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none", "shortlist": "none"}
 #: Overrides for auxiliary models, which use no others even if their folders name some.
 NO_AUXILIARY_MODELS = dict.fromkeys(DISABLED)
 

@@ -4,6 +4,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Optional
 
@@ -15,6 +16,7 @@ from amlp_fairseq.compat.commands import keep_lines_whole
 from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.compat.tasks import GuardedTranslationTask
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
+from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.tasks.auxiliary_models import DISABLED
 
 
@@ -35,6 +37,13 @@ class DecodingConfig(FairseqDataclass):
         metadata={
             "help": "checkpoint or model folder of an autoregressive model that reranks the hypotheses of the beam, or "
             "candidates, in one call"
+        },
+    )
+    shortlist: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "file of amlp-fairseq shortlist: a translation has likely translations of its source's words and "
+            "frequent words alone, over which scores are; 'none': all words, for a model folder with such a file"
         },
     )
 
@@ -67,6 +76,17 @@ class PluginTranslationTask(GuardedTranslationTask):
         task = super().setup_task(cfg, **kwargs)
         task.check_eval_bleu()
         return task
+
+    def shortlist(self) -> Shortlist | None:
+        """The lexical shortlist of ``--shortlist``.
+
+        Raises:
+            ValueError: for a file that is none.
+            OSError: for one that cannot be read.
+        """
+        if self.cfg.shortlist is None:
+            return None
+        return Shortlist.open(Path(self.cfg.shortlist), self.source_dictionary.symbols, self.target_dictionary.symbols)
 
     def refuse_unsupported_generation_options(
         self,

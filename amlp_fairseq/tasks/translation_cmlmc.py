@@ -140,4 +140,5 @@ class TranslationCMLMCTask(PluginTranslationTask, TranslationLevenshteinTask):
             decode_dtype=None if self.cfg.decode_dtype is None else str(self.cfg.decode_dtype),
             cuda_graphs=self.cfg.cuda_graphs,
             use_engine=self.use_engine,
+            shortlist=self.shortlist(),
         )

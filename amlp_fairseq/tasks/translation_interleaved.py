@@ -249,11 +249,18 @@ class TranslationInterleavedTask(PluginTranslationTask):
         if drafter is not None:
             draft_words = self.cfg.draft_words
             return SpeculativeDecoding(
-                models, self.target_dictionary, self.order, options, drafter, draft_words, self.use_engine
+                models,
+                self.target_dictionary,
+                self.order,
+                options,
+                drafter,
+                draft_words,
+                self.use_engine,
+                self.shortlist(),
             )
         reranking_model = load_reranking_model(self, models)
         return MultiwordBeamSearch(
-            models, self.target_dictionary, self.order, options, reranking_model, self.use_engine
+            models, self.target_dictionary, self.order, options, reranking_model, self.use_engine, self.shortlist()
         )
 
     def _lacks(
@@ -290,10 +297,13 @@ class TranslationInterleavedTask(PluginTranslationTask):
         if not (self.order.left_to_right and self.order.words_per_step == 1):
             raise ValueError(f"{', '.join(lacking)}: {NOT_LEFT_TO_RIGHT}")
         defaults = TranslationInterleavedConfig.__dataclass_fields__
-        names = ("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "cuda_graphs", "rescore_path")
+        names = "length_penalty words_after_end finished deduplicate_ngrams cuda_graphs rescore_path shortlist".split()
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self.cfg, name) != defaults[name].default]
         if own := [*given, *draft_options(self.cfg)]:
-            raise ValueError(f"{', '.join(lacking)} needs fairseq's own search, which does not have {', '.join(own)}")
+            hint = "; --shortlist none turns that of a model folder off" if "--shortlist" in own else ""
+            raise ValueError(
+                f"{', '.join(lacking)} needs fairseq's own search, which does not have {', '.join(own)}{hint}"
+            )
         logger.info("fairseq's own search decodes, in PyTorch and float32, which is slower: %s", ", ".join(lacking))
         build = GuardedTranslationTask.build_generator
         return build(self, models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)

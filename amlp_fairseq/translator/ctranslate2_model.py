@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ctranslate2.converters.fairseq as fairseq_converter
@@ -98,15 +99,26 @@ def _lacking(model: BaseFairseqModel) -> list[str]:
 
 
 def convert(model: BaseFairseqModel, task: FairseqTask, out: Path, quantization: str | None = None) -> None:
-    """Write a model of CTranslate2; see :class:`InMemory`."""
-    with torch.no_grad():
-        InMemory(model, task).convert(str(out), quantization=quantization)
+    """Write a model of CTranslate2, with the vocabulary map of the task's shortlist, if it has one; see
+    :class:`InMemory`."""
+    shortlist = task.shortlist() if has_shortlist(task) else None
+    with torch.no_grad(), TemporaryDirectory() as work:
+        vmap = Path(work, "vmap.txt")
+        if shortlist is not None:
+            shortlist.write_vmap(vmap, task.source_dictionary.symbols, task.target_dictionary.symbols)
+        of_list = {} if shortlist is None else {"vmap": str(vmap)}
+        InMemory(model, task).convert(str(out), quantization=quantization, **of_list)
+
+
+def has_shortlist(task: FairseqTask) -> bool:
+    return getattr(task.cfg, "shortlist", None) is not None
 
 
 #: Decoding options that its search obeys as the plugin's does, and those that do not change the best words.
 OBEYED = frozenset(
     "beam lenpen unnormalized length_penalty max_len_b nbest print_alignment decode_dtype cuda_graphs draft draft_path "
-    "draft_file draft_words words_after_end no_seed_provided no_beamable_mm".split()
+    "draft_file draft_words words_after_end no_seed_provided no_beamable_mm "
+    "shortlist".split()
 )
 #: Further ones where only the likeliest word matters: CTranslate2 divides the probability of words that may not be
 #: written among the others.
@@ -158,6 +170,7 @@ def search_options(translator: Translator) -> dict[str, Any]:
             "max_input_length": 0,
             "max_batch_size": translator.max_tokens,
             "batch_type": "tokens",
+            "use_vmap": has_shortlist(translator.pytorch().task),
         },
     }
 

@@ -23,6 +23,7 @@ from amlp_fairseq.engine.model import (
     Watch,
 )
 from amlp_fairseq.engine.order import Prefix, shifted
+from amlp_fairseq.engine.shortlist import FILE, Shortlist
 from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.model_folder.language_tokens import KEY
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
@@ -71,7 +72,9 @@ STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "sampling_topp": lambda value: _finite(value) and (value == -1 or 0 < value <= 1),
     **dict.fromkeys(("match_source_len", "retain_dropout", "cuda_graphs"), _one_of(False)),
     **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), _whole),
-    **dict.fromkeys(("rescore_path", "draft_path", "draft_file"), lambda value: isinstance(value, str | None)),
+    **dict.fromkeys(
+        ("rescore_path", "draft_path", "draft_file", "shortlist"), lambda value: isinstance(value, str | None)
+    ),
     **dict.fromkeys(("no_beamable_mm", "no_seed_provided"), _one_of(False, True)),  # of no effect here
     "draft": _one_of(None, "none", "source"),
     "draft_words": lambda value: _whole(value, 1),
@@ -87,6 +90,7 @@ PARALLEL_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "decode_dtype": _one_of(None, *DECODE_DTYPES),
     "cuda_graphs": _one_of(False),
     "rescore_path": _one_of(None, ""),
+    "shortlist": lambda value: isinstance(value, str | None),
     # of no effect here
     **dict.fromkeys(("retain_iter_history", "no_beamable_mm", "no_seed_provided"), _one_of(False, True)),
 }
@@ -100,9 +104,9 @@ SEARCH_OPTIONS = {
 #: Options of the task, by whose configuration a folder may have them, too.
 TASK_OPTIONS = (
     *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "decode_dtype", "cuda_graphs"),
-    *("rescore_path", "draft_path", "draft", "draft_file", "draft_words"),
+    *("rescore_path", "draft_path", "draft", "draft_file", "draft_words", "shortlist"),
 )
-#: Values of options that name no draft and no other model.
+#: Values of options that name no draft, no shortlist and no other model.
 DISABLED = (None, "", "none")
 #: The default of ``draft_words``.
 DRAFT_WORDS = 8
@@ -194,6 +198,7 @@ class EngineBackend:
         max_pieces: of a source, by the model's positions.
         drafter: makes drafts, which the model verifies; None without one.
         reranker: reranks the hypotheses; None without one.
+        shortlist: of the words that translations may have; None without one.
 
     Raises:
         UnsupportedError: for a model or an option that the engine does not have.
@@ -222,11 +227,21 @@ class EngineBackend:
             raise
         except ValueError as error:
             raise ValueError(f"{':'.join(map(str, (folder, *others)))}: {error}") from None
+        self.shortlist = self._shortlist()
         self.reranker = self._reranker()
         self.drafter = self._drafter()
         positions = (config["task"].get("max_source_positions") or 1024, self.model.max_source_positions)
         self.max_pieces = min(*positions, self.model.max_positions) - 2  # as PyTorchBackend has it
         self.max_tokens, self.inter_threads, self.intra_threads = max_tokens, inter_threads, intra_threads
+
+    def _shortlist(self) -> Shortlist | None:
+        """That of the options, or else of the folder."""
+        path = self.options.get("shortlist")
+        if path is None and (own := self.own.folder / FILE).is_file():
+            path = str(own)
+        if path in DISABLED:
+            return None
+        return Shortlist.open(Path(path), self.own.source.symbols, self.own.target.symbols)
 
     def _reranker(self) -> Model | None:
         auxiliary = self._auxiliary("rescore_path")
@@ -251,7 +266,7 @@ class EngineBackend:
         assert auxiliary is not None
         of_task = {name: value for name, value in folder_options(auxiliary.config).items() if name in TASK_OPTIONS}
         fastest = kind_of(auxiliary.config).search_options({**of_task, "beam": 1, "iter_decode_max_iter": 0})
-        return EngineDrafter(auxiliary.model, fastest)
+        return EngineDrafter(auxiliary.model, fastest, self.shortlist)
 
     def _auxiliary(self, option: str) -> EngineFolder | None:
         """The folder of an option, decoding in the same type; PyTorch says what is wrong with it."""
@@ -449,12 +464,13 @@ class EngineSearch:
                 return drafts[number].propose(words, most)
 
             assert isinstance(backend.model, Model)
-            return backend.model.search(sources, options, threads, propose, self.draft_words)
-        prefixes = {"prefixes": begun} if begun else {}
+            words = self.draft_words
+            return backend.model.search(sources, options, threads, propose, words, shortlist=backend.shortlist)
+        more: dict[str, Any] = {"shortlist": backend.shortlist, **({"prefixes": begun} if begun else {})}
         if backend.reranker is None:
-            return backend.model.search(sources, options, threads, **prefixes, watch=watch)
+            return backend.model.search(sources, options, threads, **more, watch=watch)
         options = replace(options, max_len=backend.reranker.max_positions - 1)
-        hypotheses = backend.model.search(sources, options, threads, **prefixes, watch=watch)
+        hypotheses = backend.model.search(sources, options, threads, **more, watch=watch)
         return self._reranked(backend.reranker, sources, hypotheses, threads)
 
     def _reranked(
@@ -502,15 +518,17 @@ class EngineDrafter:
 
     Attributes:
         options: of its fastest search.
+        shortlist: of the words that drafts may have.
         threads: that it works with.
     """
 
     model: EngineModel
     options: Any
+    shortlist: Shortlist | None = None
     threads: int = 1
 
     def begin(self, sources: Sequence[Sequence[int]]) -> list[SentenceDraft]:
-        found = self.model.search(sources, self.options, self.threads)
+        found = self.model.search(sources, self.options, self.threads, shortlist=self.shortlist)
         return [SentenceDraft(hypotheses[0].tokens if hypotheses else []) for hypotheses in found]
 
 

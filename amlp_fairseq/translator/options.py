@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 #: Options whose value is a file or folder, on which translations depend, too.
-PATHS = frozenset({"draft_path", "draft_file", "rescore_path"})
+PATHS = frozenset({"draft_path", "draft_file", "rescore_path", "shortlist"})
 
 
 class CallOptions(TypedDict, total=False):
@@ -53,6 +53,7 @@ class Options(CallOptions, total=False):
     draft: Literal["source", "none"] | None
     draft_file: str | None
     draft_words: int
+    shortlist: str | None
     retain_dropout: bool
     retain_dropout_modules: list[str] | None
     no_seed_provided: bool

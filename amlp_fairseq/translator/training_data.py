@@ -39,7 +39,7 @@ def longest_source(data: Sequence[Path], languages: Sequence[str], cfg: DictConf
         cfg: the configuration in the checkpoint.
     """
     loaded = (
-        (_load(folder, f"train{number or ''}", languages) for number in itertools.count())  # train, train1, …
+        (load_pairs(folder, f"train{number or ''}", languages) for number in itertools.count())  # train, train1, …
         for folder in data
     )
     sizes = [[each.sizes.copy() for each in pair or ()] for sets in loaded for pair in itertools.takewhile(bool, sets)]
@@ -52,7 +52,7 @@ def longest_source(data: Sequence[Path], languages: Sequence[str], cfg: DictConf
     return max(int(kept[-1 - len(kept) // ONE_OF]) - 1, 1) if len(kept) else None
 
 
-def _load(data: Path, name: str, languages: Sequence[str]) -> list[Any] | None:
+def load_pairs(data: Path, name: str, languages: Sequence[str]) -> list[Any] | None:
     """The sources and targets of a training set, whose files fairseq finds by the pair in either order."""
     for pair in ("-".join(languages), "-".join(reversed(languages))):
         sets = [data_utils.load_indexed_dataset(str(data / f"{name}.{pair}.{language}")) for language in languages]
@@ -95,7 +95,7 @@ def check_subword_model(
         ValueError: naming the model and the dictionary.
     """
     cut = segmenter(kind, model)
-    sets = _load(data, "train", languages) or [(), ()]
+    sets = load_pairs(data, "train", languages) or [(), ()]
     for language, pairs in zip(languages, sets, strict=True):
         path = dictionaries[language]
         words = [piece for piece in _symbols(path)[:PIECES] if _is_word(kind, piece)]

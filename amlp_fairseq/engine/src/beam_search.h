@@ -73,12 +73,12 @@ class BeamSearch : public Search {
   }
 
   // A row with a continuation of the call's row r.
-  Row extended(const Row& before, const Call& call, int64_t r, const Continuation& continuation) const {
+  Row extended(const Batch& batch, const Row& before, const Call& call, int64_t r, const Continuation& continuation) const {
     Row row{before.score + continuation.score, before.path, before.tokens, before.token_scores, before.alternative};
     for (int64_t slot = 0; slot < words_; slot++) {
       const int32_t token = continuation.tokens[slot];
       row.tokens.push_back(token);
-      row.token_scores.push_back(token == symbols_.pad ? 0 : score_of(call, r, slot, token));  // padding after an end symbol
+      row.token_scores.push_back(token == symbols_.pad ? 0 : score_of(batch, call, r, slot, token));  // padding after an end symbol
     }
     return row;
   }
@@ -95,7 +95,7 @@ class BeamSearch : public Search {
       const int64_t r = first + i, count = branches ? options_.beam : 1;
       for (const Continuation& continuation : call.continuations[r]) {
         if (&continuation == &call.continuations[r][0] + count || !(continuation.score > kNone)) break;
-        Row row = extended(sentence.rows[i], call, r, continuation);
+        Row row = extended(batch, sentence.rows[i], call, r, continuation);
         if (branches) row.alternative = &continuation - &call.continuations[r][0];
         if (const int64_t end = end_of(continuation); end < words_)
           sentence.finished.push_back(finish(batch, row, end, call.paths[first].size()));
@@ -122,7 +122,7 @@ class BeamSearch : public Search {
         all.push_back({sentence.rows[row].score + continuations[row][i].score, static_cast<int64_t>(row),
                        static_cast<int64_t>(i)});
     const auto row_of = [&](const Option& option) {
-      return extended(sentence.rows[option.row], call, first + option.row, continuations[option.row][option.index]);
+      return extended(batch, sentence.rows[option.row], call, first + option.row, continuations[option.row][option.index]);
     };
     const int64_t beam = options_.beam;
     bool any = false;

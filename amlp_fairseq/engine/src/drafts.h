@@ -35,7 +35,7 @@ class DraftSearch : public Search {
       int64_t first = 0;
       for (Sentence& sentence : open) {
         const int64_t count = sentence.proposal.size() + 1;
-        keep(call, first, sentence);
+        keep(batch, call, first, sentence);
         first += count;
         if (!sentence.row.tokens.empty() && sentence.row.tokens.back() == symbols_.eos)
           result[sentence.index].push_back(finish(batch, sentence.row, 0, calls));
@@ -80,7 +80,7 @@ class DraftSearch : public Search {
   }
 
   // The words of the proposal up to the first wrong one, and the right word in its place.
-  void keep(const Call& call, int64_t first, Sentence& sentence) const {
+  void keep(const Batch& batch, const Call& call, int64_t first, Sentence& sentence) const {
     Row& row = sentence.row;
     for (size_t i = 0;; i++) {
       const std::vector<Continuation>& best = call.continuations[first + i];
@@ -88,7 +88,7 @@ class DraftSearch : public Search {
       row.score = best.empty() ? kNone : row.score + best[0].score;
       row.path.push_back(call.paths[first + i].back());
       row.tokens.push_back(token);
-      row.token_scores.push_back(score_of(call, first + i, 0, token));
+      row.token_scores.push_back(score_of(batch, call, first + i, 0, token));
       if (i == sentence.proposal.size() || token != sentence.proposal[i]) return;
     }
   }

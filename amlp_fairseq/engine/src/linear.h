@@ -149,6 +149,25 @@ void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, 
   }
 }
 
+// Copy an output of a matrix in panels of so many groups of inputs to a place in another one. A group has 4 bytes.
+template <typename Number>
+void copy_output(const Numbers<Number>& from, int64_t outputs, int64_t output, int64_t groups, Numbers<Number>& to,
+                 int64_t places, int64_t place) {
+  struct Column {
+    int64_t first, width;  // in groups, and between them
+
+    Column(int64_t out, int64_t o, int64_t groups) {
+      const int64_t panel = o / kLanes, whole = Blocks(out).whole * kPanels;
+      const int64_t first_panel = panel < whole ? panel / kPanels * kPanels : panel;
+      width = (panel < whole ? kPanels : 1) * kLanes, first = first_panel * kLanes * groups + o - first_panel * kLanes;
+    }
+  };
+  const Column source(outputs, output, groups), target(places, place, groups);
+  const char* read = reinterpret_cast<const char*>(from.data()) + 4 * source.first;
+  char* write = reinterpret_cast<char*>(to.data()) + 4 * target.first;
+  for (int64_t g = 0; g < groups; g++, read += 4 * source.width, write += 4 * target.width) std::memcpy(write, read, 4);
+}
+
 inline Floats make_panels(const float* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride) {
   Floats result(whole_vectors(out) * in);
   write_panels<1>(from, in, out, in_stride, out_stride, result.data());
@@ -197,6 +216,12 @@ class Linear {
   // True if the weights are rounded, so that what is computed with them may be, too.
   virtual bool rounded() const = 0;
 
+  // A map of as many inputs to so many outputs, all 0.
+  virtual std::unique_ptr<Linear> blank(int64_t outputs) const = 0;
+
+  // Copy an output to a place in a map that is `blank`'s.
+  virtual void copy(int64_t output, Linear& to, int64_t place) const = 0;
+
   template <typename Memory>
   void product(ThreadPool& pool, const float* x, int64_t rows, std::vector<float, Memory>& y, bool relu = false) const {
     y.resize(rows * out);
@@ -212,7 +237,19 @@ class FloatLinear : public Linear {
       : Linear(weight.size() / bias.size(), bias.size()), panels_(make_panels(weight.data(), in, out, 1, in)),
         biases_(padded(bias)) {}
 
+  FloatLinear(int64_t in, int64_t out) : Linear(in, out), panels_(whole_vectors(out) * in, 0), biases_(whole_vectors(out), 0) {}
+
   bool rounded() const override { return false; }
+
+  std::unique_ptr<Linear> blank(int64_t outputs) const override {
+    return std::make_unique<FloatLinear>(in, outputs);
+  }
+
+  void copy(int64_t output, Linear& to, int64_t place) const override {
+    FloatLinear& other = static_cast<FloatLinear&>(to);
+    copy_output(panels_, out, output, in, other.panels_, other.out, place);
+    other.biases_[place] = biases_[output];
+  }
 
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     for_blocks(pool, rows, in * out, Blocks(out).count, [&](int64_t block, int64_t begin, int64_t end) {
@@ -300,7 +337,20 @@ class Int8Linear : public Linear {
     }
   }
 
+  // All 0; inputs are rounded as another's.
+  Int8Linear(const Int8Linear& other, int64_t out)
+      : Linear(other.in, out), row_bytes_(other.row_bytes_), zero_(other.zero_), units_(other.units_),
+        panels_(whole_vectors(out) * row_bytes_, 0), scales_(whole_vectors(out), 0), biases_(scales_), initial_(scales_.size(), 0) {}
+
   bool rounded() const override { return true; }
+
+  std::unique_ptr<Linear> blank(int64_t outputs) const override { return std::make_unique<Int8Linear>(*this, outputs); }
+
+  void copy(int64_t output, Linear& to, int64_t place) const override {
+    Int8Linear& other = static_cast<Int8Linear&>(to);
+    copy_output(panels_, out, output, row_bytes_ / kGroup, other.panels_, other.out, place);
+    other.scales_[place] = scales_[output], other.biases_[place] = biases_[output], other.initial_[place] = initial_[output];
+  }
 
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     thread_local std::vector<uint8_t> inputs;
@@ -431,7 +481,19 @@ class Bfloat16Linear : public Linear {
     write_panels<2>(weight.data(), in, out, 1, in, panels_.data(), row_numbers_ / 2);
   }
 
+  Bfloat16Linear(int64_t in, int64_t out)
+      : Linear(in, out), row_numbers_((2 * in + kInputBytes - 1) / kInputBytes * kInputBytes / 2),
+        panels_(whole_vectors(out) * row_numbers_, Bfloat16(0)), biases_(whole_vectors(out), 0) {}
+
   bool rounded() const override { return true; }
+
+  std::unique_ptr<Linear> blank(int64_t outputs) const override { return std::make_unique<Bfloat16Linear>(in, outputs); }
+
+  void copy(int64_t output, Linear& to, int64_t place) const override {
+    Bfloat16Linear& other = static_cast<Bfloat16Linear&>(to);
+    copy_output(panels_, out, output, row_numbers_ / 2, other.panels_, other.out, place);
+    other.biases_[place] = biases_[output];
+  }
 
   void product(ThreadPool& pool, const float* x, int64_t rows, float* y, bool relu) const override {
     thread_local Numbers<Bfloat16> memory;

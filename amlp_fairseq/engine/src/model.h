@@ -3,6 +3,7 @@
 #pragma once
 
 #include "embedding.h"
+#include "shortlist.h"
 
 namespace amlp {
 
@@ -90,7 +91,8 @@ typedef std::vector<std::shared_ptr<const EncoderDecoder>> Models;
 // A batch in the middle of decoding with one model.
 class Session {
  public:
-  Session(const EncoderDecoder& model, ThreadPool& pool, const std::vector<Tokens>& sources)
+  // lists: the words that each output may have.
+  Session(const EncoderDecoder& model, ThreadPool& pool, const std::vector<Tokens>& sources, const std::vector<Listed>& lists)
       : decoder_(model.decoder), pool_(pool) {
     Starts starts{0};
     for (const Tokens& source : sources) starts.push_back(starts.back() + source.size());
@@ -99,12 +101,17 @@ class Session {
       sources_.push_back(layer.cross_attention.attention->prepare(pool, source, starts));
       states_.push_back(layer.self_attention.attention->begin());
     }
+    if (lists.empty() || !lists[0].is_list()) return;
+    outputs_.resize(sources.size());
+    for_sentences(pool, sources.size(), [&](ThreadPool& some, int64_t i) {
+      outputs_[i] = outputs_of(some, {&decoder_.output, 1}, lists[i]);
+    });
   }
 
   // The number of the first row of the next step.
   int32_t next_row() const { return rows_so_far_; }
 
-  // Logits (R, z, V) of the next z words of R rows.
+  // Logits of the next z words of R rows, (R, z, V), or row after row (z, words of its sentence's list).
   // tokens: the words of the previous step, at first any z, (R, z).
   // sentences: of each row, ascending.
   // weights: null, or is filled with the last layer's attention to the words of the source, the mean over heads, (R, z, S) row
@@ -131,7 +138,10 @@ class Session {
       layer.feed_forward.apply(pool_, rows_);
     }
     if (decoder_.norm) decoder_.norm->apply(pool_, rows_.x.data(), rows_.x.data(), rows_.count);
-    decoder_.output->product(pool_, rows_.x.data(), rows_.count, logits_);
+    if (outputs_.empty())
+      decoder_.output->product(pool_, rows_.x.data(), rows_.count, logits_);
+    else
+      project(groups);
     return logits_;
   }
 
@@ -143,6 +153,18 @@ class Session {
   Floats logits_;
   int32_t rows_so_far_ = 0;
   std::vector<int32_t> starts_;  // of each step its first row
+  std::vector<std::unique_ptr<Linear>> outputs_;  // of each sentence's list, if there are lists
+
+  // The logits of lists.
+  void project(const std::vector<Group>& groups) {
+    Starts starts{0};
+    for (const Group& group : groups) starts.push_back(starts.back() + group.count * outputs_[group.sentence]->out);
+    logits_.resize(starts.back());
+    for_sentences(pool_, groups.size(), [&](ThreadPool& some, int64_t i) {
+      const Linear& output = *outputs_[groups[i].sentence];
+      output.product(some, &rows_.x[groups[i].first * output.in], groups[i].count, &logits_[starts[i]], false);
+    });
+  }
 };
 
 }  // namespace amlp

@@ -46,6 +46,9 @@ void check(const std::vector<Tokens>& texts, int64_t vocabulary) {
   }
 }
 
+typedef py::array_t<int64_t, py::array::c_style | py::array::forcecast> Int64Array;
+typedef py::array_t<int32_t, py::array::c_style | py::array::forcecast> Int32Array;
+
 std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
 
 // x (rows, in) to (rows, out).
@@ -97,24 +100,27 @@ class Engine {
 
   // prefixes: of each source, or none.
   // watch: or null.
+  // shortlist: null, or that of the words that outputs may have.
   Found search(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads,
-               const std::vector<std::vector<Prefix::State>>& prefixes, const Watch& watch) const {
+               const std::vector<std::vector<Prefix::State>>& prefixes, const Watch& watch, const Shortlist* shortlist) const {
     const std::vector<Prefix> begun(prefixes.begin(), prefixes.end());
     if (!begun.empty() && begun.size() != sources.size()) throw std::invalid_argument("prefixes of another number of sources");
     for (const Prefix& prefix : begun) {
       prefix.check(words());
       if (models_[0]->decoder.words > 1 && !prefix.is_chain()) throw std::invalid_argument("a prefix with several ways");
     }
-    const BeamSearch search = made<BeamSearch>(sources, options, begun.empty() ? nullptr : &begun);
+    if (shortlist != nullptr) shortlist->check(source_vocab_, words());
+    const BeamSearch search = made<BeamSearch>(sources, options, begun.empty() ? nullptr : &begun, shortlist);
     const py::gil_scoped_release unlocked;
     return pools_.with(threads, [&](ThreadPool& pool) { return search.run(pool, sources, watch); });
   }
 
   // propose: as DraftSearch::Propose.
   Found search_drafted(const std::vector<Tokens>& sources, const py::dict& options, const py::function& propose, int64_t words,
-                       int64_t threads) const {
+                       int64_t threads, const Shortlist* shortlist) const {
     check_left_to_right();
-    const DraftSearch search = made<DraftSearch>(sources, options);
+    if (shortlist != nullptr) shortlist->check(source_vocab_, this->words());
+    const DraftSearch search = made<DraftSearch>(sources, options, nullptr, shortlist);
     const py::gil_scoped_release unlocked;
     const DraftSearch::Propose next = [&](int64_t sentence, const Tokens& written, int64_t count) {
       const py::gil_scoped_acquire locked;
@@ -177,12 +183,14 @@ class ParallelEngine {
       : ParallelEngine(description, Weights(arrays, int8, bfloat16)) {}
 
   // watch: or null.
+  // shortlist: null, or that of the words that outputs may have.
   std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads,
-                                 const Watch& watch) const {
+                                 const Watch& watch, const Shortlist* shortlist) const {
     check(sources, source_vocab_);
+    if (shortlist != nullptr) shortlist->check(source_vocab_, decoder_.embedding.table.rows());
     const RefinementOptions chosen{get<int64_t>(options, "max_iter"), get<int64_t>(options, "beam"),
                                    get<int64_t>(options, "words"), get<bool>(options, "adaptive")};
-    const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen);
+    const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen, shortlist);
     const py::gil_scoped_release unlocked;
     return pools_.with(threads, [&](ThreadPool& pool) { return refinement.run(pool, sources, watch); });
   }
@@ -249,18 +257,24 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
       .def_readonly("score", &Hypothesis::score)
       .def_readonly("steps", &Hypothesis::steps)
       .def_readonly("alignment", &Hypothesis::alignment);
+  py::class_<Shortlist>(module, "Shortlist", py::module_local())
+      .def(py::init([](const Int64Array& starts, const Int32Array& words, const Int32Array& always, int64_t vocabulary) {
+             return Shortlist({starts.data(), starts.data() + starts.size()}, {words.data(), words.data() + words.size()},
+                              {always.data(), always.data() + always.size()}, vocabulary);
+           }), py::arg("starts"), py::arg("words"), py::arg("always"), py::arg("vocabulary"));
   py::class_<Engine>(module, "Engine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
       .def(py::init<const std::vector<const Engine*>&>(), py::arg("members"))
       .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"),
-           py::arg("prefixes") = std::vector<std::vector<Prefix::State>>(), py::arg("watch") = py::none())
+           py::arg("prefixes") = std::vector<std::vector<Prefix::State>>(), py::arg("watch") = py::none(),
+           py::arg("shortlist") = nullptr)
       .def("search_drafted", &Engine::search_drafted, py::arg("sources"), py::arg("options"), py::arg("propose"),
-           py::arg("words"), py::arg("threads"))
+           py::arg("words"), py::arg("threads"), py::arg("shortlist") = nullptr)
       .def("score", &Engine::score, py::arg("sources"), py::arg("texts"), py::arg("options"), py::arg("threads"));
   py::class_<ParallelEngine>(module, "ParallelEngine", py::module_local())
       .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
       .def("refine", &ParallelEngine::refine, py::arg("sources"), py::arg("options"), py::arg("threads"),
-           py::arg("watch") = py::none());
+           py::arg("watch") = py::none(), py::arg("shortlist") = nullptr);
 }

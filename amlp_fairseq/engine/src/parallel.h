@@ -46,8 +46,9 @@ struct Word {
 // A batch whose targets are read as a whole, again and again.
 class ParallelSession {
  public:
+  // shortlist: null, or that of the words that outputs may have.
   ParallelSession(const Encoder& encoder, const ParallelDecoder& decoder, RefinementSymbols symbols, ThreadPool& pool,
-                  const std::vector<Tokens>& sources)
+                  const std::vector<Tokens>& sources, const Shortlist* shortlist)
       : decoder_(decoder), symbols_(symbols), pool_(pool) {
     Starts starts{0};
     for (const Tokens& source : sources) starts.push_back(starts.back() + source.size());
@@ -56,6 +57,12 @@ class ParallelSession {
       sources_.push_back(layer.cross_attention.attention->prepare(pool, outputs, starts));
     for (size_t i = 0; i < sources.size(); i++)
       lengths_.push_back(length_of(&outputs[starts[i] * encoder.embedding.width], sources[i].size(), encoder.embedding.width));
+    if (shortlist == nullptr) return;
+    lists_.resize(sources.size(), Listed(0, 0)), outputs_.resize(sources.size());
+    for_sentences(pool, sources.size(), [&](ThreadPool& some, int64_t i) {
+      lists_[i] = shortlist->of(sources[i], {symbols_.bos, symbols_.pad, symbols_.eos, symbols_.unk}, nullptr);
+      outputs_[i] = outputs_of(some, decoder_.output, lists_[i]);
+    });
   }
 
   // The most probable number of tokens of each target, with start and end symbol.
@@ -85,7 +92,14 @@ class ParallelSession {
     std::vector<float> features(places.size() * width);
     for (size_t i = 0; i < places.size(); i++) std::copy_n(&rows_.x[places[i] * width], width, &features[i * width]);
     if (decoder_.norm) decoder_.norm->apply(pool_, features.data(), features.data(), places.size());
-    return best(features, places.size());
+    std::vector<Running> running(places.size());
+    if (outputs_.empty())
+      read_all(features, running);
+    else
+      read_lists(features, places_of(starts, sentences, places), running);
+    std::vector<Word> result;
+    for (const Running& each : running) result.push_back({number(each.best - each.highest - std::log(each.total)), each.token});
+    return result;
   }
 
  private:
@@ -96,6 +110,8 @@ class ParallelSession {
   std::vector<int64_t> lengths_;
   std::vector<float> encodings_;
   Rows rows_;
+  std::vector<Listed> lists_;                     // of each sentence, if there is a shortlist
+  std::vector<std::unique_ptr<Linear>> outputs_;  // to the logits of its list
 
   // outputs: of the encoder, (n, C').
   int64_t length_of(const float* outputs, int64_t n, int64_t width) const {
@@ -111,40 +127,68 @@ class ParallelSession {
     return decoder_.length_offset ? best - *decoder_.length_offset + n : best;
   }
 
-  // features: (count, C).
-  std::vector<Word> best(const std::vector<float>& features, int64_t count) {
-    struct Running {
-      float best = kNone, highest = kNone, total = 0;  // total: of e^(logit - highest), of all words
-      int32_t token = 0;
-    };
-    std::vector<Running> running(count);
+  // What has been seen of the logits of a place.
+  struct Running {
+    float best = kNone, highest = kNone, total = 0;  // total: of e^(logit - highest), of all words
+    int32_t token = 0;
+
+    // row: logits of these words, of which those of `symbols` are excluded.
+    void read(float* row, const Listed& words, const RefinementSymbols& symbols) {
+      const int64_t size = words.size();
+      float largest = largest_of(row, size), more = 0;
+      const float before = highest;
+      highest = std::max(highest, largest);
+#pragma omp simd reduction(+ : more)
+      for (int64_t i = 0; i < size; i++) more += exponential(row[i] - highest);
+      total = more + (total > 0 ? total * std::exp(before - highest) : 0);
+      for (const int32_t symbol : {symbols.pad, symbols.bos, symbols.eos})
+        if (const int64_t column = words.column(symbol); column >= 0) row[column] = kNone, largest = largest_of(row, size);
+      if (!(largest > best)) return;
+      best = largest, token = words.word(std::find(row, row + size, largest) - row);
+    }
+  };
+
+  // Of each sentence with places the number of its first one among all, and theirs. Places and sentences ascend.
+  static std::vector<Group> places_of(const Starts& starts, const std::vector<int64_t>& sentences,
+                                      const std::vector<int64_t>& places) {
+    std::vector<Group> result;
+    size_t target = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(places.size()); i++) {
+      while (places[i] >= starts[target + 1]) target++;
+      if (result.empty() || result.back().sentence != sentences[target]) result.push_back({sentences[target], i, 0});
+      result.back().count++;
+    }
+    return result;
+  }
+
+  // features: (places, C).
+  void read_all(const std::vector<float>& features, std::vector<Running>& running) {
+    const int64_t count = running.size();
     Floats logits;
     int64_t first = 0;
     for (const std::unique_ptr<Linear>& part : decoder_.output) {
       part->product(pool_, features.data(), count, logits);
       const int64_t size = part->out;
+      const Listed words(first, size);
       pool_.run(count, grain_of(16 * size), [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; r++) {
-          float* const row = &logits[r * size];
-          Running& so_far = running[r];
-          float best = largest_of(row, size);
-          const float highest = std::max(so_far.highest, best);
-          float total = 0;
-#pragma omp simd reduction(+ : total)
-          for (int64_t i = 0; i < size; i++) total += exponential(row[i] - highest);
-          so_far.total = total + (so_far.total > 0 ? so_far.total * std::exp(so_far.highest - highest) : 0);
-          so_far.highest = highest;
-          for (const int32_t symbol : {symbols_.pad, symbols_.bos, symbols_.eos})
-            if (symbol >= first && symbol < first + size) row[symbol - first] = kNone, best = largest_of(row, size);
-          if (!(best > so_far.best)) continue;
-          so_far.best = best, so_far.token = first + (std::find(row, row + size, best) - row);
-        }
+        for (int64_t r = begin; r < end; r++) running[r].read(&logits[r * size], words, symbols_);
       });
       first += size;
     }
-    std::vector<Word> result;
-    for (const Running& each : running) result.push_back({number(each.best - each.highest - std::log(each.total)), each.token});
-    return result;
+  }
+
+  // As read_all, of the words of each sentence's list.
+  void read_lists(const std::vector<float>& features, const std::vector<Group>& groups, std::vector<Running>& running) {
+    for_sentences(pool_, groups.size(), [&](ThreadPool& some, int64_t i) {
+      const Group& group = groups[i];
+      const Linear& output = *outputs_[group.sentence];
+      Floats logits(group.count * output.out);
+      output.product(some, &features[group.first * output.in], group.count, logits.data(), false);
+      some.run(group.count, grain_of(16 * output.out), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; r++)
+          running[group.first + r].read(&logits[r * output.out], lists_[group.sentence], symbols_);
+      });
+    });
   }
 };
 
@@ -152,14 +196,15 @@ class ParallelSession {
 class Refinement {
  public:
   Refinement(const Encoder& encoder, const ParallelDecoder& decoder, RefinementSymbols symbols, int64_t max_tokens,
-             RefinementOptions options)
-      : encoder_(encoder), decoder_(decoder), symbols_(symbols), max_tokens_(max_tokens), options_(options) {}
+             RefinementOptions options, const Shortlist* shortlist)
+      : encoder_(encoder), decoder_(decoder), symbols_(symbols), max_tokens_(max_tokens), options_(options),
+        shortlist_(shortlist) {}
 
   // Of each source (with start and end symbol) the candidate with the best mean log-probability of its words; of equal ones
   // the shortest.
   // watch: may be null; is told the words of a candidate after each iteration.
   std::vector<Hypothesis> run(ThreadPool& pool, const std::vector<Tokens>& sources, const Watch& watch = nullptr) const {
-    ParallelSession session(encoder_, decoder_, symbols_, pool, sources);
+    ParallelSession session(encoder_, decoder_, symbols_, pool, sources, shortlist_);
     std::vector<Target> open;
     for (size_t i = 0; i < sources.size(); i++)
       for (const int64_t length : candidates(options_.words ? options_.words + 2 : session.lengths()[i])) {
@@ -205,6 +250,7 @@ class Refinement {
   const RefinementSymbols symbols_;
   const int64_t max_tokens_;
   const RefinementOptions options_;
+  const Shortlist* const shortlist_;
 
   // The lengths that are tried, around the most probable one, each once, ascending.
   std::vector<int64_t> candidates(int64_t length) const {

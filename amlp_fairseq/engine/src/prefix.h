@@ -2,9 +2,11 @@
 
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
+#include "listed.h"
 #include "simd.h"
 #include "top_k.h"
 
@@ -44,17 +46,27 @@ class Prefix {
   }
 
   // Exclude from a row of logits what a state does not allow. Returns true if it has tokens.
-  bool apply(int32_t state, float* logits, int64_t vocab, int32_t end) const {
+  bool apply(int32_t state, float* logits, const Listed& words, int32_t end) const {
     if (states_[state].empty()) {
-      logits[end] = kNone;
+      logits[words.column(end)] = kNone;
       return false;
     }
-    std::vector<float> kept;
-    for (const auto& [token, next] : states_[state]) kept.push_back(logits[token]);
-    std::fill_n(logits, vocab, kNone);
-    auto logit = kept.begin();
-    for (const auto& [token, next] : states_[state]) logits[token] = *logit++;
+    std::vector<std::pair<int64_t, float>> kept;
+    for (const auto& [token, next] : states_[state])
+      if (const int64_t column = words.column(token); column >= 0) kept.push_back({column, logits[column]});
+    std::fill_n(logits, words.size(), kNone);
+    for (const auto& [column, logit] : kept) logits[column] = logit;
     return true;
+  }
+
+  // Add to a list the words of each state that has words, none of which is in it.
+  // listed: of each word of the vocabulary.
+  void allow(std::vector<bool>& listed) const {
+    for (const State& state : states_) {
+      const auto is_listed = [&](const State::value_type& way) { return listed[way.first]; };
+      if (std::any_of(state.begin(), state.end(), is_listed)) continue;
+      for (const auto& [token, next] : state) listed[token] = true;
+    }
   }
 
   void check(int64_t vocab) const {

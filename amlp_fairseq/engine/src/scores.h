@@ -64,14 +64,14 @@ class Scorer : public Search {
     }
     read(batch, call);
     pool.run(call.paths.size(), grain_of(8 * vocab_), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; r++) normalize(call, r);
+      for (int64_t r = begin; r < end; r++) normalize(batch, call, r, 0);
     });
     auto row = rows.begin();
     for (size_t i = 0; i < sources.size(); i++)
       for (const Tokens& text : texts[i]) {
         Hypothesis scored{text, {}, 0, 0, {}, 0};
         double total = 0;
-        for (const int32_t token : text) total += scored.token_scores.emplace_back(score_of(call, *row++, 0, token));
+        for (const int32_t token : text) total += scored.token_scores.emplace_back(score_of(batch, call, *row++, 0, token));
         scored.score = normalized(total, text.size());
         result[i].push_back(std::move(scored));
       }

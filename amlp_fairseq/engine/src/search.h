@@ -77,10 +77,12 @@ std::vector<int64_t> best_of(const std::vector<Scored>& all, int64_t k) {
 class Search {
  public:
   // prefixes: null, or of each source.
+  // shortlist: null, or that of the words that outputs may have.
   Search(const Models& models, Symbols symbols, Order order, int64_t max_tokens, SearchOptions options,
-         const std::vector<Prefix>* prefixes = nullptr)
+         const std::vector<Prefix>* prefixes = nullptr, const Shortlist* shortlist = nullptr)
       : models_(models), symbols_(symbols), order_(order), options_(options), ngrams_(options.no_repeat_ngram, order),
-        words_(models[0]->decoder.words), vocab_(models[0]->decoder.output->out), prefixes_(prefixes), max_tokens_(max_tokens) {
+        words_(models[0]->decoder.words), vocab_(models[0]->decoder.output->out), prefixes_(prefixes),
+        shortlist_(shortlist), max_tokens_(max_tokens) {
     symbols_.eos = options.end;
     // B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
     const bool exact = options.no_repeat_ngram == 0 && (options.keep_all || options.alternatives || options.beam == 1);
@@ -101,6 +103,7 @@ class Search {
   struct Batch {
     ThreadPool& pool;
     const std::vector<Tokens>& sources;  // with their end symbols
+    std::vector<Listed> lists;           // the words that each output may have
     std::vector<Session> sessions;       // of each model
     Tokens aligned;  // the word of the source that each word of each row attends to most, (rows, z)
 
@@ -113,7 +116,8 @@ class Search {
     std::vector<int64_t> sentences, limits;
     std::vector<Path> paths;
     std::vector<Tokens> written;  // the words before
-    std::vector<float*> logits;   // of each model (R, z, V); of the first one, to which the rules are applied, for all of them
+    std::vector<float*> logits;   // of each model; of the first one, to which the rules are applied, for all of them
+    std::vector<int64_t> begins;  // where each row's logits begin, (z, words of its list)
     std::vector<float> normalizers;
     std::vector<std::vector<Continuation>> continuations;
 
@@ -130,9 +134,10 @@ class Search {
   int64_t words_, vocab_;  // z, V
 
   Batch begin(ThreadPool& pool, const std::vector<Tokens>& sources) const {
-    Batch batch{pool, sources, {}, {}};
+    Batch batch{pool, sources, {}, {}, {}};
+    for (size_t i = 0; i < sources.size(); i++) batch.lists.push_back(list_of(sources[i], i));
     batch.sessions.reserve(models_.size());
-    for (const auto& model : models_) batch.sessions.emplace_back(*model, pool, sources);
+    for (const auto& model : models_) batch.sessions.emplace_back(*model, pool, sources, batch.lists);
     return batch;
   }
 
@@ -164,28 +169,34 @@ class Search {
       for (size_t i = 0; i < of_model.size(); i++) weights[i] += of_model[i];
     }
     call.normalizers.resize(call.paths.size() * z);
+    int64_t begin = 0;
+    for (const int64_t sentence : call.sentences) {
+      call.begins.push_back(begin);
+      begin += z * batch.lists[sentence].size();
+    }
     return weights;
   }
 
-  // Find a normalizer of a call, the log of the sum of a row's exponentials. The mean of several models' probabilities
+  // Find the normalizer of a slot of a row, the log of the sum of its exponentials. The mean of several models' probabilities
   // is put into the row of the first, as logarithms.
-  void normalize(Call& call, int64_t at) const {
-    float* const first = call.logits[0] + at * vocab_;
+  void normalize(const Batch& batch, Call& call, int64_t r, int64_t slot) const {
+    const int64_t at = r * words_ + slot, size = list_of(batch, call, r).size(), begin = call.begins[r] + slot * size;
+    float* const first = call.logits[0] + begin;
     std::vector<float> normalizers;
     for (float* const logits : call.logits) {
-      float* const row = logits + at * vocab_;
+      float* const row = logits + begin;
       if (options_.temperature != 1)
-        for (int64_t i = 0; i < vocab_; i++) row[i] /= options_.temperature;
-      normalizers.push_back(log_sum_exp(row, vocab_));
+        for (int64_t i = 0; i < size; i++) row[i] /= options_.temperature;
+      normalizers.push_back(log_sum_exp(row, size));
     }
     call.normalizers[at] = normalizers[0];
     if (call.logits.size() == 1) return;
     call.normalizers[at] = std::log(static_cast<float>(call.logits.size()));
-    for (int64_t i = 0; i < vocab_; i++) first[i] = number(first[i] - normalizers[0]);
+    for (int64_t i = 0; i < size; i++) first[i] = number(first[i] - normalizers[0]);
     for (size_t model = 1; model < call.logits.size(); model++) {
-      const float* const row = call.logits[model] + at * vocab_;
+      const float* const row = call.logits[model] + begin;
 #pragma omp simd
-      for (int64_t i = 0; i < vocab_; i++) {
+      for (int64_t i = 0; i < size; i++) {
         const float other = row[i] - normalizers[model], more = std::max(first[i], other), less = std::min(first[i], other);
         first[i] = more + logarithm(1 + exponential(less - more));
       }
@@ -198,18 +209,19 @@ class Search {
     const std::vector<float> weights = read(batch, call);
     if (options_.align) align(batch, call, weights.data());
     call.continuations.resize(rows);
-    batch.pool.run(rows, grain_of(16 * z * vocab_), [&](int64_t begin, int64_t end) {
+    batch.pool.run(rows, grain_of(16 * z * batch.lists[0].size()), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) {
-        for (int64_t slot = 0; slot < z; slot++) normalize(call, r * z + slot);
+        for (int64_t slot = 0; slot < z; slot++) normalize(batch, call, r, slot);
         call.continuations[r] = expand(batch, call, r);
       }
     });
   }
 
   // The log-probability of a word.
-  float score_of(const Call& call, int64_t row, int64_t slot, int32_t token) const {
-    const int64_t at = row * words_ + slot;
-    return number(call.logits[0][at * vocab_ + token] - call.normalizers[at]);
+  float score_of(const Batch& batch, const Call& call, int64_t row, int64_t slot, int32_t token) const {
+    const Listed& words = list_of(batch, call, row);
+    const float logit = call.logits[0][call.begins[row] + slot * words.size() + words.column(token)];
+    return number(logit - call.normalizers[row * words_ + slot]);
   }
 
   // The index of the first end symbol in a step; z if there is none.
@@ -244,7 +256,17 @@ class Search {
 
  private:
   const std::vector<Prefix>* prefixes_;
+  const Shortlist* shortlist_;
   int64_t max_tokens_, candidates_;
+
+  // The words that the output of a source may have.
+  Listed list_of(const Tokens& source, int64_t sentence) const {
+    if (shortlist_ == nullptr) return {0, vocab_};
+    return shortlist_->of(source, {symbols_.pad, symbols_.unk, symbols_.eos, options_.start}, &prefix_of(sentence));
+  }
+
+  // The words that a row's output may have.
+  const Listed& list_of(const Batch& batch, const Call& call, int64_t r) const { return batch.lists[call.sentences[r]]; }
 
   // weights: of a call's rows.
   void align(Batch& batch, const Call& call, const float* weights) const {
@@ -267,26 +289,29 @@ class Search {
   std::vector<Continuation> expand(const Batch& batch, const Call& call, int64_t r) const {
     const Tokens& written = call.written[r];
     const int64_t z = words_, length = written.size();
-    float* const logits = call.logits[0] + r * z * vocab_;
+    const Listed& words = list_of(batch, call, r);
+    float* const logits = call.logits[0] + call.begins[r];
+    const int64_t end = words.column(symbols_.eos);
     const Prefix& prefix = prefix_of(call.sentences[r]);
     const int32_t state = prefix.after(written);
     std::vector<bool> given(z);  // slots whose word is the prefix'
     for (int64_t slot = 0; slot < z; slot++) {
-      float* const row = logits + slot * vocab_;
-      row[symbols_.pad] = kNone;
-      row[symbols_.unk] -= options_.unk_penalty;
-      given[slot] = state + slot < prefix.size() && prefix.apply(state + slot, row, vocab_, symbols_.eos);
+      float* const row = logits + slot * words.size();
+      row[words.column(symbols_.pad)] = kNone;
+      row[words.column(symbols_.unk)] -= options_.unk_penalty;
+      given[slot] = state + slot < prefix.size() && prefix.apply(state + slot, row, words, symbols_.eos);
       if (given[slot]) continue;
-      if (length + slot < options_.min_len) row[symbols_.eos] = kNone;
+      if (length + slot < options_.min_len) row[end] = kNone;
       if (length + slot == call.limits[r]) {
-        const float end = row[symbols_.eos];
-        std::fill_n(row, vocab_, kNone);
-        row[symbols_.eos] = end;
+        const float score = row[end];
+        std::fill_n(row, words.size(), kNone);
+        row[end] = score;
       }
     }
     const float* const normalizers = &call.normalizers[r * z];
     if (options_.sampling) return {sample(batch, call, r, given)};
-    return z == 1 ? best_words(logits, normalizers[0], written, given[0]) : best_combinations(logits, normalizers, written, given);
+    return z == 1 ? best_words(words, logits, normalizers[0], written, given[0])
+                  : best_combinations(words, logits, normalizers, written, given);
   }
 
   // The words that must not come next.
@@ -300,13 +325,15 @@ class Search {
     const int64_t first = std::lower_bound(call.sentences.begin(), call.sentences.end(), call.sentences[r]) - call.sentences.begin();
     Random random(options_.seed, batch.sources[call.sentences[r]], {r - first, static_cast<int64_t>(call.written[r].size())});
     Continuation result{0, {}};
+    const Listed& words = list_of(batch, call, r);
     for (int64_t slot = 0; slot < words_; slot++) {
       if (!result.tokens.empty() && result.tokens.back() == symbols_.eos && !options_.count_after_end) break;
-      float* const row = call.logits[0] + (r * words_ + slot) * vocab_;
-      for (const int32_t token : banned(call.written[r], result.tokens, given[slot])) row[token] = kNone;
-      const int32_t token =
-          sampled(row, vocab_, call.normalizers[r * words_ + slot], options_.sampling_topk, options_.sampling_topp, random.uniform());
-      result.score += score_of(call, r, slot, token);
+      float* const row = call.logits[0] + call.begins[r] + slot * words.size();
+      for (const int32_t token : banned(call.written[r], result.tokens, given[slot]))
+        if (const int64_t column = words.column(token); column >= 0) row[column] = kNone;
+      const int32_t token = words.word(sampled(row, words.size(), call.normalizers[r * words_ + slot], options_.sampling_topk,
+                                               options_.sampling_topp, random.uniform()));
+      result.score += score_of(batch, call, r, slot, token);
       result.tokens.push_back(token);
     }
     result.tokens.resize(words_, symbols_.pad);
@@ -320,10 +347,18 @@ class Search {
     return std::min<int64_t>(k + forbidden, vocab_);
   }
 
-  std::vector<Continuation> best_words(const float* logits, float normalizer, const Tokens& written, bool given) const {
+  // The m best words of a row, best first.
+  static std::vector<Candidate> best_of_row(const Listed& words, const float* row, int64_t m) {
+    std::vector<Candidate> result = largest(row, words.size(), std::min(m, words.size()));
+    for (Candidate& candidate : result) candidate.token = words.word(candidate.token);
+    return result;
+  }
+
+  std::vector<Continuation> best_words(const Listed& words, const float* logits, float normalizer, const Tokens& written,
+                                       bool given) const {
     const Tokens refused = banned(written, {}, given);
     std::vector<Continuation> result;
-    for (const Candidate& candidate : largest(logits, vocab_, enough(candidates_, written))) {
+    for (const Candidate& candidate : best_of_row(words, logits, enough(candidates_, written))) {
       if (contains(refused, candidate.token)) continue;
       result.push_back({number(candidate.score - normalizer), {candidate.token}});
       if (static_cast<int64_t>(result.size()) == candidates_) break;
@@ -332,21 +367,21 @@ class Search {
   }
 
   // The best combinations of z words: by outer addition, pruned after each word (Algorithm 1, lines 10-14).
-  std::vector<Continuation> best_combinations(const float* logits, const float* normalizers, const Tokens& written,
-                                              const std::vector<bool>& given) const {
+  std::vector<Continuation> best_combinations(const Listed& words, const float* logits, const float* normalizers,
+                                              const Tokens& written, const std::vector<bool>& given) const {
     const int64_t z = words_, k = candidates_;
     const bool ignore = !options_.count_after_end;
     const int64_t first = enough(k + ignore, written);  // words of a slot, and beginnings of one word
     std::vector<Continuation> begun{{0, {}}}, ended;
     for (int64_t slot = 0; slot < z; slot++) {
-      const float* const row = logits + slot * vocab_;
+      const float* const row = logits + slot * words.size();
       // A step that ends before its last word is complete; it competes with the others at the end.
       const bool may_end = ignore && slot < z - 1;
       std::vector<Tokens> refused;
       for (const Continuation& before : begun) {
         refused.push_back(banned(written, before.tokens, given[slot]));
         if (!may_end) continue;
-        ended.push_back({before.score + number(row[symbols_.eos] - normalizers[slot]), before.tokens});
+        ended.push_back({before.score + number(row[words.column(symbols_.eos)] - normalizers[slot]), before.tokens});
         ended.back().tokens.push_back(symbols_.eos);
         ended.back().tokens.resize(z, symbols_.pad);
       }
@@ -356,7 +391,7 @@ class Search {
         int32_t token;
       };
       std::vector<Longer> all;
-      for (const Candidate& candidate : largest(row, vocab_, first)) {
+      for (const Candidate& candidate : best_of_row(words, row, first)) {
         const bool excluded = may_end && candidate.token == symbols_.eos;
         const float score = excluded ? kNone : number(candidate.score - normalizers[slot]);
         for (size_t i = 0; i < begun.size(); i++)
