@@ -144,7 +144,9 @@ def test_drafts_samples_and_alternatives_are_of_the_list() -> None:
         {"sampling": True, "sampling_topp": 0.9},
         {"alternatives": True},
     ):
-        for source, hypotheses in zip(SOURCES, engine.search(SOURCES, settings(**options), 1, [], None, some), strict=True):
+        for source, hypotheses in zip(
+            SOURCES, engine.search(SOURCES, settings(**options), 1, [], None, some), strict=True
+        ):
             assert hypotheses
             assert all({*each.tokens} <= {*listed(source)} for each in hypotheses)
 
