@@ -14,5 +14,6 @@ from amlp_fairseq.attention import (  # noqa: F401
     local,
     local_p,
     softmax,
+    ssru,
     xca,
 )

@@ -91,7 +91,9 @@ def build_attention(spec: AttentionSpec, option: str | None = None) -> Attention
     return ATTENTIONS[name](spec)
 
 
-def replace_attentions(layers: nn.ModuleList, options: Namespace, side: str, words_per_step: int = 1) -> None:
+def replace_attentions(
+    layers: nn.ModuleList, options: Namespace, side: str, words_per_step: int = 1, directions: int = 1
+) -> None:
     """Replace the attentions in the layers of a fairseq encoder or autoregressive decoder by the attentions named in
     the options.
 
@@ -100,6 +102,6 @@ def replace_attentions(layers: nn.ModuleList, options: Namespace, side: str, wor
     """
     for i, layer in enumerate(layers):
         pattern = "causal self" if side == "decoder" else "noncausal self"
-        layer.self_attn = build_attention(AttentionSpec(options, side, i, pattern, words_per_step))
+        layer.self_attn = build_attention(AttentionSpec(options, side, i, pattern, words_per_step, directions))
         if getattr(layer, "encoder_attn", None) is not None:
             layer.encoder_attn = build_attention(AttentionSpec(options, side, i, "causal cross", words_per_step))

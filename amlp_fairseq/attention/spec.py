@@ -22,6 +22,7 @@ class AttentionSpec:
         pattern: one of ``PATTERNS``.
         words_per_step: z; under "causal self" position i sees j iff ⌊i/z⌋ ≥ ⌊j/z⌋ (IBDecoder, Eq. 4). 1 is plain
             causality.
+        directions: h, the directions in which the words of a step are written; position i is of direction i mod h.
     """
 
     options: Namespace
@@ -29,6 +30,7 @@ class AttentionSpec:
     layer: int
     pattern: str
     words_per_step: int = 1
+    directions: int = 1
 
     @property
     def causal(self) -> bool:

@@ -70,7 +70,9 @@ class InterleavedDecoder(PluginDecoder):
     def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding) -> None:
         order: GenerationOrder = cfg.order
         mask, positions = cfg.options.decoder_attention_mask, cfg.options.decoder_word_positions
-        super().__init__(cfg, dictionary, embed_tokens, words_per_step=order.words_per_step)
+        # Directions that take turns with one word a step are one to the attentions.
+        directions = order.num_directions if order.words_per_direction else 1
+        super().__init__(cfg, dictionary, embed_tokens, words_per_step=order.words_per_step, directions=directions)
         if mask != "interleaved" and not all(layer.self_attn.takes_mask for layer in self.layers):
             supporting = ", ".join(name for name, attention in ATTENTIONS.items() if attention.takes_mask)
             raise ValueError(

@@ -193,6 +193,7 @@ class PluginDecoder(StepwiseDecoder):
         embed_tokens: input embedding.
         no_encoder_attn: omit cross-attention (language models).
         words_per_step: z; inputs are consumed in whole steps.
+        directions: h, the directions of a step's words.
     """
 
     def __init__(
@@ -202,10 +203,11 @@ class PluginDecoder(StepwiseDecoder):
         embed_tokens: nn.Embedding,
         no_encoder_attn: bool = False,
         words_per_step: int = 1,
+        directions: int = 1,
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.words_per_step = words_per_step
-        replace_attentions(self.layers, cfg.options, "decoder", words_per_step)
+        replace_attentions(self.layers, cfg.options, "decoder", words_per_step, directions)
 
     def extract_features(
         self,

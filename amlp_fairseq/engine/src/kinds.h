@@ -8,6 +8,7 @@
 #include "convolution.h"
 #include "local.h"
 #include "softmax.h"
+#include "ssru.h"
 #include "weights.h"
 
 namespace amlp {
@@ -76,6 +77,15 @@ std::unique_ptr<SelfAttention> average_of(const py::dict& attention, const Weigh
   return std::make_unique<AverageAttention>(width, words, std::move(inner), std::move(outer), std::move(gates));
 }
 
+std::unique_ptr<SelfAttention> ssru_of(const py::dict& attention, const Weights& weights, const std::string& prefix, int64_t width,
+                                       int64_t words) {
+  const int64_t directions = count_of(attention, "directions");
+  if (words % directions)
+    throw std::invalid_argument("an attention with " + std::to_string(directions) + " directions, which do not divide a step");
+  return std::make_unique<Ssru>(width, words, directions, weights.linear({prefix + ".forget", prefix + ".candidate"}, width, 2 * width),
+                                directions == 1 ? std::vector<float>{} : weights.vector(prefix + ".others", width));
+}
+
 bool is_amlp(const std::string& kind) { return kind == "amlp_cov" || kind == "amlp_pquery"; }
 
 // Heads of an attention with queries, keys and values.
@@ -92,6 +102,7 @@ std::unique_ptr<SelfAttention> self_attention_of(const py::dict& attention, cons
   const std::string kind = get<std::string>(attention, "kind");
   if (kind == "average") return average_of(attention, weights, prefix, width, words);
   if (kind == "convolution") return convolution_of(attention, weights, prefix, width, words);
+  if (kind == "ssru") return ssru_of(attention, weights, prefix, width, words);
   const int64_t heads = checked_heads(kind, attention, width);
   auto qkv = weights.linear({prefix + ".q_proj", prefix + ".k_proj", prefix + ".v_proj"}, width, 3 * width,
                             is_amlp(kind) ? 1 : query_scale(width, heads));

@@ -84,7 +84,7 @@ class Weights {
       if (has(names[i] + ".bias")) {
         for (const float bias : floats(names[i] + ".bias")) biases.push_back(bias * factor);
       } else {
-        biases.resize(int8_ ? scales.size() : py::len(value), 0);
+        biases.resize(int8_ ? scales.size() : biases.size() + py::len(value), 0);
       }
     }
     if (!units.empty()) stored = units;

@@ -45,6 +45,7 @@ CONSTANT_STATE = {
     "dynamic_conv": (WIDTH - 1) * CHANNELS,
     "light_conv": (WIDTH - 1) * CHANNELS,
     "local": 2 * (WIDTH - 1) * CHANNELS,
+    "ssru": CHANNELS,
 }
 
 
@@ -294,7 +295,7 @@ def test_long_sentences_under_autocast_are_near_float32(name: str, side: str) ->
     assert (half.float() - expected).abs().mean() < 0.01 * expected.abs().mean()
 
 
-LINEAR = ["abc", "amlp_cov", "amlp_pquery", "cosformer", "linear", "local", "performer", "xca"]
+LINEAR = ["abc", "amlp_cov", "amlp_pquery", "cosformer", "linear", "local", "performer", "ssru", "xca"]
 
 
 @pytest.mark.parametrize(

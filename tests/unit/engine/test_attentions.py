@@ -54,9 +54,10 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"amlp_scale": "all", "amlp_ema_bias_correction": True, "no_amlp_output_norm": True},
         {"amlp_scale": "sqrt"},
     ],
+    "ssru": [{"one_direction": False}],
 }
 #: What the engine has, but for some patterns.
-HERE = {"softmax", "average", "light_conv", "dynamic_conv", "abc", "local", "amlp_cov", "amlp_pquery"}
+HERE = {"softmax", "average", "light_conv", "dynamic_conv", "abc", "local", "amlp_cov", "amlp_pquery", "ssru"}
 NOT_HERE = {("amlp_cov", "causal self"), ("amlp_cov", "causal cross"), ("local", "causal cross")}
 CASES = [
     (name, pattern, options)
@@ -71,8 +72,8 @@ INT8_CASES = [
 ]
 
 
-def layer_of(name: str, pattern: str, words: int = 1, **options: Any) -> Any:
-    """A random attention in eval mode."""
+def layer_of(name: str, pattern: str, words: int = 1, one_direction: bool = True, **options: Any) -> Any:
+    """A random attention in eval mode; the words of a step are of one direction, or each is of its own."""
     sizes = {"ffn_embed_dim": 40, "attention_heads": HEADS, "layers": 1, "kernel_size_list": [5]}
     side = "encoder" if pattern == "noncausal self" else "decoder"
     given: dict[str, Any] = {
@@ -88,7 +89,9 @@ def layer_of(name: str, pattern: str, words: int = 1, **options: Any) -> Any:
         "max_target_positions": 64,
     }
     torch.manual_seed(1)
-    layer = ATTENTIONS[name](AttentionSpec(Namespace(**given | options), side, 0, pattern, words)).eval()
+    layer = ATTENTIONS[name](
+        AttentionSpec(Namespace(**given | options), side, 0, pattern, words, 1 if one_direction else words)
+    ).eval()
     for parameter_name, parameter in layer.named_parameters():  # biases, norms and temperatures are otherwise 0 and 1
         if parameter.dim() < 2 or parameter_name == "temperature":
             nn.init.uniform_(parameter, 0.5, 2.0)
@@ -333,6 +336,7 @@ MODELS: list[tuple[tuple[int, int], dict[str, Any]]] = [
     ((2, 2), {"decoder_self_attention_type": "dynamic_conv", "encoder_self_attention_type": "dynamic_conv"}),
     ((2, 1), {f"{place}_attention_type": "abc" for place in ("encoder_self", "decoder_self", "decoder_cross")}),
     ((1, 1), {"decoder_self_attention_type": "local", "encoder_self_attention_type": "local"}),
+    *((order, {"decoder_self_attention_type": "ssru"}) for order in ((1, 1), (2, 2), (4, 1))),
     ((1, 1), {"encoder_self_attention_type": "amlp_cov"}),
     ((4, 1), {"encoder_self_attention_type": "amlp_pquery", "decoder_self_attention_type": "local"}),
 ]
