@@ -13,7 +13,7 @@ the status is 1. Systems:
   verified in a call as in one of the trained models of examples/models (systems.py)
 - ibdecoder: (h, c) = (2, 1); ibdecoder-sa: (2, 2); -rescored: ar, with weights of its own, reranks the hypotheses
 - cmlm: fairseq's, with its generator; cmlmc, cmlmc-amlp: ours
-- aan, dynamicconv: ours, from left to right
+- aan, ssru, dynamicconv: ours, from left to right; -tiny: 1 layer in the decoder
 - all of these have random weights
 - --checkpoint: trained models on the test set of a folder of amlp-fairseq prepare, with BLEU, also by length of the
   source; Transformers also as NAME-ctranslate2. Without --force-length their outputs may have any length up to 200

@@ -45,11 +45,19 @@ class System:
     like: str | None = None
 
 
-def _interleaved(h: int, c: int, engine: type[Engine] = Ours, **depth: Any) -> System:
-    return System(engine, "ibdecoder_wmt_en_de", f"--num-directions {h} --words-per-direction {c}", **depth)
+def _interleaved(h: int, c: int, engine: type[Engine] = Ours, options: str = "", **depth: Any) -> System:
+    given = f"--num-directions {h} --words-per-direction {c} {options}"
+    return System(engine, "ibdecoder_wmt_en_de", given.strip(), **depth)
 
 
-#: student: a decoder of 2 layers; deep: 12 layers in the encoder and 1 in the decoder, where --layers is 6.
+def _ssru(**depth: Any) -> System:
+    return System(Ours, "plugin_transformer_wmt_en_de", SSRU, **depth)
+
+
+SSRU = "--decoder-self-attention-type ssru"
+
+
+#: student: a decoder of 2 layers; tiny: of 1; deep: 12 layers in the encoder and 1 in the decoder, where --layers is 6.
 SYSTEMS = {
     "transformer": System(Stock),
     "transformer-student": System(Stock, decoder_layers=2),
@@ -72,6 +80,10 @@ SYSTEMS = {
     "ar-drafts": System(Drafts, "ibdecoder_wmt_en_de", "--num-directions 1", like="transformer"),
     "aan": System(Ours, "aan_transformer_wmt_en_de"),
     "aan-no-ffn": System(Ours, "aan_transformer_wmt_en_de", "--no-average-ffn"),
+    "ssru": _ssru(),
+    "ssru-student": _ssru(decoder_layers=2),
+    "ssru-tiny": _ssru(decoder_layers=1),
+    "ibdecoder-ssru-student": _interleaved(2, 1, options=SSRU, decoder_layers=2),
     "dynamicconv": System(
         Ours, "triton_dynamicconv", "--encoder-kernel-size-list {kernels} --decoder-kernel-size-list {kernels}"
     ),

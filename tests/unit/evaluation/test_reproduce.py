@@ -57,6 +57,7 @@ class Recorded(reproduce.Reproduction):
         ("amlp", {"amlp_transformer", "cmlmc", "cmlmc_amlp", "cmlm"}, 15),
         ("nat", {"nat_fertility", "transformer"}, 2),
         ("deep", {"transformer_deep"}, 1),
+        ("ssru", {"ssru", "ssru_student", "ssru_tiny", "ibdecoder_ssru_student"}, 4),
     ],
 )
 @pytest.mark.parametrize(("corpus", "scale"), SCALES)
@@ -308,7 +309,7 @@ def test_one_kind_of_targets(target: str, folder: str, tmp_path: Path, monkeypat
         (["--corpus", "embedded", "--scale", "tiny", "--table", "aan"], "--scale 'tiny' is unknown; known: "),
         (
             ["--corpus", "embedded", "--scale", "embedded", "--table", "7"],
-            "argument --table: '7' is unknown; known: aan, amlp, deep, dynamicconv, ibdecoder, nat, sat; their",
+            "argument --table: '7' is unknown; known: aan, amlp, deep, dynamicconv, ibdecoder, nat, sat, ssru; their",
         ),
         (["--corpus", "embedded", "--table", "aan"], "required: --scale"),
         (
