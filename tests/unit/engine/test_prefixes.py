@@ -16,6 +16,7 @@ from amlp_fairseq.model_folder.config import read_config
 
 #: All tokens but padding.
 ALL = [0, *range(2, 4 + WORDS)]
+SSRU = {"decoder_self_attention_type": "ssru"}
 ORDERS = [(1, 1, False), (1, 3, False), (2, 1, False), (2, 2, True), (2, 0, False), (4, 1, False)]
 
 
@@ -45,8 +46,12 @@ def chain(tokens: list[int]) -> Prefix:
     ],
 )
 def test_an_ensemble_is_that_of_pytorch(order: tuple[int, int, bool], options: dict[str, Any], library: Any) -> None:
-    """Models of other sizes and depths."""
-    sizes: list[dict[str, Any]] = [{}, {"decoder_layers": 1}, {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40}]
+    """Models of other sizes, depths and attentions."""
+    sizes: list[dict[str, Any]] = [
+        {},
+        {"decoder_layers": 1, **SSRU},
+        {"encoder_embed_dim": 24, "encoder_ffn_embed_dim": 40},
+    ]
     networks = [made(order, seed, **of_model)[1] for seed, of_model in enumerate(sizes)]
     task, chosen = made(order)[0], settings(**options)
     engine = library.Engine([built(library, network) for network in networks])
@@ -107,10 +112,12 @@ def test_words_at_the_begin_and_at_the_end(order: tuple[int, int, bool], library
                 assert math.isfinite(each.score)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_scores_of_a_text_that_alone_is_allowed(order: tuple[int, int, bool], library: Any) -> None:
+@pytest.mark.parametrize(("order", "attention"), [*((order, {}) for order in ORDERS), ((2, 2, False), SSRU)])
+def test_scores_of_a_text_that_alone_is_allowed(
+    order: tuple[int, int, bool], attention: dict[str, Any], library: Any
+) -> None:
     """Those of the search that has found it, bit for bit; and of a text that no search would find."""
-    engine, chosen = built(library, made(order)[1]), settings(max_len_b=11)
+    engine, chosen = built(library, made(order, **attention)[1]), settings(max_len_b=11)
     found = engine.search(SOURCES, chosen, 1)
     for rank in range(2):
         texts = [hypotheses[rank].tokens[:-1] for hypotheses in found]
@@ -190,9 +197,11 @@ def test_samples_have_the_probabilities_of_the_model(library: Any) -> None:
     assert set(samples(engine, 800, sampling_topp=0.4)) == set(nucleus)
 
 
-@pytest.mark.parametrize("order", [(1, 1, False), (2, 1, False)])
-def test_samples_depend_on_the_source_and_the_seed_alone(order: tuple[int, int, bool], library: Any) -> None:
-    engine, chosen = built(library, made(order)[1]), settings(sampling=True, seed=7, temperature=1.5)
+@pytest.mark.parametrize(("order", "attention"), [((1, 1, False), {}), ((2, 1, False), {}), ((1, 1, False), SSRU)])
+def test_samples_depend_on_the_source_and_the_seed_alone(
+    order: tuple[int, int, bool], attention: dict[str, Any], library: Any
+) -> None:
+    engine, chosen = built(library, made(order, **attention)[1]), settings(sampling=True, seed=7, temperature=1.5)
     together = engine.search(SOURCES, chosen, 2)
     alone = [engine.search([source], chosen, 1)[0] for source in SOURCES]
     assert [[each.tokens for each in one] for one in together] == [[each.tokens for each in one] for one in alone]
