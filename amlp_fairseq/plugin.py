@@ -27,6 +27,7 @@ with quick_imports():
         options,
         sequence_generator,
         trainer,
+        utils,
     )
     from amlp_fairseq.compat import tasks as compat_tasks
     from amlp_fairseq.compat.changes import Change
@@ -96,6 +97,17 @@ CHANGES = [
         "fairseq.sequence_generator:NGramRepeatBlock",
         "has no effect without a CUDA extension",
         value=sequence_generator.RepeatedNgrams,
+    ),
+    Change("fairseq.utils:load_align_dict", "opens a file that is not meant for --replace-unk", utils.load_align_dict),
+    Change(
+        "fairseq.utils:post_process_prediction",
+        "fails with --replace-unk, and counts words that were put together",
+        utils.post_process_prediction,
+    ),
+    Change(
+        "fairseq.tasks.fairseq_task:FairseqTask.build_generator",
+        "makes no alignments for --replace-unk",
+        compat_tasks.build_generator,
     ),
     Change("fairseq.data.audio.audio_utils:get_mel_filters", "fails with librosa", value=audio.get_mel_filters),
     Change("fairseq.models.text_to_speech.vocoder:get_mel_filters", "the same", value=audio.get_mel_filters),

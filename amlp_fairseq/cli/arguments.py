@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from amlp_fairseq.common.arguments import Parser, StoreOnce, add_device, parse_with_fairseqs, positive
 from amlp_fairseq.model_folder.config import SEVERAL, members, read_config
 from amlp_fairseq.text import sentences
-from amlp_fairseq.translator.engine_backend import kind_of
+from amlp_fairseq.translator.engine_backend import OWN_VALUES, kind_of
 from amlp_fairseq.translator.options import Options
 
 #: The help text of ``--device``.
@@ -33,7 +33,9 @@ DECODING: dict[str, tuple[str, str]] = {
     "--no-repeat-ngram-size": ("0", "no N words occur twice; 0: they may"),
     "--decode-dtype": ("", "float32, bfloat16, float16 (CUDA), int8 (x86); otherwise that of the weights"),
     "--cuda-graphs": ("off", "replay decoder calls"),
-    "--print-alignment": ("", "hard: with pairs of pieces"),
+    "--print-alignment": ("", "hard: with pairs of pieces; soft: with the attention"),
+    "--replace-unk": ("", "put a word of the source, or its translation in a FILE, in the place of an unknown one"),
+    "--repetition-penalty": ("1.0", "above 1: words that have been written become less likely"),
     "--rescore-path": ("", "an autoregressive model that reranks the hypotheses"),
     "--draft-path": ("", "a model that drafts, for a Transformer with --beam 1"),
     "--iter-decode-max-iter": ("10", "CMLMC: refinements at most"),
@@ -79,6 +81,15 @@ def add_translator_arguments(parser: argparse.ArgumentParser, inputs: str) -> No
     parser.add_argument(
         "--intra-threads", type=positive, metavar="N", help="threads of each (default: OMP_NUM_THREADS, shared out)"
     )
+    parser.add_argument(
+        "--suppress", nargs="+", metavar="TEXT", help="words, or several in quotes, that are not written"
+    )
+    parser.add_argument(
+        "--sampling-minp", type=float, metavar="P", help="sample words of P times the best one's probability at least"
+    )
+    parser.add_argument(
+        "--min-alternative-prob", type=float, metavar="P", help="further --alternatives have this probability at least"
+    )
     add_decoding_options(parser)
 
 
@@ -120,6 +131,7 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
         parser: with the options of :func:`add_translator_arguments`.
     """
     args, words = parser.parse_known_args()
+    own = {name: value for name in OWN_VALUES if (value := getattr(args, name)) is not None}
     options = _engine_options(words, args.model)
     if options is None and "--alternatives" in words:
         raise ValueError("--alternatives: the engine does not have them for this model, or with these options")
@@ -132,7 +144,7 @@ def parse_translator_arguments(parser: Parser) -> tuple[argparse.Namespace, dict
         )
         options = decoding_options.parse(words, read_config(members(args.model)[0])["task"]["_name"])
     names = (*TEXT, *LANGUAGES, "device", "max_tokens", "inter_threads", "intra_threads")
-    return args, {**{name: getattr(args, name) for name in names}, **options}
+    return args, {**{name: getattr(args, name) for name in names}, **own, **options}
 
 
 class _QuietParser(argparse.ArgumentParser):
@@ -149,9 +161,9 @@ def _engine_options(words: list[str], model: Path) -> dict[str, Any] | None:
         flag = f"--{name.replace('_', '-')}"
         if kind is bool:
             parser.add_argument(flag, action="store_true")
-        elif name == "print_alignment":
-            parser.add_argument(flag, nargs="?", const="hard")
-        else:
+        elif name in ("print_alignment", "replace_unk"):
+            parser.add_argument(flag, nargs="?", const="hard" if name == "print_alignment" else "")
+        elif name not in OWN_VALUES:
             parser.add_argument(flag, type=kind if kind in (int, float) else str)
     try:
         options = vars(parser.parse_args(words))

@@ -95,7 +95,7 @@ def generation_options() -> list[Option]:
 def engine_options() -> dict[str, dict[str, str]]:
     """The options of a ``Translator`` by flag, each with what the engine has of it for a task: ``yes``, ``no``, or
     choices."""
-    samples = {bool: True, int: 3, float: 0.5}
+    samples: dict[Any, Any] = {bool: True, int: 3, float: 0.5, list[str]: ["name"]}
     found = {}
     for name, kind in get_type_hints(Options).items():
         choices = [value for each in (kind, *get_args(kind)) if get_origin(each) is Literal for value in get_args(each)]

@@ -121,4 +121,27 @@ def _check_overrides(text: str) -> None:
             raise ValueError(f"--model-overrides: no model or task has {key!r}{hint}")
 
 
-CHECKS = {"preprocess": parallel_text.check, "generate": check_decoding, "interactive": check_decoding}
+def check_generate(cfg: Any) -> None:
+    """As :func:`check_decoding`; raises ValueError for ``--replace-unk`` without the words of the source, too."""
+    check_decoding(cfg)
+    parts = [cfg] * 3 if isinstance(cfg, argparse.Namespace) else [cfg.generation, cfg.dataset, cfg]
+    if parts[0].replace_unk is None:
+        return
+    if parts[1].dataset_impl != "raw":
+        raise ValueError(f"--replace-unk needs the words of the source, and data have their numbers: {RAW}")
+    for name in ("bpe", "tokenizer"):
+        if (value := getattr(parts[2], name, None)) is not None:
+            value = getattr(value, "_name", value)
+            raise ValueError(f"--{name} {value} puts words together that --replace-unk counts: leave it out, or {RAW}")
+
+
+def check_interactive(cfg: Any) -> None:
+    """As :func:`check_decoding`; raises ValueError for ``--replace-unk``, too."""
+    check_decoding(cfg)
+    if (cfg if isinstance(cfg, argparse.Namespace) else cfg.generation).replace_unk is not None:
+        raise ValueError(f"--replace-unk: fairseq-interactive has lost the words that were typed; {RAW}")
+
+
+#: The way out for ``--replace-unk``.
+RAW = "amlp-fairseq translate --replace-unk has them; fairseq-generate --dataset-impl raw reads text"
+CHECKS = {"preprocess": parallel_text.check, "generate": check_generate, "interactive": check_interactive}

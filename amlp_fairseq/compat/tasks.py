@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ def init_from_pretrained_bart(stock: Stock, self: Any, args: Any, *dictionaries:
     """Keep the options where this task of fairseq's reads them."""
     self.args = args
     stock(self, args, *dictionaries)
+
+
+def build_generator(stock: Stock, self: Any, models: Any, args: Any, *others: Any, **more: Any) -> Any:
+    """Make alignments for ``--replace-unk``, too."""
+    if getattr(args, "replace_unk", None) is not None and not getattr(args, "print_alignment", None):
+        args = copy.copy(args)
+        args.print_alignment = "hard"
+    return stock(self, models, args, *others, **more)
 
 
 class GuardedTask(FairseqTask):

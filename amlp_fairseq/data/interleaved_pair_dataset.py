@@ -37,6 +37,7 @@ class InterleavedPairDataset(BaseWrapperDataset):
         if dataset.left_pad_target:
             raise ValueError("--left-pad-target True is not supported: generation order starts at the left")
         self.order = order
+        self.src, self.tgt = dataset.src, dataset.tgt  # fairseq-generate reads the text of raw ones
 
     def collater(self, samples: list[dict[str, Any]], pad_to_length: dict[str, int] | None = None) -> dict[str, Any]:
         batch = self.dataset.collater(samples, pad_to_length)

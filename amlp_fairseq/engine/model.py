@@ -28,6 +28,9 @@ DECODE_DTYPES = ("float32", "bfloat16", "int8")
 Propose: TypeAlias = Callable[[int, list[int], int], list[int]]
 #: Is told the words of a source's best translation so far, by the number of the source, after each step but the last.
 Watch: TypeAlias = Callable[[int, list[int]], None]
+#: A text that must not be written, however it is cut up: tokens that lead from one of its characters to another, as
+#: (from, to, token).
+Suppressed: TypeAlias = tuple[tuple[int, int, int], ...]
 #: The suffix of the name of an int8 matrix' scales.
 _SCALES = ":scales"
 
@@ -36,9 +39,11 @@ _SCALES = ":scales"
 class SearchOptions:
     """The settings of the beam search; see ``search/options.py``, where the same have the same names as here or as
     fairseq's. Without a beam search: ``alternatives``: the best ``beam`` words after the prefix, each continued by
-    greedy search, the best word first; ``sampling``: ``beam`` samples, of the best ``sampling_topk`` words, or those
-    whose probabilities sum to ``sampling_topp``; 0: of all. Samples depend on ``seed`` and the source alone.
-    ``start`` and ``end`` are the tokens with which the decoder begins and ends."""
+    greedy search, the best word first, and further ones if they have ``min_alternative_prob``; ``sampling``: ``beam``
+    samples, of the best ``sampling_topk`` words, or those whose probabilities sum to ``sampling_topp``, or are a share
+    ``sampling_minp`` of the best one's; 0: of all. Samples depend on ``seed`` and the source alone. ``align``:
+    hypotheses have alignments and attention. ``start`` and ``end`` are the tokens with which the decoder begins and
+    ends."""
 
     beam: int = 5
     max_len_a: float = 0.0
@@ -54,11 +59,15 @@ class SearchOptions:
     keep_all: bool = False
     no_repeat_ngram: int = 0
     deduplicate: int = 0
+    repetition_penalty: float = 1.0
+    suppressed: tuple[Suppressed, ...] = ()
     align: bool = False
     alternatives: bool = False
+    min_alternative_prob: float = 0.0
     sampling: bool = False
     sampling_topk: int = 0
     sampling_topp: float = 0.0
+    sampling_minp: float = 0.0
     seed: int = 1
     start: int = EOS
     end: int = EOS
@@ -85,6 +94,7 @@ class Hypothesis:
         score: the sum of the log-probabilities of all that was written divided by the length penalty, in nats.
         steps: decoder calls.
         alignment: pairs of a word of the source, without end symbols, and of a token, from 0; empty unless asked for.
+        attention: of the tokens and the end symbol, over the source with its symbols; the same.
     """
 
     tokens: list[int]
@@ -92,6 +102,7 @@ class Hypothesis:
     score: float
     steps: int
     alignment: list[tuple[int, int]]
+    attention: Sequence[Sequence[float]] = ()
 
     @classmethod
     def of(cls, found: Any, deduplicate: int) -> Hypothesis:
@@ -104,6 +115,7 @@ class Hypothesis:
             found.score,
             found.steps,
             [(found.alignment[index], place) for place, index in enumerate(kept)] if found.alignment else [],
+            [attention[index] for index in (*kept, -1)] if (attention := found.attention) else (),
         )
 
 

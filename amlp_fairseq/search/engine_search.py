@@ -7,10 +7,12 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+from fairseq import utils
 
 from amlp_fairseq.engine import model as engine
 from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.search.options import GENERATION_ARGUMENTS, SearchOptions
+from amlp_fairseq.text.dictionary import PAD
 
 #: Options that the engine has under the same names.
 SAME = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
@@ -18,7 +20,7 @@ SAME = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
 SUPPORTED = {
     *SAME,
     *("beam_size", "normalize_scores", "len_penalty", "length_penalty_kind", "words_after_end", "finished"),
-    *("no_repeat_ngram_size", "deduplicate_ngram_size", "decode_dtype"),
+    *("no_repeat_ngram_size", "deduplicate_ngram_size", "repetition_penalty", "alignment", "decode_dtype"),
 }
 
 
@@ -59,20 +61,29 @@ def search(
         keep_all=options.finished == "all",
         no_repeat_ngram=max(options.no_repeat_ngram_size, 0),
         deduplicate=max(options.deduplicate_ngram_size, 0),
+        repetition_penalty=options.repetition_penalty,
+        align=options.alignment is not None,
         **{name: getattr(options, name) for name in SAME},
     )
     found = model.search(
         sources, settings, torch.get_num_threads(), propose, draft_words, prefixes, shortlist=shortlist
     )
-    return [[_hypothesis(each) for each in hypotheses] for hypotheses in found]
+    return [
+        [_hypothesis(each, torch.tensor(source), options.alignment) for each in hypotheses]
+        for source, hypotheses in zip(sources, found, strict=True)
+    ]
 
 
-def _hypothesis(found: engine.Hypothesis) -> dict[str, Any]:
+def _hypothesis(found: engine.Hypothesis, source: torch.Tensor, alignment: str | None) -> dict[str, Any]:
+    tokens, attention = torch.tensor([*found.tokens, engine.EOS]), torch.tensor(found.attention)
+    pairs: Any = torch.empty(0) if alignment is None else found.alignment
+    if alignment == "soft":
+        pairs = utils.extract_soft_alignment(attention, source, tokens, PAD, engine.EOS)
     return {
-        "tokens": torch.tensor([*found.tokens, engine.EOS]),
+        "tokens": tokens,
         "score": torch.tensor(found.score),
         "positional_scores": torch.tensor(found.token_scores),
-        "attention": None,
-        "alignment": torch.empty(0),
+        "attention": None if alignment is None else attention.t(),
+        "alignment": pairs,
         "steps": found.steps,
     }

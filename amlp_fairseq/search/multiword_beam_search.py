@@ -18,6 +18,7 @@ from torch import Tensor
 
 from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
+from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import Model
 from amlp_fairseq.engine.order import Prefix
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
@@ -39,6 +40,7 @@ from amlp_fairseq.search.search_steps import (
     combine_words,
     length_penalty,
     log_probabilities,
+    penalized,
     row_permutation,
 )
 
@@ -192,6 +194,8 @@ class MultiwordBeamSearch:
 
     def check_engine(self, model: Model) -> None:
         """Raise UnsupportedError, naming it, for what the engine does not have for this model."""
+        if self.options.alignment and not model.aligns:
+            raise UnsupportedError("--print-alignment for this cross-attention")
 
     def engine_model(self) -> Model | None:
         """The model in the engine; None if PyTorch decodes."""
@@ -418,7 +422,11 @@ class _Search:
             logits, weights = decoding.step(self.tokens[:, -self.z :], bool(options.alignment))
             if options.alignment and weights is None:
                 name = type(model.decoder).__name__
-                raise ValueError(f"--print-alignment: the cross-attention of {name} has no weights")
+                raise ValueError(
+                    f"--print-alignment: the cross-attention of {name} has no weights (--replace-unk needs them)"
+                )
+            if options.repetition_penalty != 1:
+                logits = penalized(logits, self.tokens[:, self.z :], options.repetition_penalty)
             if options.temperature != 1:
                 logits = logits / options.temperature
             if self.unlisted is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +34,7 @@ TASK_OPTIONS = {
     "words_after_end": "words_after_end",
     "finished": "finished",
     "deduplicate_ngram_size": "deduplicate_ngrams",
+    "repetition_penalty": "repetition_penalty",
     "decode_dtype": "decode_dtype",
     "cuda_graphs": "cuda_graphs",
 }
@@ -62,6 +64,8 @@ class SearchOptions:
         finished: hypotheses to keep when they end: those among the ``best`` B of their step, with 2B continuations of
             each hypothesis, as in fairseq; or ``all``, with B continuations, as in Algorithm 1.
         deduplicate_ngram_size: remove immediate repetitions of up to this many words from outputs; 0 for none.
+        repetition_penalty: divides the logits of words that have been written before the step; where they are negative
+            it multiplies them.
         alignment: None, or ``hard`` or ``soft`` as in ``--print-alignment``.
         decode_dtype: the weights' type when decoding, one of ``packed_linear.DECODE_DTYPES``; None: unchanged.
         cuda_graphs: capture the steps of models that cannot be trained any more, see ``cuda_graph_decoding.py``.
@@ -83,6 +87,7 @@ class SearchOptions:
     words_after_end: str = "ignore"
     finished: str = "best"
     deduplicate_ngram_size: int = 0
+    repetition_penalty: float = 1.0
     alignment: str | None = None
     decode_dtype: str | None = None
     cuda_graphs: bool = False
@@ -92,6 +97,8 @@ class SearchOptions:
             raise ValueError(f"--beam must be at least 1, not {self.beam_size}")
         if self.temperature <= 0:
             raise ValueError(f"--temperature must be greater than 0, not {self.temperature}")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"--repetition-penalty must be greater than 0 and finite, not {self.repetition_penalty}")
         if not abs(self.len_penalty) <= MAX_LENPEN:
             raise ValueError(f"--lenpen {self.len_penalty} must be between -{MAX_LENPEN} and {MAX_LENPEN}")
         for flag, value, choices in (
@@ -106,7 +113,7 @@ class SearchOptions:
     def from_generation_args(
         cls, args: GenerationConfig | Namespace, cfg: FairseqDataclass | Namespace
     ) -> SearchOptions:
-        """The options of fairseq's generation arguments and the task's config.
+        """The options of fairseq's generation arguments and the task's config. ``--replace-unk`` needs alignments.
 
         Args:
             args: fairseq's ``GenerationConfig``, or a namespace with some of its fields; missing ones have defaults.
@@ -121,6 +128,8 @@ class SearchOptions:
             for option, name in names.items()
             if hasattr(source, name)
         }
+        if getattr(args, "replace_unk", None) is not None:
+            options["alignment"] = options.get("alignment") or "hard"
         return cls(normalize_scores=not getattr(args, "unnormalized", False), **options)
 
 

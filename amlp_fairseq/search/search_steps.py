@@ -79,6 +79,14 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return F.log_softmax(logits, dim=-1, dtype=torch.float32)
 
 
+def penalized(logits: Tensor, words: Tensor, penalty: float) -> Tensor:
+    """Logits (R, z, V) in which those of words that have been written, (R, T), are divided by a penalty, or multiplied
+    by it if they are negative (Keskar et al. 2019, who have positive logits)."""
+    index = words.unsqueeze(1).expand(-1, logits.size(1), -1)
+    written = logits.gather(2, index)
+    return logits.scatter(2, index, torch.where(written < 0, written * penalty, written / penalty))
+
+
 def combine_words(
     lprobs: Tensor,
     k: int,

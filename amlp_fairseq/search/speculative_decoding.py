@@ -28,7 +28,7 @@ from amlp_fairseq.search.engine_search import search as search_in_engine
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions
 from amlp_fairseq.search.rules import Prefixes, score_rules
-from amlp_fairseq.search.search_steps import combine_words, log_probabilities, row_permutation
+from amlp_fairseq.search.search_steps import combine_words, log_probabilities, penalized, row_permutation
 
 
 class SpeculativeDecoding(MultiwordBeamSearch):
@@ -95,6 +95,7 @@ class SpeculativeDecoding(MultiwordBeamSearch):
         return search_in_engine(model, sources, self.options, propose, self.draft_words, shortlist=self.shortlist)
 
     def check_engine(self, model: Model) -> None:
+        super().check_engine(model)
         if not model.takes_words_back:
             raise UnsupportedError("a draft for this model")
 
@@ -197,6 +198,15 @@ class _SpeculativeSearch:
         """The best next word after each word read, given that the draft is right up to it, and its log-probability,
         (R, k) each, for logits (R, k, V)."""
         generator, options, (rows, count, vocab) = self.generator, self.options, logits.shape
+        if options.repetition_penalty != 1:
+            logits = logits.clone()
+            for index, (hypothesis, proposal) in enumerate(zip(self.unfinished, proposals, strict=True)):
+                for slot in range(len(proposal) + 1):
+                    written = torch.tensor(
+                        [[*hypothesis.words, *proposal[:slot]]], dtype=torch.long, device=self.device
+                    )
+                    here = logits[index, slot].view(1, 1, vocab)
+                    here.copy_(penalized(here, written, options.repetition_penalty))
         if options.temperature != 1:
             logits = logits / options.temperature
         unlisted = generator.unlisted(torch.stack([hypothesis.source for hypothesis in self.unfinished]))

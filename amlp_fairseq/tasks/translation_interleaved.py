@@ -76,6 +76,10 @@ class TranslationInterleavedConfig(TranslationConfig, DecodingConfig):
     deduplicate_ngrams: int = field(
         default=0, metadata={"help": "drop immediate repetitions of up to this many words from the output"}
     )
+    repetition_penalty: float = field(
+        default=1.0,
+        metadata={"help": "makes words that have been written less likely, if it is above 1: divides their logits"},
+    )
     draft_path: Optional[str] = field(
         default=None,
         metadata={
@@ -105,7 +109,38 @@ FAIRSEQS_OPTIONS = frozenset(
 #: Error text for options of models that write from left to right.
 NOT_LEFT_TO_RIGHT = "only models that write word by word, from left to right, have it"
 
+#: Searches of fairseq, of which it has one at a time.
+FAIRSEQS_SEARCHES = ("sampling", "diverse_beam_groups", "match_source_len", "diversity_rate", "constraints")
+
 logger = logging.getLogger(__name__)
+
+
+def check_fairseqs_options(args: GenerationConfig | Namespace, words: int) -> None:
+    """Raise ValueError, naming it, for a value that fairseq's search asserts to be another, or does not check.
+
+    Args:
+        args: fairseq's generation arguments.
+        words: of the target dictionary.
+    """
+    given = {
+        name: getattr(args, name, GenerationConfig.__dataclass_fields__[name].default) for name in FAIRSEQS_OPTIONS
+    }
+    for name, fits, range_of_values in (
+        ("sampling_topk", lambda value: value == -1 or 0 < value <= words, f"from 1 to {words} words, or -1 for all"),
+        ("sampling_topp", lambda value: value == -1 or 0 < value <= 1, "above 0 and at most 1, or -1 for all"),
+    ):
+        flag = f"--{name.replace('_', '-')} {given[name]}"
+        if not fits(given[name]):
+            raise ValueError(f"{flag} must be {range_of_values}")
+        if given[name] > 0 and not given["sampling"]:
+            raise ValueError(f"{flag} needs --sampling")
+    of_searches = {name: given[name] for name in FAIRSEQS_SEARCHES}
+    chosen = [f"--{name.replace('_', '-')}" for name, value in of_searches.items() if value and value not in (-1, -1.0)]
+    if len(chosen) > 1:
+        raise ValueError(f"{' and '.join(chosen)} exclude each other: give one of them")
+    groups = given["diverse_beam_groups"]
+    if groups > 0 and args.beam % groups:
+        raise ValueError(f"--diverse-beam-groups {groups} must divide --beam {args.beam}")
 
 
 @register_task("translation_interleaved", dataclass=TranslationInterleavedConfig)
@@ -122,7 +157,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
         | FAIRSEQS_OPTIONS
         | frozenset(
             "unnormalized nbest print_step retain_dropout retain_dropout_modules no_seed_provided no_beamable_mm "
-            "sacrebleu post_process path prefix_size".split()
+            "sacrebleu post_process path prefix_size replace_unk".split()
         )
     )
     VALIDATION_OPTIONS = frozenset(GENERATION_ARGUMENTS.values()) - {"print_alignment"} | {"unnormalized"}
@@ -226,6 +261,7 @@ class TranslationInterleavedTask(PluginTranslationTask):
             ValueError: naming the options that cannot be honoured.
         """
         self.refuse_unsupported(args)
+        SearchOptions.from_generation_args(args, self.cfg)  # raises for wrong values
         if lacking := self._lacks(args, extra_gen_cls_kwargs, prefix_allowed_tokens_fn):
             return self._fairseqs_generator(
                 lacking, models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn
@@ -238,6 +274,22 @@ class TranslationInterleavedTask(PluginTranslationTask):
                 lacking = [f"--prefix-size {args.prefix_size}"]
                 return self._fairseqs_generator(lacking, models, args, seq_gen_cls, extra_gen_cls_kwargs, None)
         return generator
+
+    def inference_step(self, *args: object, **kwargs: Any) -> Any:
+        """As fairseq's.
+
+        Raises:
+            ValueError: where fairseq's search asserts that ``--min-len`` is not too large.
+        """
+        try:
+            return super().inference_step(*args, **kwargs)
+        except AssertionError as error:
+            if not str(error).startswith("min_len"):
+                raise
+            raise ValueError(
+                "--min-len exceeds the words that --max-len-a, --max-len-b and --max-target-positions allow for a "
+                "sentence"
+            ) from None
 
     def _own_generator(
         self, models: list[FairseqEncoderDecoderModel], args: GenerationConfig | Namespace
@@ -297,13 +349,17 @@ class TranslationInterleavedTask(PluginTranslationTask):
         if not (self.order.left_to_right and self.order.words_per_step == 1):
             raise ValueError(f"{', '.join(lacking)}: {NOT_LEFT_TO_RIGHT}")
         defaults = TranslationInterleavedConfig.__dataclass_fields__
-        names = "length_penalty words_after_end finished deduplicate_ngrams cuda_graphs rescore_path shortlist".split()
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self.cfg, name) != defaults[name].default]
+        names = "length_penalty words_after_end finished deduplicate_ngrams repetition_penalty cuda_graphs rescore_path"
+        names += " shortlist"
+        given = [
+            f"--{name.replace('_', '-')}" for name in names.split() if getattr(self.cfg, name) != defaults[name].default
+        ]
         if own := [*given, *draft_options(self.cfg)]:
             hint = "; --shortlist none turns that of a model folder off" if "--shortlist" in own else ""
             raise ValueError(
                 f"{', '.join(lacking)} needs fairseq's own search, which does not have {', '.join(own)}{hint}"
             )
+        check_fairseqs_options(args, len(self.target_dictionary))
         logger.info("fairseq's own search decodes, in PyTorch and float32, which is slower: %s", ", ".join(lacking))
         build = GuardedTranslationTask.build_generator
         return build(self, models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol, TypeAlias
@@ -22,12 +22,14 @@ class Found:
         score: see ``Translation``.
         calls: decoder calls.
         alignment: pairs of a source and a target piece, counted from 0.
+        attention: of each piece to those of the source; what is missing from 1 is the symbols'.
     """
 
     pieces: str
     score: float
     calls: int
     alignment: tuple[tuple[int, int], ...] = ()
+    attention: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class Backend(Protocol):
     def search(self, options: Mapping[str, Any], languages: tuple[str, str]) -> Search:
         """The search from one language to another, with decoding options that win over those with which the model was
         loaded."""
+
+
+def renumbered(
+    alignment: Iterable[tuple[int, int]], sources: Mapping[int, int], targets: Mapping[int, int]
+) -> tuple[tuple[int, int], ...]:
+    """The pairs of an alignment by other numbers, without those that have none."""
+    return tuple(
+        (sources[source], targets[target]) for source, target in alignment if source in sources and target in targets
+    )
 
 
 def check_counts(**counts: int) -> None:

@@ -19,23 +19,22 @@ from amlp_fairseq.decoding.packed_linear import fast_dtypes
 from amlp_fairseq.decoding.step_decoder import StepDecoder
 from amlp_fairseq.tasks.plugin_translation import DecodingConfig, PluginTranslationTask
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCTask
+from amlp_fairseq.text.unknown_words import COPIES
 
 #: Options of tasks that are about decoding.
 TASK_OPTIONS = frozenset(DecodingConfig.__dataclass_fields__) | {
-    *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams"),
+    *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "repetition_penalty"),
     *("draft_path", "draft", "draft_file", "draft_words"),
 }
 #: Options of fairseq-generate that say what it prints.
-OUTPUT = {"print_step", "sacrebleu", "score_reference", "replace_unk"}
+OUTPUT = {"print_step", "sacrebleu", "score_reference"}
 #: Options of fairseq-generate that need more than a text, and where they are.
 BEYOND_TEXT = {
     "prefix_size": "--target-prefix FILE of amlp-fairseq translate",
     **dict.fromkeys(("constraints", "lm_path", "lm_weight"), "amlp-fairseq interactive and generate have it"),
 }
 #: Options of a Translator that fairseq-generate does not have, or has as another command's.
-OWN = {"alternatives", "seed"}
-#: Error text for alignments other than ``hard``.
-PAIRS = "a translation comes with pairs of pieces, which 'hard' finds"
+OWN = {"alternatives", "seed", "suppress", "sampling_minp", "min_alternative_prob"}
 #: The kind of value that an option needs, by the type of its field.
 KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "True or False"),
@@ -46,7 +45,7 @@ KINDS: dict[Any, tuple[Any, str]] = {
 
 #: The ranges of some options, which fairseq does not check, or asserts.
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (lambda value: value > 0, "a number above 0"),
+    **dict.fromkeys(("temperature", "repetition_penalty"), (lambda value: value > 0, "a number above 0")),
     "sampling_topk": (lambda value: value == -1 or value > 0, "a number of words, or -1 for all,"),
     "sampling_topp": (lambda value: value == -1 or 0 < value <= 1, "a share from 0 to 1, or -1 for all,"),
     "seed": (lambda value: type(value) is int and 0 <= value < 2**31, "a whole number from 0 to 2147483647"),
@@ -116,8 +115,8 @@ def parse(words: list[str], task: str) -> dict[str, Any]:
         flag = others[0].replace("_", "-")
         hint = BEYOND_TEXT.get(others[0], f"amlp-fairseq options {task} lists them")
         raise ValueError(f"--{flag} is not an option of decoding ({hint})")
-    if given.get("print_alignment", "hard") != "hard":
-        raise ValueError(f"--print-alignment {given['print_alignment']}: {PAIRS}")
+    if given.get("replace_unk") in COPIES:
+        given["replace_unk"] = ""
     return {name: value for name, value in given.items() if name in own}
 
 

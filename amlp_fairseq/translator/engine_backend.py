@@ -27,10 +27,13 @@ from amlp_fairseq.engine.shortlist import FILE, Shortlist
 from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.model_folder.language_tokens import KEY
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
+from amlp_fairseq.text.dictionary import BOS, EOS, PAD
+from amlp_fairseq.text.unknown_words import read_translations, replaced
 from amlp_fairseq.translator import backend as backends
-from amlp_fairseq.translator.backend import Found, Scored
+from amlp_fairseq.translator.backend import Found, Scored, renumbered
 from amlp_fairseq.translator.engine_folder import EngineFolder, Surroundings
 from amlp_fairseq.translator.given import Given, Prefixes, shown
+from amlp_fairseq.translator.suppressed import Suppressor
 
 #: Sentences of a batch: more do not fit into the caches of a processor.
 MAX_SENTENCES = 32
@@ -72,13 +75,17 @@ STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "sampling_topp": lambda value: _finite(value) and (value == -1 or 0 < value <= 1),
     **dict.fromkeys(("match_source_len", "retain_dropout", "cuda_graphs"), _one_of(False)),
     **dict.fromkeys(("no_repeat_ngram_size", "deduplicate_ngrams"), _whole),
+    "repetition_penalty": lambda value: _finite(value) and value > 0,
+    "suppress": lambda value: isinstance(value, list) and all(isinstance(each, str) and each.strip() for each in value),
+    **dict.fromkeys(("sampling_minp", "min_alternative_prob"), lambda value: _finite(value) and 0 <= value <= 1),
     **dict.fromkeys(
-        ("rescore_path", "draft_path", "draft_file", "shortlist"), lambda value: isinstance(value, str | None)
+        ("rescore_path", "draft_path", "draft_file", "shortlist", "replace_unk"),
+        lambda value: isinstance(value, str | None),
     ),
     **dict.fromkeys(("no_beamable_mm", "no_seed_provided"), _one_of(False, True)),  # of no effect here
     "draft": _one_of(None, "none", "source"),
     "draft_words": lambda value: _whole(value, 1),
-    "print_alignment": _one_of(None, "hard"),
+    "print_alignment": _one_of(None, "hard", "soft"),
 }
 #: The same for models that write all words at a time.
 PARALLEL_OPTIONS: dict[str, Callable[[Any], bool]] = {
@@ -99,17 +106,36 @@ SEARCH_OPTIONS = {
     **{name: name for name in ("beam", "max_len_a", "max_len_b", "min_len", "temperature")},
     **{"lenpen": "length_penalty", "unkpen": "unk_penalty"},
     **{"no_repeat_ngram_size": "no_repeat_ngram", "deduplicate_ngrams": "deduplicate"},
-    **{name: name for name in ("alternatives", "sampling", "seed")},
+    **{name: name for name in ("repetition_penalty", "alternatives", "min_alternative_prob")},
+    **{name: name for name in ("sampling", "sampling_minp", "seed")},
 }
 #: Options of the task, by whose configuration a folder may have them, too.
 TASK_OPTIONS = (
-    *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "decode_dtype", "cuda_graphs"),
-    *("rescore_path", "draft_path", "draft", "draft_file", "draft_words", "shortlist"),
+    *("length_penalty", "words_after_end", "finished", "deduplicate_ngrams", "repetition_penalty", "decode_dtype"),
+    *("cuda_graphs", "rescore_path", "draft_path", "draft", "draft_file", "draft_words", "shortlist"),
 )
+#: What the values of options are that the engine alone has.
+OWN_VALUES = {
+    "suppress": "a list of texts, not one text,",
+    "sampling_minp": "a share from 0 to 1",
+    "min_alternative_prob": "a probability from 0 to 1",
+}
+#: The options without which others have no effect.
+NEEDED = {
+    **dict.fromkeys(("sampling_topk", "sampling_topp", "sampling_minp"), "sampling"),
+    "min_alternative_prob": "alternatives",
+}
 #: Values of options that name no draft, no shortlist and no other model.
 DISABLED = (None, "", "none")
 #: The default of ``draft_words``.
 DRAFT_WORDS = 8
+
+
+def check_own(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for a wrong value of an option that the engine alone has; names both."""
+    for name, needed in OWN_VALUES.items():
+        if name in options and not STEPWISE_OPTIONS[name](options[name]):
+            raise ValueError(f"{name}={options[name]!r}: {needed} is needed")
 
 
 def _search_options(given: Mapping[str, Any]) -> SearchOptions:
@@ -122,7 +148,7 @@ def _search_options(given: Mapping[str, Any]) -> SearchOptions:
         gnmt=given.get("length_penalty") == "gnmt",
         count_after_end=given.get("words_after_end") == "count",
         keep_all=given.get("finished") == "all",
-        align=given.get("print_alignment") is not None,
+        align=any(given.get(name) is not None for name in ("print_alignment", "replace_unk")),
         **{field: given[name] for name, field in SEARCH_OPTIONS.items() if name in given},
     )
 
@@ -297,6 +323,10 @@ class EngineBackend:
             raise ValueError(f"{self.own.folder} writes all words at a time: no words can be given before")
         return Prefixes(self.own.target, self.model.order, self.own.config["text"].get("post_process"))
 
+    @cached_property
+    def suppressor(self) -> Suppressor:
+        return Suppressor(self.own.target, self.own.config["text"].get("post_process"))
+
     def __str__(self) -> str:
         return f"the engine decodes ({library_isa()}, {self.model.decode_dtype})"
 
@@ -310,9 +340,9 @@ class EngineBackend:
         if option := self.kind.lacks(merged):
             raise UnsupportedError(option)
         beam, alone = merged.get("beam", SearchOptions.beam), merged.get("sampling", False)
-        for name in ("sampling_topk", "sampling_topp"):
-            if merged.get(name, -1) > 0 and not alone:
-                raise ValueError(f"--{name.replace('_', '-')} {merged[name]} needs --sampling")
+        for name, other in NEEDED.items():
+            if merged.get(name, -1) > 0 and not merged.get(other, False):
+                raise ValueError(f"--{name.replace('_', '-')} {merged[name]} needs --{other}")
         if merged.get("alternatives") and merged.get("nbest", 1) > MAX_BEAM:
             raise ValueError(f"--nbest {merged['nbest']}: at most {MAX_BEAM} alternatives are found")
         if alone and merged.get("alternatives"):
@@ -322,14 +352,19 @@ class EngineBackend:
             ("a draft of samples or alternatives", self.drafter is not None and (alone or merged.get("alternatives"))),
             (f"--rescore-path with --beam {beam}", self.reranker is not None and beam < 2),
             ("--print-alignment for this cross-attention", merged.get("print_alignment") and not self.model.aligns),
+            ("--replace-unk for this cross-attention", merged.get("replace_unk") is not None and not self.model.aligns),
         ):
             if refused:
                 raise UnsupportedError(option)
         options_of_search, draft_words = self.kind.search_options(merged), merged.get("draft_words", DRAFT_WORDS)
+        if merged.get("suppress"):
+            options_of_search = replace(options_of_search, suppressed=self.suppressor(merged["suppress"]))
         around = self.own.surroundings(languages)
         if self.own.tokens is not None:
             options_of_search = replace(options_of_search, start=around.start, end=around.end)
-        return EngineSearch(self, options_of_search, merged.get("nbest", 1), draft_words, around)
+        translations, shown_alignment = read_translations(merged.get("replace_unk")), merged.get("print_alignment")
+        nbest = merged.get("nbest", 1)
+        return EngineSearch(self, options_of_search, nbest, draft_words, around, shown_alignment, translations)
 
 
 @dataclass(frozen=True)
@@ -340,6 +375,8 @@ class EngineSearch:
         nbest: how many translations are wanted.
         draft_words: the most words of a draft that a call checks.
         around: what stands around the words.
+        alignment: what translations have: ``hard`` or ``soft`` alignments, or none.
+        translations: of words of the source, which come in the place of unknown ones; None: these stay.
     """
 
     backend: EngineBackend
@@ -347,6 +384,8 @@ class EngineSearch:
     nbest: int
     draft_words: int
     around: Surroundings
+    alignment: str | None = None
+    translations: Mapping[str, str] | None = None
 
     def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
         """At most ``nbest`` translations of each source, best first. Batches are of sentences of similar length; the
@@ -386,10 +425,10 @@ class EngineSearch:
     def _best(self, hypotheses: list[Hypothesis], given: Given, source: str) -> list[Found]:
         if not hypotheses:
             raise RuntimeError(
-                "a sentence has no translation: the model gives no word a finite probability, or --min-len "
-                "and --no-repeat-ngram-size leave none"
+                "a sentence has no translation: the model gives no word a finite probability, or --min-len, "
+                "--no-repeat-ngram-size and --suppress leave none"
             )
-        return [self._found(each, given, len(source.split())) for each in hypotheses[: self.nbest]]
+        return [self._found(each, given, source) for each in hypotheses[: self.nbest]]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
         """The scores of translations that are given, as pieces.
@@ -489,23 +528,33 @@ class EngineSearch:
             results[index] = sorted(found, key=lambda each: -each.score)
         return results
 
-    def _found(self, hypothesis: Hypothesis, given: Given, words: int) -> Found:
+    def _found(self, hypothesis: Hypothesis, given: Given, source: str) -> Found:
         """Without the tokens of languages, as fairseq has it."""
-        symbols, before = self._symbols, len(self.around.before)
+        symbols = self._symbols
         kept = [place for place, token in enumerate(hypothesis.tokens) if token not in symbols]
-        text = self._pieces(hypothesis.tokens)
-        places = {place: number for number, place in enumerate(kept)}
-        alignment = tuple(
-            (source - before, places[target])
-            for source, target in hypothesis.alignment
-            if target in places and 0 <= source - before < words
-        )
-        return Found(" ".join(shown(text.split(), given)), hypothesis.score, hypothesis.steps, alignment)
+        pieces = shown(self._pieces(hypothesis.tokens).split(), given)
+        found = Found(" ".join(pieces), hypothesis.score, hypothesis.steps)
+        return self._aligned(found, hypothesis, kept, source.split()) if hypothesis.alignment else found
+
+    def _aligned(self, found: Found, hypothesis: Hypothesis, kept: list[int], source: list[str]) -> Found:
+        """With what the options say of the alignment of the tokens that are kept."""
+        before = len(self.around.before)
+        tokens = enumerate(self._source(" ".join(source)))
+        words = [place - before for place, token in tokens if token not in (PAD, self.around.end)]
+        of_source = {word: place for word, place in enumerate(words) if 0 <= place < len(source)}
+        alignment = renumbered(hypothesis.alignment, of_source, {place: index for index, place in enumerate(kept)})
+        if self.translations is not None:
+            pieces = replaced(found.pieces.split(), source, alignment, self.translations)
+            found = replace(found, pieces=" ".join(pieces))
+        if self.alignment == "soft":
+            rows = (hypothesis.attention[place][before : before + len(source)] for place in kept)
+            return replace(found, attention=tuple(map(tuple, rows)))
+        return replace(found, alignment=alignment) if self.alignment else found
 
     @property
     def _symbols(self) -> set[int]:
         """The tokens that are not of a translation."""
-        return {*self.around.given, self.around.start, self.around.end}
+        return {*self.around.given, self.around.start, self.around.end, BOS, EOS}
 
     def _pieces(self, tokens: Sequence[int]) -> str:
         symbols = self._symbols

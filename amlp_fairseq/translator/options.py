@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 #: Options whose value is a file or folder, on which translations depend, too.
-PATHS = frozenset({"draft_path", "draft_file", "rescore_path", "shortlist"})
+PATHS = frozenset({"draft_path", "draft_file", "rescore_path", "shortlist", "replace_unk"})
 
 
 class CallOptions(TypedDict, total=False):
@@ -24,14 +24,19 @@ class CallOptions(TypedDict, total=False):
     temperature: float
     no_repeat_ngram_size: int
     deduplicate_ngrams: int
+    repetition_penalty: float
+    suppress: list[str]
+    replace_unk: str | None
     words_after_end: Literal["ignore", "count"]
     finished: Literal["best", "all"]
-    print_alignment: Literal["hard"]
+    print_alignment: Literal["hard", "soft"]
     alternatives: bool
+    min_alternative_prob: float
     no_early_stop: bool
     sampling: bool
     sampling_topk: int
     sampling_topp: float
+    sampling_minp: float
     seed: int
     diverse_beam_groups: int
     diverse_beam_strength: float

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from omegaconf import DictConfig
 
 from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.compat.tasks import with_steps
+from amlp_fairseq.text.unknown_words import read_translations, replaced
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.backend import Found, Scored, Watch, check_counts
+from amlp_fairseq.translator.backend import Found, Scored, Watch, check_counts, renumbered
 from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
 
@@ -80,7 +82,7 @@ class PyTorchBackend:
         self.lock = threading.Lock()
         generation = self.cfg.generation
         generator = self.task.build_generator(self.models, generation)
-        self._own = PyTorchSearch(self, generator, nbest, generation.print_alignment, self.seed)
+        self._own = PyTorchSearch(self, generator, nbest, generation, self.seed)
         self._others: dict[str, PyTorchSearch] = {}
         limit, _ = utils.resolve_max_positions(
             self.task.max_positions(), *(model.max_positions() for model in self.models)
@@ -122,31 +124,37 @@ class PyTorchBackend:
         generator = task.build_generator(self.models, cfg)
         for shared in SHARED & vars(generator).keys():
             setattr(generator, shared, getattr(self._own.generator, shared))
-        return PyTorchSearch(self, generator, nbest, cfg.print_alignment, options.get("seed", self.seed))
+        return PyTorchSearch(self, generator, nbest, cfg, options.get("seed", self.seed))
 
 
 @dataclass(frozen=True)
 class PyTorchSearch:
-    """A generator of fairseq's interface, how many of its hypotheses are wanted, with which alignment, and the seed of
-    random numbers, from which each batch begins."""
+    """A generator of fairseq's interface, how many of its hypotheses are wanted, its options, and the seed of random
+    numbers, from which each batch begins."""
 
     backend: PyTorchBackend
     generator: Any
     nbest: int
-    alignment: str | None
+    options: DictConfig
     seed: int
 
     def __call__(self, sources: Sequence[str], given: Sequence[Given] = ()) -> list[list[Found]]:
         """At most ``nbest`` translations of each source, best first.
 
         Raises:
-            ValueError: for soft alignments, which are not pairs, and for a translation of which something is given.
+            ValueError: for a translation of which something is given.
         """
         if any(given):
             raise ValueError(f"words of a translation are given: {ENGINE_ALONE}")
-        if self.alignment not in (None, "hard"):
-            raise ValueError(f"print_alignment={self.alignment!r}: {decoding_options.PAIRS}")
-        return [[self._found(each) for each in found[: self.nbest]] for found in self.hypotheses(sources)]
+        return [
+            [self._found(each, source.split()) for each in found[: self.nbest]]
+            for source, found in zip(sources, self.hypotheses(sources), strict=True)
+        ]
+
+    @cached_property
+    def translations(self) -> dict[str, str] | None:
+        """See ``EngineSearch``."""
+        return read_translations(self.options.replace_unk)
 
     def watched(self, source: str, given: Given, watch: Watch) -> list[Found]:
         return self([source], [given])[0]
@@ -155,8 +163,8 @@ class PyTorchSearch:
         raise ValueError(f"scores of given translations: {ENGINE_ALONE}")
 
     def hypotheses(self, sources: Sequence[str]) -> list[list[dict[str, Any]]]:
-        """The hypotheses of fairseq's generator for sentences, given as pieces, best first. Batches are of sentences of
-        similar length."""
+        """The hypotheses of fairseq's generator for sentences, given as pieces, best first, with the tokens of their
+        ``source``. Batches are of sentences of similar length."""
         if not sources:
             return []
         backend, task = self.backend, self.backend.task
@@ -173,28 +181,63 @@ class PyTorchSearch:
             with backend.lock, utils.set_torch_seed(self.seed):
                 moved = utils.move_to_cuda(batch, backend.device) if backend.device.type == "cuda" else batch
                 hypotheses = with_steps(task.inference_step(self.generator, backend.models, moved))
-            found.update(zip(batch["id"].tolist(), hypotheses, strict=True))
+            for row, source, of_source in zip(
+                batch["id"].tolist(), batch["net_input"]["src_tokens"].tolist(), hypotheses, strict=True
+            ):
+                read = [token for token in source if token != task.source_dictionary.pad()]
+                found[row] = [{**hypothesis, "source": read} for hypothesis in of_source]
         return [found[row] for row in range(len(sources))]
 
-    def _found(self, hypothesis: Mapping[str, Any]) -> Found:
-        alignment = hypothesis["alignment"] if hypothesis["alignment"] is not None else ()
+    def _found(self, hypothesis: Mapping[str, Any], source: list[str]) -> Found:
+        dictionary, tokens = self.backend.task.target_dictionary, hypothesis["tokens"].tolist()
         ends = getattr(self.generator, "symbols_to_strip_from_output", None)  # tokens of languages, too
-        return Found(
-            pieces=str(self.backend.task.target_dictionary.string(hypothesis["tokens"].tolist(), None, False, ends)),
-            score=float(hypothesis["score"]),
-            calls=int(hypothesis["steps"]),
-            alignment=tuple((int(pair[0]), int(pair[1])) for pair in alignment) if len(alignment) else (),
-        )
+        text = str(dictionary.string(tokens, None, False, ends))
+        found = Found(text, score=float(hypothesis["score"]), calls=int(hypothesis["steps"]))
+        if hypothesis["alignment"] is None or not len(hypothesis["alignment"]):
+            return found
+        symbols = {dictionary.bos(), dictionary.eos(), *(ends or ())}
+        return self._aligned(found, hypothesis, source, [token not in symbols for token in tokens])
+
+    def _aligned(self, found: Found, hypothesis: Mapping[str, Any], source: list[str], kept: list[bool]) -> Found:
+        """With what the options say of a hypothesis' alignment, for those of its tokens that are kept."""
+        dictionary, tokens = self.backend.task.target_dictionary, hypothesis["tokens"].tolist()
+        places = [place for place, keep in enumerate(kept) if keep]
+        read: list[int] = hypothesis["source"]
+        rows: tuple[tuple[float, ...], ...] = ()
+        own = [*map(self.backend.task.source_dictionary.index, source)]
+        before = next(place for place in range(len(read)) if read[place : place + len(own)] == own)
+        if self.options.print_alignment == "soft":
+            of_tokens = ([*map(float, row)] for row in hypothesis["alignment"])
+            rows = tuple(
+                tuple(row[before : before + len(own)]) for row, keep in zip(of_tokens, kept, strict=True) if keep
+            )
+            alignment = tuple((row.index(max(row)), target) for target, row in enumerate(rows))
+        else:
+            sources, targets = (
+                [place for place, token in enumerate(each) if token not in (dictionary.pad(), dictionary.eos())]
+                for each in (read, tokens)
+            )
+            alignment = renumbered(
+                ((int(pair[0]), int(pair[1])) for pair in hypothesis["alignment"]),
+                {word: place - before for word, place in enumerate(sources) if 0 <= place - before < len(own)},
+                {word: places.index(place) for word, place in enumerate(targets) if place in places},
+            )
+        if self.translations is not None:
+            pieces = replaced(found.pieces.split(), source, alignment, self.translations)
+            found = replace(found, pieces=" ".join(pieces))
+        shown = alignment if self.options.print_alignment == "hard" else ()
+        return replace(found, alignment=shown, attention=rows)
 
 
 def _of_fairseq(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that fairseq has.
 
     Raises:
-        ValueError: for alternatives.
+        ValueError: for those that the engine alone has.
     """
-    if options.get("alternatives"):
-        raise ValueError(f"alternatives: {ENGINE_ALONE}")
+    for name in sorted(decoding_options.OWN - {"seed"}):
+        if options.get(name):
+            raise ValueError(f"{name}={options[name]!r}: {ENGINE_ALONE}")
     return {name: value for name, value in options.items() if name not in decoding_options.OWN}
 
 

@@ -32,6 +32,7 @@ class Part:
     calls: int = 0
     alternatives: tuple[tuple[str, float], ...] = ()
     alignment: tuple[tuple[int, int], ...] = ()
+    attention: tuple[tuple[float, ...], ...] = ()
     source_pieces: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
     cut: bool = False
@@ -48,7 +49,8 @@ class Translation:
         calls: decoder calls, summed over parts.
         alternatives: further texts with their scores, best first (``nbest``); of several parts the best combinations of
             what was found for each.
-        alignment: pairs of a source and a target piece, counted from 0 over all parts (``print_alignment``).
+        alignment: pairs of a source and a target piece, counted from 0 over all parts (``print_alignment="hard"``).
+        attention: of each piece to each source piece, over all parts (``print_alignment="soft"``).
         source_pieces, pieces: what the model read and wrote, part after part.
         cuts: places where a sentence was cut, because it is too long for the model.
         parts: what was translated by itself, in order; empty where that is the whole text.
@@ -59,6 +61,7 @@ class Translation:
     calls: int = 0
     alternatives: tuple[tuple[str, float], ...] = ()
     alignment: tuple[tuple[int, int], ...] = ()
+    attention: tuple[tuple[float, ...], ...] = ()
     source_pieces: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
     cuts: int = 0
@@ -163,6 +166,7 @@ class Texts:
                 for part, first, second in zip(parts, sources, targets, strict=False)
                 for source, target in part.alignment
             ),
+            attention=_beside([part.attention for part in parts], [len(part.source_pieces) for part in parts]),
             source_pieces=tuple(piece for part in parts for piece in part.source_pieces),
             pieces=tuple(piece for part in parts for piece in part.pieces),
             cuts=sum(part.cut for part in parts),
@@ -236,10 +240,21 @@ class Texts:
             calls=best.calls,
             alternatives=tuple((self.pipeline.decode(each.pieces), each.score) for each in found[1:]),
             alignment=best.alignment,
+            attention=best.attention,
             source_pieces=tuple(source.pieces.split()),
             pieces=tuple(best.pieces.split()),
             cut=source.cut,
         )
+
+
+def _beside(attention: Sequence[tuple[tuple[float, ...], ...]], widths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """The attention of parts as that of the whole: to no word of other parts."""
+    before, total = accumulate(widths, initial=0), sum(widths)
+    return tuple(
+        (*[0.0] * first, *row, *[0.0] * (total - first - width))
+        for first, width, part in zip(before, widths, attention, strict=False)
+        for row in part
+    )
 
 
 def _of_texts(texts: Sequence[str] | None, count: int) -> Sequence[str]:

@@ -17,7 +17,7 @@ from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.translator.backend import Backend, Search, check_counts
-from amlp_fairseq.translator.engine_backend import EngineBackend
+from amlp_fairseq.translator.engine_backend import EngineBackend, check_own
 from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
 from amlp_fairseq.translator.stream import Stream, Tell
@@ -116,6 +116,7 @@ class Translator:
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
         self.languages = self.pair(source_lang, target_lang)
         self._pipelines = {self.languages: TextPipeline.of(self.folder, self.languages, config["text"])}
+        self._options = self._with_pieces(self._options, self.languages)
         self._lock, self._process, self._closed = threading.Lock(), os.getpid(), False
         self.why_pytorch = "" if device == "cpu" else f"{LACKS} the device {device}"
         if backend == "pytorch":
@@ -286,10 +287,23 @@ class Translator:
         """Text to the pieces of the model, and back."""
         return self._pipelines[self.languages]
 
-    def _texts(self, languages: tuple[str, str]) -> Texts:
+    def _pipeline(self, languages: tuple[str, str]) -> TextPipeline:
         if languages not in self._pipelines:
             self._pipelines[languages] = TextPipeline.of(self.folder, languages, self.config["text"])
-        return Texts(self._pipelines[languages], self.split_sentences, self.long, self.max_length)
+        return self._pipelines[languages]
+
+    def _texts(self, languages: tuple[str, str]) -> Texts:
+        return Texts(self._pipeline(languages), self.split_sentences, self.long, self.max_length)
+
+    def _with_pieces(self, options: dict[str, Any], languages: tuple[str, str]) -> dict[str, Any]:
+        """Decoding options with pieces in the place of texts."""
+        check_own(options)
+        if not options.get("suppress"):
+            return options
+        for number, text in enumerate(options["suppress"], 1):
+            check_text(text, number)
+        pipeline = self._pipeline(languages)
+        return {**options, "suppress": [pipeline.encode(text, side=1) for text in options["suppress"]]}
 
     def pair(self, source: str | None, target: str | None) -> tuple[str, str]:
         """The languages of a call.
@@ -355,6 +369,7 @@ class Translator:
             raise RuntimeError("this Translator is of another process: make one in each, or start them with spawn")
         if self._closed:
             raise RuntimeError(f"{self!r}: make another one, Translator(folder)")
+        options = self._with_pieces(options, languages)
         engine, why_pytorch = self._engine, self.why_pytorch
         if engine is not None and options.keys() <= CallOptions.__annotations__.keys():
             try:

@@ -21,7 +21,6 @@ from test_any_text import line
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import package
-from amlp_fairseq.translator import decoding_options
 
 
 def folder_of(trained: System, out: Path, weights: str = "float32", other: list[Path] | None = None) -> Path:
@@ -143,14 +142,6 @@ def test_a_model_that_drafts_has_no_helpers(system: Callable[[str], System], tmp
     assert Translator(verifier, beam=1, draft_path=str(draft)).translate(text) == Translator(
         verifier, beam=1
     ).translate(text)
-
-
-def test_soft_alignments_are_no_pairs(system: Callable[[str], System], tmp_path: Path) -> None:
-    folder, message = folder_of(system("ibdecoder"), tmp_path / "model"), "pairs of pieces, which 'hard' finds"
-    with pytest.raises(ValueError, match=message):
-        Translator(folder, print_alignment="soft").translate(["w1"])
-    with pytest.raises(ValueError, match=f"--print-alignment soft: .*{message}"):
-        decoding_options.parse(["--print-alignment", "soft"], "translation_interleaved")
 
 
 def test_long_texts(system: Callable[[str], System], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class BeamSearch : public Search {
       for (Sentence& sentence : open) {
         const int64_t first = row;
         row += sentence.rows.size();
-        if (options_.no_repeat_ngram > 0 && order_.directions > 1) drop_repetitions(sentence, &call.continuations[first]);
+        if (refuses_ends()) drop_ends(sentence, &call.continuations[first]);
         if (options_.sampling || options_.alternatives ? advance_alone(batch, sentence, call, first)
                                                        : advance(batch, sentence, call, first))
           result[sentence.index] = sorted(std::move(sentence.finished));
@@ -53,19 +53,26 @@ class BeamSearch : public Search {
     bool branched = false;  // into alternatives
   };
 
-  // Exclude continuations that end a hypothesis with a repeated n-gram, where two directions meet. Hypotheses at the length
-  // limit are exempt, and all of a sentence that would have none: every sentence needs one.
-  void drop_repetitions(const Sentence& sentence, std::vector<Continuation>* continuations) const {
+  // Exclude continuations that end a hypothesis with a repeated n-gram or a suppressed text, where two directions meet. From the
+  // rule against repetitions hypotheses at the length limit are exempt, and all of a sentence that would have none: every
+  // sentence needs one.
+  void drop_ends(const Sentence& sentence, std::vector<Continuation>* continuations) const {
     std::vector<std::pair<float*, float>> dropped;
     bool any = !sentence.finished.empty();
     for (size_t row = 0; row < sentence.rows.size(); row++)
       for (Continuation& continuation : continuations[row]) {
         const int64_t end = end_of(continuation);
         const Tokens& written = sentence.rows[row].tokens;
-        const bool refused = end < words_ && continuation.score > kNone &&
-                             static_cast<int64_t>(written.size()) + end < sentence.limit &&
-                             ngrams_.repeats(written, {continuation.tokens.begin(), continuation.tokens.begin() + end});
-        if (refused) dropped.push_back({&continuation.score, continuation.score}), continuation.score = kNone;
+        if (end < words_ && continuation.score > kNone) {
+          Tokens all = written;
+          all.insert(all.end(), continuation.tokens.begin(), continuation.tokens.begin() + end);
+          if (suppressed_.occur(all)) {
+            continuation.score = kNone;
+          } else if (static_cast<int64_t>(all.size()) < sentence.limit && ngrams_.repeats(all)) {
+            dropped.push_back({&continuation.score, continuation.score});
+            continuation.score = kNone;
+          }
+        }
         any |= continuation.score > kNone;
       }
     if (!any)
@@ -93,12 +100,16 @@ class BeamSearch : public Search {
     std::vector<Row> rows;
     for (size_t i = 0; i < sentence.rows.size(); i++) {
       const int64_t r = first + i, count = branches ? options_.beam : 1;
+      int64_t chosen = 0;
       for (const Continuation& continuation : call.continuations[r]) {
-        if (&continuation == &call.continuations[r][0] + count || !(continuation.score > kNone)) break;
+        if (chosen == count) break;
+        if (!(continuation.score > kNone)) continue;
+        if (branches && chosen > 0 && continuation.score < std::log(options_.min_alternative_prob)) break;
         Row row = extended(batch, sentence.rows[i], call, r, continuation);
-        if (branches) row.alternative = &continuation - &call.continuations[r][0];
+        if (branches) row.alternative = chosen;
+        chosen++;
         if (const int64_t end = end_of(continuation); end < words_)
-          sentence.finished.push_back(finish(batch, row, end, call.paths[first].size()));
+          sentence.finished.push_back(finish(batch, sentence.index, row, end, call.paths[first].size()));
         else
           rows.push_back(std::move(row));
       }
@@ -131,7 +142,7 @@ class BeamSearch : public Search {
       if (end == z) continue;
       any = true;
       const bool room = options_.keep_all || static_cast<int64_t>(sentence.finished.size()) < beam;
-      if (all[i].score > kNone && room) sentence.finished.push_back(finish(batch, row_of(all[i]), end, call.paths[first].size()));
+      if (all[i].score > kNone && room) sentence.finished.push_back(finish(batch, sentence.index, row_of(all[i]), end, call.paths[first].size()));
     }
     if (any)
       for (Option& option : all)

@@ -38,7 +38,7 @@ class DraftSearch : public Search {
         keep(batch, call, first, sentence);
         first += count;
         if (!sentence.row.tokens.empty() && sentence.row.tokens.back() == symbols_.eos)
-          result[sentence.index].push_back(finish(batch, sentence.row, 0, calls));
+          result[sentence.index].push_back(finish(batch, sentence.index, sentence.row, 0, calls));
         else if (sentence.row.score > kNone)
           remaining.push_back(std::move(sentence));
       }

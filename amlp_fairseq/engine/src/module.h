@@ -32,6 +32,16 @@ SearchOptions options_of(const py::dict& options) {
   result.no_repeat_ngram = get<int64_t>(options, "no_repeat_ngram"), result.align = get<bool>(options, "align");
   result.alternatives = get<bool>(options, "alternatives"), result.sampling = get<bool>(options, "sampling");
   result.sampling_topk = get<int64_t>(options, "sampling_topk"), result.sampling_topp = get<double>(options, "sampling_topp");
+  result.sampling_minp = get<double>(options, "sampling_minp"), result.min_alternative_prob = get<double>(options, "min_alternative_prob");
+  result.repetition_penalty = get<double>(options, "repetition_penalty");
+  for (const auto& words : get<std::vector<std::vector<std::array<int32_t, 3>>>>(options, "suppressed")) {
+    SuppressedText& text = result.suppressed.emplace_back();
+    for (const auto& [from, to, token] : words) {
+      if (from < 0 || from >= to) throw std::invalid_argument("a suppressed text that is not written forward");
+      text.words.push_back({from, to, token});
+      text.length = std::max(text.length, to);
+    }
+  }
   result.seed = get<int64_t>(options, "seed");
   result.start = get<int32_t>(options, "start"), result.end = get<int32_t>(options, "end");
   return result;
@@ -152,7 +162,10 @@ class Engine {
   Kind made(const std::vector<Tokens>& sources, const py::dict& options, const More&... more) const {
     check(sources, source_vocab_);
     const SearchOptions chosen = options_of(options);
-    check({{chosen.start, chosen.end}}, words());
+    Tokens named{chosen.start, chosen.end};
+    for (const SuppressedText& text : chosen.suppressed)
+      for (const SuppressedText::Word& word : text.words) named.push_back(word.token);
+    check({named}, words());
     return Kind(models_, symbols_, order_, max_tokens_, chosen, more...);
   }
 
@@ -256,7 +269,8 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
       .def_readonly("token_scores", &Hypothesis::token_scores)
       .def_readonly("score", &Hypothesis::score)
       .def_readonly("steps", &Hypothesis::steps)
-      .def_readonly("alignment", &Hypothesis::alignment);
+      .def_readonly("alignment", &Hypothesis::alignment)
+      .def_readonly("attention", &Hypothesis::attention);
   py::class_<Shortlist>(module, "Shortlist", py::module_local())
       .def(py::init([](const Int64Array& starts, const Int32Array& words, const Int32Array& always, int64_t vocabulary) {
              return Shortlist({starts.data(), starts.data() + starts.size()}, {words.data(), words.data() + words.size()},

@@ -38,6 +38,21 @@ struct Order {
     }
     return result;
   }
+
+  // The words of one direction in reading order, of words in the order of generation.
+  Tokens read(const Tokens& words, int64_t direction) const {
+    Tokens result;
+    for (int64_t i = direction; i < static_cast<int64_t>(words.size()); i += directions) result.push_back(words[i]);
+    if (!reads_forward(direction)) std::reverse(result.begin(), result.end());
+    return result;
+  }
+
+  // The text of a complete output, in generation order and without end symbol.
+  Tokens text(const Tokens& words) const {
+    Tokens result;
+    for (const int64_t slot : slots(words.size())) result.push_back(words[slot]);
+    return result;
+  }
 };
 
 inline bool contains(const Tokens& tokens, int32_t token) {
@@ -58,7 +73,7 @@ class NoRepeatNgrams {
     words.insert(words.end(), more.begin(), more.end());
     const int64_t h = order_.directions, direction = words.size() % h;
     const bool forward = order_.reads_forward(direction);
-    Tokens context = read(words, direction);
+    Tokens context = order_.read(words, direction);
     if (static_cast<int64_t>(context.size()) < size_ - 1) return {};
     if (forward)
       context.erase(context.begin(), context.end() - (size_ - 1));
@@ -66,7 +81,7 @@ class NoRepeatNgrams {
       context.resize(size_ - 1);
     Tokens result;
     for (int64_t other = 0; other < h; other++) {
-      const Tokens text = read(words, other);
+      const Tokens text = order_.read(words, other);
       for (auto ngram = text.begin(); text.end() - ngram >= size_; ++ngram)
         if (std::equal(context.begin(), context.end(), forward ? ngram : ngram + 1))
           result.push_back(forward ? ngram[size_ - 1] : *ngram);
@@ -75,10 +90,9 @@ class NoRepeatNgrams {
   }
 
   // True if a complete output, in generation order and without end symbol, repeats an n-gram.
-  bool repeats(Tokens words, const Tokens& more) const {
-    words.insert(words.end(), more.begin(), more.end());
-    Tokens text;
-    for (const int64_t slot : order_.slots(words.size())) text.push_back(words[slot]);
+  bool repeats(const Tokens& words) const {
+    if (size_ == 0) return false;
+    const Tokens text = order_.text(words);
     std::set<Tokens> seen;
     for (auto ngram = text.begin(); text.end() - ngram >= size_; ++ngram)
       if (!seen.insert({ngram, ngram + size_}).second) return true;
@@ -88,14 +102,6 @@ class NoRepeatNgrams {
  private:
   int64_t size_;
   Order order_;
-
-  // The words of one direction in reading order.
-  Tokens read(const Tokens& words, int64_t direction) const {
-    Tokens result;
-    for (int64_t i = direction; i < static_cast<int64_t>(words.size()); i += order_.directions) result.push_back(words[i]);
-    if (!order_.reads_forward(direction)) std::reverse(result.begin(), result.end());
-    return result;
-  }
 };
 
 }  // namespace amlp

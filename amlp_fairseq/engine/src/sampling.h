@@ -30,12 +30,18 @@ class Random {
   }
 };
 
+// What is drawn from, unless it is 0: the k best; the best whose probabilities sum to p, with the one that reaches it (Holtzman
+// et al. 2020); those with a share `minp` of the best one's probability.
+struct DrawnFrom {
+  int64_t k;
+  double p, minp;
+};
+
 // A token, drawn in proportion to the exponentials of its logits.
 // normalizer: the log of the sum of the exponentials before some words were excluded.
-// k: only the k best are drawn from, unless it is 0.
-// p: only the best whose probabilities sum to p are, with the one that reaches it, unless it is 0 (Holtzman et al. 2020).
 // place: in the sum of what is drawn from, from 0 to 1.
-inline int32_t sampled(const float* logits, int64_t vocab, float normalizer, int64_t k, double p, double place) {
+inline int32_t sampled(const float* logits, int64_t vocab, float normalizer, const DrawnFrom& from, double place) {
+  const auto [k, p, minp] = from;
   std::vector<Candidate> candidates;
   if (k > 0 && p <= 0) {
     candidates = largest(logits, vocab, std::min(k, vocab));
@@ -45,11 +51,17 @@ inline int32_t sampled(const float* logits, int64_t vocab, float normalizer, int
       std::stable_sort(candidates.begin(), candidates.end(),
                        [](const Candidate& one, const Candidate& other) { return one.score > other.score; });
   }
+  double least = kNone;
+  if (minp > 0) {
+    const auto less = [](const Candidate& one, const Candidate& other) { return one.score < other.score; };
+    least = std::max_element(candidates.begin(), candidates.end(), less)->score + std::log(minp);
+  }
   std::vector<double> sums;
   double sum = 0;
   for (const Candidate& candidate : candidates) {
     if (p > 0 && sum >= p) break;
-    sums.push_back(sum += std::exp(static_cast<double>(candidate.score) - normalizer));
+    if (candidate.score >= least) sum += std::exp(static_cast<double>(candidate.score) - normalizer);
+    sums.push_back(sum);
   }
   const auto found = std::upper_bound(sums.begin(), sums.end(), place * sum);
   return candidates[std::min<size_t>(found - sums.begin(), sums.size() - 1)].token;

@@ -31,7 +31,7 @@ class Scorer : public Search {
 
  private:
   static SearchOptions plain(SearchOptions options) {
-    options.align = false, options.temperature = 1;
+    options.align = false, options.temperature = options.repetition_penalty = 1;
     return options;
   }
 
@@ -69,7 +69,7 @@ class Scorer : public Search {
     auto row = rows.begin();
     for (size_t i = 0; i < sources.size(); i++)
       for (const Tokens& text : texts[i]) {
-        Hypothesis scored{text, {}, 0, 0, {}, 0};
+        Hypothesis scored{text, {}, 0, 0, {}, {}, 0};
         double total = 0;
         for (const int32_t token : text) total += scored.token_scores.emplace_back(score_of(batch, call, *row++, 0, token));
         scored.score = normalized(total, text.size());

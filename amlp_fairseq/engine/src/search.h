@@ -10,6 +10,7 @@
 #include "ngrams.h"
 #include "prefix.h"
 #include "sampling.h"
+#include "suppressed.h"
 #include "top_k.h"
 
 namespace amlp {
@@ -25,11 +26,15 @@ struct SearchOptions {
   bool count_after_end = false;  // words after the end symbol in its step count in score and length
   bool keep_all = false;         // all hypotheses that end are kept, not only those among the best of their step
   int64_t no_repeat_ngram = 0;   // no n-gram of this size twice in an output; 0: no such rule
+  double repetition_penalty = 1;  // logits of words that have been written are divided by it, or multiplied if they are negative
+  std::vector<SuppressedText> suppressed;
   bool align = false;            // hypotheses have alignments
   bool alternatives = false;     // after the prefix the best `beam` words, each continued by greedy search
+  double min_alternative_prob = 0;  // of further ones those of this probability at least
   bool sampling = false;         // `beam` samples
   int64_t sampling_topk = 0;     // of the k best words; 0: of all
   double sampling_topp = 0;      // of the best words whose probabilities sum to this; 0: of all
+  double sampling_minp = 0;      // of words with this share of the best one's probability; 0: of all
   int64_t seed = 1;
   int32_t start, end;            // symbols
 };
@@ -47,6 +52,7 @@ struct Hypothesis {
   float score;                      // their sum divided by the length penalty
   int64_t steps;                    // decoder calls
   Tokens alignment;                 // the word of the source that each word but the end symbol attends to most, if asked for
+  std::vector<std::vector<float>> attention;  // of each word to those of the source, end symbols included, if asked for
   int64_t alternative;              // its number
 };
 
@@ -81,11 +87,12 @@ class Search {
   Search(const Models& models, Symbols symbols, Order order, int64_t max_tokens, SearchOptions options,
          const std::vector<Prefix>* prefixes = nullptr, const Shortlist* shortlist = nullptr)
       : models_(models), symbols_(symbols), order_(order), options_(options), ngrams_(options.no_repeat_ngram, order),
-        words_(models[0]->decoder.words), vocab_(models[0]->decoder.output->out), prefixes_(prefixes),
-        shortlist_(shortlist), max_tokens_(max_tokens) {
+        suppressed_(options.suppressed, order), words_(models[0]->decoder.words), vocab_(models[0]->decoder.output->out),
+        prefixes_(prefixes), shortlist_(shortlist), max_tokens_(max_tokens) {
     symbols_.eos = options.end;
     // B continuations are exact for Algorithm 1 and for greedy search, unless some may be refused.
-    const bool exact = options.no_repeat_ngram == 0 && (options.keep_all || options.alternatives || options.beam == 1);
+    const bool exact = !refuses_ends() && options.no_repeat_ngram == 0 &&
+                       (options.keep_all || options.alternatives || options.beam == 1);
     candidates_ = exact ? options.beam : 2 * options.beam;
   }
 
@@ -105,7 +112,7 @@ class Search {
     const std::vector<Tokens>& sources;  // with their end symbols
     std::vector<Listed> lists;           // the words that each output may have
     std::vector<Session> sessions;       // of each model
-    Tokens aligned;  // the word of the source that each word of each row attends to most, (rows, z)
+    std::vector<std::vector<float>> attention;  // of each word of each row (rows z) to those of the source, if asked for
 
     // The number of the first row of the next step.
     int32_t next_row() const { return sessions[0].next_row(); }
@@ -131,7 +138,11 @@ class Search {
   Order order_;
   SearchOptions options_;
   NoRepeatNgrams ngrams_;
+  Suppressed suppressed_;
   int64_t words_, vocab_;  // z, V
+
+  // True if a complete output may be refused, for what it has where two directions meet.
+  bool refuses_ends() const { return order_.directions > 1 && (options_.no_repeat_ngram > 0 || suppressed_.count() > 0); }
 
   Batch begin(ThreadPool& pool, const std::vector<Tokens>& sources) const {
     Batch batch{pool, sources, {}, {}, {}};
@@ -185,6 +196,7 @@ class Search {
     std::vector<float> normalizers;
     for (float* const logits : call.logits) {
       float* const row = logits + begin;
+      if (options_.repetition_penalty != 1) penalize(row, list_of(batch, call, r), call.written[r]);
       if (options_.temperature != 1)
         for (int64_t i = 0; i < size; i++) row[i] /= options_.temperature;
       normalizers.push_back(log_sum_exp(row, size));
@@ -203,11 +215,22 @@ class Search {
     }
   }
 
+  // Keskar et al. 2019, who have positive logits.
+  void penalize(float* logits, const Listed& words, const Tokens& written) const {
+    for (const int32_t token : std::set<int32_t>(written.begin(), written.end()))
+      if (const int64_t column = words.column(token); column >= 0)
+        logits[column] *= logits[column] < 0 ? options_.repetition_penalty : 1 / options_.repetition_penalty;
+  }
+
+  static void exclude(float* logits, const Listed& words, int32_t token) {
+    if (const int64_t column = words.column(token); column >= 0) logits[column] = kNone;
+  }
+
   // Read a call's words and find what may follow them.
   void decode(Batch& batch, Call& call) const {
     const int64_t z = words_, rows = call.paths.size();
     const std::vector<float> weights = read(batch, call);
-    if (options_.align) align(batch, call, weights.data());
+    if (options_.align) keep_attention(batch, call, weights.data());
     call.continuations.resize(rows);
     batch.pool.run(rows, grain_of(16 * z * batch.lists[0].size()), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; r++) {
@@ -230,18 +253,20 @@ class Search {
     return std::find(tokens.begin(), tokens.end(), symbols_.eos) - tokens.begin();
   }
 
-  // row: with the words of its last step, of which word `end` is the end symbol.
-  Hypothesis finish(const Batch& batch, const Row& row, int64_t end, int64_t steps) const {
+  // row: of a sentence, with the words of its last step, of which word `end` is the end symbol.
+  Hypothesis finish(const Batch& batch, int64_t sentence, const Row& row, int64_t end, int64_t steps) const {
     const int64_t z = words_, length = row.tokens.size() - z + end;
     double total = 0;
     for (const float score : row.token_scores) total += score;
     const double counted = options_.count_after_end ? (length / z + 1) * z : length + 1;
-    Hypothesis result{{}, {}, normalized(total, counted), steps, {}, row.alternative};
+    Hypothesis result{{}, {}, normalized(total, counted), steps, {}, {}, row.alternative};
     std::vector<int64_t> slots = order_.slots(length);
-    if (options_.align)
-      for (const int64_t slot : slots) result.alignment.push_back(batch.aligned[row.path[slot / z] * z + slot % z]);
     slots.push_back(length);
     for (const int64_t slot : slots) {
+      if (options_.align) {
+        result.attention.push_back(batch.attention[row.path[slot / z] * z + slot % z]);
+        if (slot < length) result.alignment.push_back(aligned(batch.sources[sentence], result.attention.back()));
+      }
       result.tokens.push_back(row.tokens[slot]);
       result.token_scores.push_back(row.token_scores[slot]);
     }
@@ -268,20 +293,25 @@ class Search {
   // The words that a row's output may have.
   const Listed& list_of(const Batch& batch, const Call& call, int64_t r) const { return batch.lists[call.sentences[r]]; }
 
-  // weights: of a call's rows.
-  void align(Batch& batch, const Call& call, const float* weights) const {
+  // weights: of a call's rows, sums over the models.
+  void keep_attention(Batch& batch, const Call& call, const float* weights) const {
     for (const int64_t sentence : call.sentences)
       for (int64_t slot = 0; slot < words_; slot++) {
-        int32_t word = -1, best = -1;
-        float largest = kNone;
-        for (const int32_t token : batch.sources[sentence]) {
-          const float weight = *weights++;
-          if (token == symbols_.pad || token == symbols_.eos) continue;
-          word++;
-          if (best < 0 || weight > largest) best = word, largest = weight;
-        }
-        batch.aligned.push_back(best);
+        std::vector<float>& kept = batch.attention.emplace_back(batch.sources[sentence].size());
+        for (float& weight : kept) weight = *weights++ / models_.size();
       }
+  }
+
+  // The word of a source, from 0 and without symbols, that is attended to most.
+  int32_t aligned(const Tokens& source, const std::vector<float>& attention) const {
+    int32_t word = -1, best = -1;
+    float largest = kNone;
+    for (size_t i = 0; i < source.size(); i++) {
+      if (source[i] == symbols_.pad || source[i] == symbols_.eos) continue;
+      word++;
+      if (best < 0 || attention[i] > largest) best = word, largest = attention[i];
+    }
+    return best;
   }
 
   // What follows a row: the best continuations, or a sample, by the logits (z, V) of the next step, to which the rules on
@@ -302,6 +332,8 @@ class Search {
       given[slot] = state + slot < prefix.size() && prefix.apply(state + slot, row, words, symbols_.eos);
       if (given[slot]) continue;
       if (length + slot < options_.min_len) row[end] = kNone;
+      if (slot < order_.directions)  // no other word of its direction is in the step before it
+        for (const int32_t token : suppressed_.banned(written, Tokens(slot))) exclude(row, words, token);
       if (length + slot == call.limits[r]) {
         const float score = row[end];
         std::fill_n(row, words.size(), kNone);
@@ -314,9 +346,14 @@ class Search {
                   : best_combinations(words, logits, normalizers, written, given);
   }
 
-  // The words that must not come next.
+  // The words that must not come next, but for those that the logits exclude.
   Tokens banned(const Tokens& written, const Tokens& more, bool given) const {
-    return given ? Tokens{} : ngrams_.banned(written, more);
+    if (given) return {};
+    Tokens result = ngrams_.banned(written, more);
+    if (static_cast<int64_t>(more.size()) < order_.directions) return result;
+    const Tokens suppressed = suppressed_.banned(written, more);
+    result.insert(result.end(), suppressed.begin(), suppressed.end());
+    return result;
   }
 
   // A sample of each word up to the end symbol. It depends on the seed, the source, the words before and the row's place
@@ -329,10 +366,9 @@ class Search {
     for (int64_t slot = 0; slot < words_; slot++) {
       if (!result.tokens.empty() && result.tokens.back() == symbols_.eos && !options_.count_after_end) break;
       float* const row = call.logits[0] + call.begins[r] + slot * words.size();
-      for (const int32_t token : banned(call.written[r], result.tokens, given[slot]))
-        if (const int64_t column = words.column(token); column >= 0) row[column] = kNone;
-      const int32_t token = words.word(sampled(row, words.size(), call.normalizers[r * words_ + slot], options_.sampling_topk,
-                                               options_.sampling_topp, random.uniform()));
+      for (const int32_t token : banned(call.written[r], result.tokens, given[slot])) exclude(row, words, token);
+      const DrawnFrom from{options_.sampling_topk, options_.sampling_topp, options_.sampling_minp};
+      const int32_t token = words.word(sampled(row, words.size(), call.normalizers[r * words_ + slot], from, random.uniform()));
       result.score += score_of(batch, call, r, slot, token);
       result.tokens.push_back(token);
     }
@@ -341,9 +377,11 @@ class Search {
   }
 
   // The number of words of a slot that are enough for k continuations: each word before it ends at most one n-gram that
-  // forbids one.
+  // forbids one, and a suppressed text of so many characters ends in as many words.
   int64_t enough(int64_t k, const Tokens& written) const {
-    const int64_t forbidden = options_.no_repeat_ngram > 0 ? written.size() + words_ : 0;
+    int64_t forbidden = options_.no_repeat_ngram > 0 ? written.size() + words_ : 0;
+    if (words_ > order_.directions)
+      for (const SuppressedText& text : options_.suppressed) forbidden += text.length;
     return std::min<int64_t>(k + forbidden, vocab_);
   }
 

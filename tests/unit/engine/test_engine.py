@@ -99,6 +99,7 @@ def reference(model: Any, task: Any, options: Mapping[str, Any]) -> list[list[di
         words_after_end="count" if options["count_after_end"] else "ignore",
         finished="all" if options["keep_all"] else "best",
         no_repeat_ngram_size=options["no_repeat_ngram"],
+        repetition_penalty=options["repetition_penalty"],
         alignment="hard" if options["align"] else None,
     )
     length = max(map(len, SOURCES))

@@ -33,6 +33,10 @@ REPETITIONS: list[tuple[tuple[int, int, bool], int, dict[str, Any]]] = [
 ]
 
 
+#: The words 5, and 7 and 8, which must not stand in an output.
+SUPPRESSED = (((0, 1, 5),), ((0, 1, 7), (1, 2, 8)))
+
+
 def repeats(words: Sequence[int], size: int) -> bool:
     ngrams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
     return len(set(ngrams)) < len(ngrams)
@@ -83,6 +87,9 @@ def test_alignments(order: tuple[int, int, bool]) -> None:
     for hypotheses, others in zip(found, expected, strict=True):
         for one, other in zip(hypotheses, others, strict=True):
             assert [(source, place) for place, source in enumerate(one.alignment)] == other["alignment"]
+            attention = torch.tensor(one.attention)
+            padding = other["attention"].size(0) - attention.size(1)  # on the left
+            torch.testing.assert_close(attention, other["attention"][padding:].t(), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["ar", "ibdecoder", "ibdecoder_sa"])
@@ -107,7 +114,10 @@ class Liar:
 
 
 @pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("options", [{}, {"no_repeat_ngram": 2, "min_len": 9, "align": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"no_repeat_ngram": 2, "min_len": 9, "align": True}, {"repetition_penalty": 1.7, "suppressed": SUPPRESSED}],
+)
 def test_drafts_change_nothing_but_the_number_of_calls(options: dict[str, Any], int8: bool) -> None:
     """Bit for bit: a row's result does not depend on the rows beside it."""
     task = toy.task(WORDS, num_directions=1)

@@ -27,7 +27,10 @@ def generator(directions: int = 2, models: int = 1, **options: Any) -> tuple[Mul
     return MultiwordBeamSearch(made, task.tgt_dict, task.order, chosen), batch
 
 
-@pytest.mark.parametrize("options", [{}, {"deduplicate_ngram_size": 2, "len_penalty": 0.6}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"deduplicate_ngram_size": 2, "len_penalty": 0.6}, {"alignment": "hard"}, {"repetition_penalty": 1.5}],
+)
 def test_both_find_the_same(options: dict[str, Any]) -> None:
     """Sums of 13 log-probabilities of at most 20 in float32, after layers whose sums have some hundred terms."""
     search, batch = generator(**options)
@@ -40,6 +43,8 @@ def test_both_find_the_same(options: dict[str, Any]) -> None:
             assert one.keys() == other.keys()
             assert one["tokens"].tolist() == other["tokens"].tolist()
             assert one["steps"] == other["steps"]
+            if options.get("alignment"):
+                assert one["alignment"] == other["alignment"]
             for name in ("score", "positional_scores"):
                 assert one[name].dtype == other[name].dtype
                 torch.testing.assert_close(one[name], other[name], rtol=0, atol=tolerance.of_scores(13))
@@ -61,7 +66,7 @@ def test_the_weights_are_those_of_now() -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"alignment": "soft"}, "--print-alignment"), ({"decode_dtype": "bfloat16"}, "--decode-dtype bfloat16")],
+    [({"cuda_graphs": True}, "--cuda-graphs"), ({"decode_dtype": "bfloat16"}, "--decode-dtype bfloat16")],
 )
 def test_why_pytorch_decodes_is_said_once(
     options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

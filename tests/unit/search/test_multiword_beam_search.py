@@ -366,7 +366,6 @@ def test_a_model_without_probabilities_is_named() -> None:
         ({"diverse_beam_groups": 2}, "--diverse-beam-groups 2"),
         ({"diversity_rate": 0.5}, "--diversity-rate 0.5"),
         ({"match_source_len": True}, "--match-source-len True"),
-        ({"replace_unk": ""}, "--replace-unk"),
         ({"lm_path": "lm.pt"}, "--lm-path lm.pt"),
         ({"lm_weight": 0.5}, "--lm-weight 0.5"),
         ({"iter_decode_max_iter": 3}, "--iter-decode-max-iter 3"),

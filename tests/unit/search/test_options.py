@@ -46,6 +46,7 @@ def test_what_is_given_reaches_the_options() -> None:
         words_after_end="count",
         finished="all",
         deduplicate_ngrams=2,
+        repetition_penalty=1.2,
         decode_dtype="int8",
         cuda_graphs=True,
     )
@@ -63,6 +64,7 @@ def test_what_is_given_reaches_the_options() -> None:
         words_after_end="count",
         finished="all",
         deduplicate_ngram_size=2,
+        repetition_penalty=1.2,
         alignment="soft",
         decode_dtype="int8",
         cuda_graphs=True,

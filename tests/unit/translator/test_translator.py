@@ -156,7 +156,7 @@ def test_options_of_a_call_use_the_same_weights(monkeypatch: pytest.MonkeyPatch)
         ({"beam": [2]}, "beam=[2]: a whole number is needed"),
         ({"nbest": 5}, "nbest=5 is more than beam=4 finds"),
         ({"lenpen": "1"}, "lenpen='1': a number is needed"),
-        ({"print_alignment": "soft"}, "print_alignment='soft': a translation comes with pairs"),
+        ({"print_alignment": "pairs"}, "print_alignment='pairs' is not one of hard, soft"),
         ({"iter_decode_max_iter": 3}, "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
     ],
 )
