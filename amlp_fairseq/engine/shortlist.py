@@ -63,10 +63,16 @@ class Shortlist:
 
         Raises:
             ValueError: for a file that is none, that is empty, or that is of other dictionaries; names it.
+            FileNotFoundError: if there is none.
         """
-        if path.name.endswith(".safetensors"):
-            return cls._of_folder(path, len(source), len(target))
-        return cls._of_lexicon(path, source, target, frequent, best)
+        try:
+            if path.name.endswith(".safetensors"):
+                return cls._of_folder(path, len(source), len(target))
+            return cls._of_lexicon(path, source, target, frequent, best)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"--shortlist {path}: there is no such file") from None
+        except ValueError as error:
+            raise ValueError(f"--shortlist {error}") from None
 
     @classmethod
     def _of_folder(cls, path: Path, sources: int, targets: int) -> Shortlist:
