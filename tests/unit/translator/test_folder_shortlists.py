@@ -202,7 +202,7 @@ def test_files_that_are_no_shortlist(folders: dict[str, Path], tmp_path: Path) -
         ):
             with pytest.raises(ValueError, match=f"{name} .*({message})"):
                 make(tmp_path / name)
-    with pytest.raises(FileNotFoundError, match="--shortlist .*missing"):
+    with pytest.raises(FileNotFoundError, match=r"--shortlist .*missing"):
         Translator(MODELS / "ar", shortlist=str(tmp_path / "missing"))
     assert not (tmp_path / "out").exists()
 
