@@ -45,12 +45,14 @@ def main() -> None:
     if args.out.exists():
         raise ValueError(f"--out {args.out} exists already: name another folder, or remove it")
     translator = Translator(args.model, backend="pytorch")
+    if translator.tokens is not None:
+        raise ValueError(f"--model {args.model} has tokens of languages, which translate.py would not write")
     InMemory(translator.pytorch().model, translator.pytorch().task)  # refuses other models
     options = search_options(translator)
     own = "int8" if read_config(args.model)["weights"] == "int8" else None
     convert(translator.pytorch().model, translator.pytorch().task, args.out, args.quantization or own)
-    if translator.text.subword_model is not None:
-        shutil.copy(translator.text.subword_model, args.out)
+    for path in translator.text.subword_models[:1]:  # that of the source
+        shutil.copy(path, args.out)
     (args.out / "options.json").write_text(json.dumps(options, indent=1) + "\n", encoding="utf-8")
     shutil.copy(exported_program.__file__, args.out / "translate.py")
     source, target = translator.languages

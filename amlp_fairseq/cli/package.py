@@ -39,11 +39,12 @@ from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder
 from amlp_fairseq.model_folder.language_tokens import KEY as TOKENS
 from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.models.description import description_of
+from amlp_fairseq.text import subwords
 from amlp_fairseq.text.dictionary import Dictionary as TextDictionary
 from amlp_fairseq.text.dictionary import fingerprint
 from amlp_fairseq.text.pipeline import TextPipeline
-from amlp_fairseq.text.subwords import MODELS
-from amlp_fairseq.training import imported, model_card
+from amlp_fairseq.text.subwords import MODELS, model_names
+from amlp_fairseq.training import imported, imported_languages, model_card
 from amlp_fairseq.training.config import corpus_metric, flags, names, read
 from amlp_fairseq.training.data_folder import data_folder, stored_text
 from amlp_fairseq.translator import decoding_options, training_data
@@ -70,9 +71,9 @@ def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) 
 
 def text_settings(
     data: Path, languages: Sequence[str], dictionaries: dict[str, Path], given: argparse.Namespace
-) -> tuple[dict[str, Any], Path | None]:
-    """The subword segmentation of lines, and its model: from a model's folder or DATA/text.json, or else from the
-    command line, ``given``.
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """The subword segmentation of lines, and its model, or those of both languages, by their names in a folder: from a
+    model's folder or DATA/text.json, or else from the command line, ``given``.
 
     Raises:
         ValueError: where there is no answer for a dictionary of pieces, and for a subword model that is not the one
@@ -85,23 +86,35 @@ def text_settings(
         found = {name: stored[name] for name in sorted(TEXT) if name in stored}
     if given.tokenizer is not None:
         found["tokenizer"] = given.tokenizer
+        found.setdefault("split_hyphens", not given.moses_no_dash_splits)  # fairseq's default
+    elif given.moses_no_dash_splits:
+        raise ValueError("--moses-no-dash-splits goes with --tokenizer moses")
     if given.post_process is not None:
         found["post_process"] = None if given.post_process == AS_IT_IS else given.post_process
     kind = found.get("post_process")
     if kind is None:
-        if given.subword_model is not None:
-            kinds = " or ".join(sorted(MODELS))
-            raise ValueError(f"--subword-model {given.subword_model} goes with --post-process: choose {kinds}")
+        for flag, path in (("", given.subword_model), ("target-", given.target_subword_model)):
+            if path is not None:
+                kinds = " or ".join(sorted(MODELS))
+                raise ValueError(f"--{flag}subword-model {path} goes with --post-process: choose {kinds}")
         if given.post_process is None and not is_folder:
             for path in dictionaries.values():
                 refuse_pieces(path)
-        return found, None
-    model = given.subword_model or data / MODELS[kind]
-    if not model.is_file():
-        raise ValueError(f"there is no subword model {model}: name it with --subword-model")
-    if given.subword_model is not None or not is_folder:  # that of a folder has a checksum
-        training_data.check_subword_model(kind, model, dictionaries, data, languages)
-    return found, model
+        return found, {}
+    own, of_target = model_names(kind)
+    models = {own: given.subword_model or data / own}
+    if given.target_subword_model is not None:
+        found["own_target_model"] = True
+    if found.get("own_target_model"):
+        models[of_target] = given.target_subword_model or data / of_target
+    for path in models.values():
+        if not path.is_file():
+            raise ValueError(f"there is no subword model {path}: name it with --subword-model")
+    if is_folder and {given.subword_model, given.target_subword_model} == {None}:
+        return found, models  # which have checksums
+    both = [models[own], models.get(of_target, models[own])]
+    training_data.check_subword_model(kind, both, dictionaries, data, languages)
+    return found, models
 
 
 def refuse_pieces(dictionary: Path) -> None:
@@ -203,17 +216,30 @@ def main() -> None:
     )
     add_sizes(listed)
     without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
-    without.add_argument("--tokenizer", choices=("moses",), help="tokeniser of the lines")
+    without.add_argument("--tokenizer", choices=("moses",), help="tokeniser of the lines, as fairseq's --tokenizer")
+    without.add_argument("--moses-no-dash-splits", action="store_true", help="let a-b be one word")
     without.add_argument(
         "--post-process",
         choices=[*sorted(MODELS), AS_IT_IS],
         help=f"segmentation into subword tokens; {AS_IT_IS}: lines are translated as they are",
     )
-    without.add_argument("--subword-model", type=Path, metavar="FILE", help="the model that cuts them up")
+    without.add_argument(
+        "--subword-model",
+        type=Path,
+        metavar="FILE",
+        help="their model (subword_nmt: or of fastBPE)",
+    )
+    without.add_argument("--target-subword-model", type=Path, metavar="FILE", help="one of the target language alone")
     stored = parser.add_argument_group("what the checkpoint or its training's data do not say, or which of several")
     stored.add_argument("-s", "--source-lang", metavar="CODE", help="the language that is read")
     stored.add_argument("-t", "--target-lang", metavar="CODE", help="the language that is written")
     stored.add_argument("--fixed-dictionary", type=Path, metavar="FILE", help="the dictionary of all languages")
+    stored.add_argument(
+        "--source-tags",
+        metavar="TAGS",
+        help="pieces before each source, with {source} and {target} for languages of --langs: '{source} {target}'",
+    )
+    stored.add_argument("--langs", type=codes, metavar="CODE,…", help="the languages of --source-tags")
     args, words = parse_with_fairseqs(
         parser,
         known_flags,
@@ -235,7 +261,7 @@ def shortlist_file(args: argparse.Namespace, run: Path, resolved: imported.Resol
         return run / SHORTLIST if (run / SHORTLIST).is_file() else None
     if str(args.shortlist) == NO_SHORTLIST:
         return None
-    task = imported.task_name(resolved.state)
+    task = imported_languages.task_name(resolved.state)
     if resolved.tokens is not None or task not in WITH_SHORTLIST:
         kind = "a multilingual model" if resolved.tokens is not None else f"a model of --task {task}"
         raise ValueError(f"--shortlist {args.shortlist}: {kind} decodes without")
@@ -297,19 +323,50 @@ def package(args: argparse.Namespace, words: list[str]) -> str:
         raise ValueError(f"CHECKPOINT {paths[0]} is of --task {task._name}: only models that translate can be packaged")
     found = [folder for folder in [*map(Path, str(task.data).split(":")), run] if folder.is_dir()]
     data = args.data or found or [Path(task.data)]
-    languages = imported.languages_of(state, (args.source_lang, args.target_lang), data)
+    tags = tags_of(args)
+    imported_languages.read_list_of_languages(task, [*(args.data or []), run])
+    own = (None, None) if tags else (args.source_lang, args.target_lang)
+    languages = imported_languages.languages_of(state, own, data)
     dictionaries, of_dictionaries = imported.dictionaries_of(languages, data, args.fixed_dictionary)
     data = data[data.index(of_dictionaries) :] if of_dictionaries in data else data
     if imported.has_dictionaries_of_files(state):
         model_folder.check_dictionaries(state, [*dictionaries.values()])
-    text, subword_model = text_settings(data[0], languages, dictionaries, args)
+    text, subword_models = text_settings(data[0], languages, dictionaries, args)
     longest = args.max_length or longest_source(data, languages, state["cfg"])
+    if tags is not None:
+        imported_languages.check_tags(tags, state, dictionaries[languages[0]])
+        languages = args.source_lang, args.target_lang
+        dictionaries = dict(zip(languages, dictionaries.values(), strict=True))
     with tempfile.TemporaryDirectory() as work:
         resolved = imported.resolve(state, languages, dictionaries, Path(work))
         if is_model_folder(run):
             resolved.tokens = LanguageTokens.of(read_config(run))
+        resolved.tokens = tags or resolved.tokens
+        if text.get("post_process") == "subword_nmt":
+            for name, path in subword_models.items():
+                subword_models[name] = Path(work, name)
+                subword_models[name].write_text(subwords.codes(path), encoding="utf-8")
         shortlist = shortlist_file(args, run, resolved, Path(work))
-        return write(args, words, run, data[0], resolved, text, subword_model, longest, shortlist)
+        return write(args, words, run, data[0], resolved, text, subword_models, longest, shortlist)
+
+
+def codes(text: str) -> list[str]:
+    """Languages with commas between them."""
+    return [code for code in text.split(",") if code]
+
+
+def tags_of(args: argparse.Namespace) -> LanguageTokens | None:
+    """The tokens of languages that the command line says; None if it says none."""
+    if (args.source_tags is None) != (args.langs is None):
+        raise ValueError("--source-tags TAGS and --langs CODE,… are given together, or neither is")
+    if args.source_tags is None:
+        return None
+    if None in (args.source_lang, args.target_lang):
+        raise ValueError("--source-tags: name two of --langs with --source-lang and --target-lang")
+    tags = LanguageTokens.before_sources(args.source_tags.split(), args.langs)
+    tags.check("--source-lang", args.source_lang)
+    tags.check("--target-lang", args.target_lang)
+    return tags
 
 
 def write(
@@ -319,22 +376,20 @@ def write(
     data: Path,
     resolved: imported.Resolved,
     text: dict[str, Any],
-    subword_model: Path | None,
+    subword_models: dict[str, Path],
     longest: int | None,
     shortlist: Path | None,
 ) -> str:
     """Write the folder. Returns how the model decodes."""
     state, dictionaries = resolved.state, resolved.dictionaries
     remember_dictionaries(state, dictionaries)
-    files = {f"dict.{language}.txt": path for language, path in dictionaries.items()}
-    if subword_model is not None:
-        files[MODELS[text["post_process"]]] = subword_model
+    files = {f"dict.{language}.txt": path for language, path in dictionaries.items()} | subword_models
     if shortlist is not None:
         files[SHORTLIST] = shortlist
     config = {
         "languages": [*dictionaries],
         "text": text,
-        "decoding": decoding(run, args.decoding, words, imported.task_name(state)),
+        "decoding": decoding(run, args.decoding, words, imported_languages.task_name(state)),
         "longest_source": longest,
         **({"split_sentences": False} if is_of_documents(data, run) else {}),
         **({TOKENS: resolved.tokens.entry()} if resolved.tokens is not None else {}),

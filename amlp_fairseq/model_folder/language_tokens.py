@@ -26,6 +26,8 @@ from amlp_fairseq.common.arguments import nearest
 
 KEY = "language_tokens"
 WORDS = "{words}"
+#: Symbol with which sentences end.
+END = "</s>"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class LanguageTokens:
             return None
         codes, source, target = (tuple(entry[name]) for name in ("codes", "source", "target"))
         return cls(codes, source, target, entry["end"])
+
+    @classmethod
+    def before_sources(cls, tags: Sequence[str], codes: Sequence[str]) -> LanguageTokens:
+        """Tokens that stand before the words of a source, and nowhere else: ``{source} {target}`` in IndicTrans2."""
+        return cls(tuple(codes), (*tags, WORDS, END), (END,), END)
+
+    @property
+    def around_source(self) -> int:
+        """The number of tokens that a source has beside its words."""
+        return len(self.source) - 1
 
     def entry(self) -> dict[str, Any]:
         return asdict(self)

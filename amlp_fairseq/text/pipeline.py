@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from amlp_fairseq.text.subwords import MODELS, joined, segmenter
+from amlp_fairseq.text.subwords import MODELS, joined, model_names, segmenter
 from amlp_fairseq.text.tokenizers import Tokenizer
 
 
@@ -22,6 +22,7 @@ class TextPipeline:
         tokenizer: ``moses`` or None.
         post_process: segmentation into subwords: ``sentencepiece``, ``subword_nmt`` or None.
         normalize, split_hyphens, lowercase: see ``text.tokenizers.Tokenizer``.
+        own_target_model: the target language has a subword model of its own, ``target.`` before the name.
     """
 
     folder: Path
@@ -31,6 +32,7 @@ class TextPipeline:
     normalize: bool = False
     split_hyphens: bool = False
     lowercase: bool = False
+    own_target_model: bool = False
 
     @classmethod
     def of(cls, folder: Path, languages: tuple[str, str], text: dict[str, Any]) -> TextPipeline:
@@ -47,28 +49,30 @@ class TextPipeline:
             if (value := text.get(name)) is not None and value not in choices:
                 raise ValueError(f"{folder}/config.json: {name} {value!r} is unknown: {', '.join(choices)} or null")
         pipeline = cls(folder, languages, **text)
-        if pipeline.subword_model is not None and not pipeline.subword_model.is_file():
-            raise ValueError(f"{folder} has no {pipeline.subword_model.name}, the model of its subword units")
-        _ = pipeline.segment
+        for path in pipeline.subword_models:
+            if not path.is_file():
+                raise ValueError(f"{folder} has no {path.name}, the model of its subword units")
+        _ = pipeline.segmenters
         return pipeline
 
     @property
-    def subword_model(self) -> Path | None:
-        return None if self.post_process is None else self.folder / MODELS[self.post_process]
+    def subword_models(self) -> tuple[Path, ...]:
+        """The model of both languages, or one of each; none for words."""
+        names = () if self.post_process is None else model_names(self.post_process)
+        return tuple(self.folder / name for name in names[: 1 + self.own_target_model])
 
     @cached_property
-    def segment(self) -> Callable[[str], str]:
-        """Segments words into tokens."""
-        if self.post_process is None or self.subword_model is None:
-            return str
-        return segmenter(self.post_process, self.subword_model)
+    def segmenters(self) -> tuple[Callable[[str], str], Callable[[str], str]]:
+        """Segment words of the source and of the target into tokens."""
+        found = [segmenter(str(self.post_process), path) for path in self.subword_models] or [str]
+        return found[0], found[-1]
 
     def encode(self, line: str, side: int = 0) -> str:
         """The tokens of a line of the source language (side 0) or the target language (1), separated by spaces."""
         text = " ".join(line.split())
         if self.tokenizer is not None:
             text = Tokenizer(self.languages[side], self.normalize, self.split_hyphens, self.lowercase)(text)
-        return self.segment(text)
+        return self.segmenters[side](text)
 
     def decode(self, tokens: str) -> str:
         """The text of tokens of the target language, separated by spaces."""

@@ -21,6 +21,11 @@ SEGMENTATIONS = ("subword_nmt", "sentencepiece", "none")
 MODELS = {"subword_nmt": "bpecodes", "sentencepiece": "sentencepiece.bpe.model"}
 
 
+def model_names(segmentation: str) -> tuple[str, str]:
+    """The file names of the model in a folder, and of one that is the target language's alone."""
+    return MODELS[segmentation], f"target.{MODELS[segmentation]}"
+
+
 def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
     """Reads a model and returns a function that segments the words of a line into its units.
 
@@ -36,11 +41,20 @@ def segmenter(segmentation: str, model: Path) -> Callable[[str], str]:
 
     printed = StringIO()
     try:
-        with open(model, encoding="utf-8") as codes, redirect_stderr(printed):
-            process: Callable[[str], str] = BPE(codes).process_line
+        with redirect_stderr(printed):
+            process: Callable[[str], str] = BPE(StringIO(codes(model))).process_line
     except (SystemExit, ValueError) as error:  # subword-nmt prints the error and exits
         raise ValueError(f"{model} is damaged: {(printed.getvalue() or str(error)).splitlines()[0]}") from None
     return process
+
+
+def codes(model: Path) -> str:
+    """The codes of subword-nmt in a file of it or of fastBPE, which has a count after each pair and no version: an end
+    of a word is a part of its last character there, as in subword-nmt 0.2."""
+    text = model.read_text(encoding="utf-8")
+    if len(text.partition("\n")[0].split(" ")) != 3:
+        return text
+    return "\n".join(("#version: 0.2", *(line.rpartition(" ")[0] for line in text.splitlines()), ""))
 
 
 def _pieces(processor: sentencepiece.SentencePieceProcessor, line: str) -> str:
@@ -126,8 +140,8 @@ def learn(segmentation: str, texts: Sequence[Path], model: Path, size: int, cove
     if segmentation == "subword_nmt":
         from subword_nmt.learn_bpe import learn_bpe
 
-        with writing(model) as (codes,):
-            learn_bpe(chain.from_iterable(map(lines, texts)), codes, size)
+        with writing(model) as (file,):
+            learn_bpe(chain.from_iterable(map(lines, texts)), file, size)
     else:
         folder = model.with_name("learning")
         shutil.rmtree(folder, ignore_errors=True)

@@ -21,20 +21,25 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from amlp_fairseq.compat.checkpoint_utils import refuse_unregistered
-from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, TASK_REGISTRY, data_utils, get_lang_tok
+from amlp_fairseq.compat.internals import ARCH_MODEL_REGISTRY, TASK_REGISTRY
 from amlp_fairseq.compat.registration import is_ours
 from amlp_fairseq.model_folder.format import PLAIN_TASKS
-from amlp_fairseq.model_folder.language_tokens import WORDS, LanguageTokens
+from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.models.of_fairseq import difference, fairseqs_architecture, is_fairseqs, plugin_options
 from amlp_fairseq.tasks.translation_interleaved import TranslationInterleavedConfig
 from amlp_fairseq.training.average import average_checkpoints, load
+from amlp_fairseq.training.imported_languages import (
+    MULTILINGUAL,
+    add_data_sources,
+    language_tokens,
+    listed,
+    set_options,
+    task_name,
+)
 
 #: Logits of a model that is stored as plugin_transformer may differ so much from those of the code of a user directory,
 #: relative to the largest: float32 rounds a sum of a thousand products by about 1e-5 of its terms.
 MOST_DIFFERENT = 1e-3
-EOS = "</s>"
-#: fairseq's tasks of multilingual models.
-MULTILINGUAL = ("translation_multi_simple_epoch", "multilingual_translation", "translation_from_pretrained_bart")
 
 
 def import_user_dir(folder: Path) -> None:
@@ -104,45 +109,6 @@ def _refuse_two_trainings(paths: Sequence[Path]) -> None:
 def architecture(state: Mapping[str, Any]) -> str | None:
     model = state["cfg"]["model"]
     return getattr(model, "_name", None) or getattr(model, "arch", None)
-
-
-def task_name(state: Mapping[str, Any]) -> str:
-    task = state["cfg"]["task"]
-    return str(getattr(task, "_name", None) or task.task)
-
-
-def set_options(section: Any, **options: Any) -> None:
-    """Set options of a section of a configuration, which may be of either kind."""
-    if isinstance(section, argparse.Namespace):
-        vars(section).update(options)
-        return
-    with open_dict(section):
-        section.update(options)
-
-
-def languages_of(
-    state: Mapping[str, Any], given: tuple[str | None, str | None], data: Sequence[Path]
-) -> tuple[str, str]:
-    """Source and target language: those given, of the checkpoint, or of the training data.
-
-    Raises:
-        ValueError: if nothing says them, or the checkpoint translates the other way round.
-    """
-    task = state["cfg"]["task"]
-    own = getattr(task, "source_lang", None), getattr(task, "target_lang", None)
-    if task_name(state) not in MULTILINGUAL and None not in own and given == own[::-1] and given != own:
-        raise ValueError(f"--source-lang {given[0]} --target-lang {given[1]}: the checkpoint translates {own[0]} to "
-                         f"{own[1]}")  # fmt: skip
-    source, target = (one or other for one, other in zip(given, own, strict=True))
-    for folder in data:
-        if (source is None or target is None) and folder.is_dir():
-            source, target = data_utils.infer_language_pair(str(folder))
-    if source is None or target is None:
-        said = str(data[0]) if data else "the checkpoint"
-        raise ValueError(f"{said} does not say the languages: name them with --source-lang and --target-lang, or the "
-                         "data folder of the training with --data")  # fmt: skip
-    _refuse_unknown_languages(task, task_name(state), (source, target))
-    return source, target
 
 
 def dictionaries_of(
@@ -218,6 +184,7 @@ def resolve(state: dict[str, Any], languages: tuple[str, str], dictionaries: dic
     cfg = copy.deepcopy(state["cfg"])
     _adapt(cfg, languages, dictionaries, work)
     task = tasks.setup_task(cfg.task)
+    add_data_sources(task)
     model: Any = task.build_model(cfg.model, from_checkpoint=True)
     try:
         model.load_state_dict(state["model"], strict=True, model_cfg=cfg.model)
@@ -267,65 +234,24 @@ def _class(model: BaseFairseqModel) -> str:
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
-def _refuse_unknown_languages(args: DictConfig | argparse.Namespace, name: str, languages: tuple[str, str]) -> None:
-    """Raise ValueError for a language, or a pair of a model of pairs, that a multilingual model does not have."""
-    if name not in MULTILINGUAL:
-        return
-    pairs = _listed(args.lang_pairs) if name != "translation_from_pretrained_bart" else []
-    if name == "multilingual_translation" and "-".join(languages) not in pairs:
-        raise ValueError(f"--source-lang {languages[0]} --target-lang {languages[1]}: the model has {', '.join(pairs)}")
-    known = _listed(getattr(args, "langs", None)) or sorted({code for pair in pairs for code in pair.split("-")})
-    if getattr(args, "lang_dict", None) and not getattr(args, "langs", None):
-        return  # a file, which the task reads
-    tokens = LanguageTokens(tuple(known), (), (), EOS)
-    for option, code in zip(("--source-lang", "--target-lang"), languages, strict=True):
-        tokens.check(option, code)
-
-
-def _listed(value: Any) -> list[str]:
-    """An option that is a list, or a text with commas."""
-    return value.split(",") if isinstance(value, str) else [*(value or ())]
-
-
 def _adapt(cfg: DictConfig, languages: tuple[str, str], dictionaries: dict[str, Path], work: Path) -> None:
     """Let the configuration of a checkpoint find these dictionaries, and nothing else of the training's machine."""
     task, data = cfg.task, work / "data"
     data.mkdir()
     first = next(iter(dictionaries.values()))
-    others = {code for pair in _listed(getattr(task, "lang_pairs", None)) for code in pair.split("-")}
+    others = {code for pair in listed(getattr(task, "lang_pairs", None)) for code in pair.split("-")}
     for language in {*dictionaries, *others}:  # of which multilingual_translation reads all
         beside = first.with_name(f"dict.{language}.txt")
         shutil.copy(dictionaries.get(language, beside if beside.is_file() else first), data / f"dict.{language}.txt")
     set_options(task, data=str(data), source_lang=languages[0], target_lang=languages[1])
+    of_training = ("fixed_dictionary", "source_dict", "target_dict")  # data has them
+    set_options(task, **{name: None for name in of_training if getattr(task, name, None)})
     if getattr(task, "eval_bleu", False):
         set_options(task, eval_bleu=False)
     pretrained = ("encoder_embed_path", "decoder_embed_path")  # the checkpoint has what was learned since
     set_options(cfg.model, **{name: None for name in pretrained if getattr(cfg.model, name, None)})
     if getattr(cfg.model, "quant_noise_scalar", 0):  # of no effect but on the rounding of weights; needs a GPU
         set_options(cfg.model, quant_noise_scalar=0)
-
-
-def language_tokens(task: FairseqTask, name: str) -> LanguageTokens | None:
-    """Where the tokens of languages stand, by the options of a task of fairseq's; None if it has none."""
-    if name not in MULTILINGUAL:
-        return None
-    if name == "translation_from_pretrained_bart":
-        return LanguageTokens(tuple(task.langs), (WORDS, EOS, "[{source}]"), ("[{target}]",), "[{target}]")
-    args = task.args
-    reads, writes = args.encoder_langtok, "tgt" if args.decoder_langtok else None
-    style, replaced = "multilingual", True
-    if name == "translation_multi_simple_epoch":
-        (reads, writes), style, replaced = args.langtoks["main"], args.lang_tok_style, args.lang_tok_replacing_bos_eos
-    if not reads and not writes:
-        return None
-    of_source = [get_lang_tok("{source}" if reads.startswith("src") else "{target}", style, reads)] if reads else []
-    of_target = [get_lang_tok("{target}", style, writes)] if writes else []
-    codes = tuple(task.langs)
-    if name == "multilingual_translation" and not (args.share_encoders and args.share_decoders):
-        codes = ()
-    if replaced:
-        return LanguageTokens(codes, (WORDS, *(of_source or [EOS])), tuple(of_target or [EOS]), EOS)
-    return LanguageTokens(codes, (*of_source, WORDS, EOS), (EOS, *of_target), EOS)
 
 
 def _set_task(

@@ -257,7 +257,8 @@ class EngineBackend:
         self.reranker = self._reranker()
         self.drafter = self._drafter()
         positions = (config["task"].get("max_source_positions") or 1024, self.model.max_source_positions)
-        self.max_pieces = min(*positions, self.model.max_positions) - 2  # as PyTorchBackend has it
+        around = 2 if self.own.tokens is None else max(2, self.own.tokens.around_source)  # as PyTorchBackend has it
+        self.max_pieces = min(*positions, self.model.max_positions) - around
         self.max_tokens, self.inter_threads, self.intra_threads = max_tokens, inter_threads, intra_threads
 
     def _shortlist(self) -> Shortlist | None:

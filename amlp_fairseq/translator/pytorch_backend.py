@@ -17,6 +17,8 @@ from omegaconf import DictConfig
 
 from amlp_fairseq.common.arguments import refuse_unknown
 from amlp_fairseq.compat.tasks import with_steps
+from amlp_fairseq.model_folder.format import PLAIN_TASKS
+from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.text.unknown_words import read_translations, replaced
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.backend import Found, Scored, Watch, check_counts, renumbered
@@ -45,6 +47,7 @@ class PyTorchBackend:
 
     Attributes:
         model, models: the first one, and all.
+        tags: pieces before each source.
         max_pieces: of a source, by the models' positions.
 
     Raises:
@@ -87,7 +90,11 @@ class PyTorchBackend:
         limit, _ = utils.resolve_max_positions(
             self.task.max_positions(), *(model.max_positions() for model in self.models)
         )
-        self.max_pieces = limit - 2  # two symbols may be added
+        tokens = LanguageTokens.of(config)
+        self.max_pieces = limit - max(2, tokens.around_source if tokens else 0)  # two symbols may be added
+        self.tags: list[str] = []
+        if tokens is not None and name in PLAIN_TASKS:  # fairseq's multilingual tasks add tokens themselves
+            self.tags = tokens.encoder_pieces([], *self.languages)[:-1]
 
     def search(self, options: Mapping[str, Any], languages: tuple[str, str]) -> PyTorchSearch:
         """The search with the options of a call, and the languages of the folder.
@@ -169,7 +176,9 @@ class PyTorchSearch:
             return []
         backend, task = self.backend, self.backend.task
         tokens = [
-            torch.tensor([*map(task.source_dictionary.index, source.split()), task.source_dictionary.eos()])
+            torch.tensor(
+                [*map(task.source_dictionary.index, [*backend.tags, *source.split()]), task.source_dictionary.eos()]
+            )
             for source in sources
         ]
         lengths = [len(source) for source in tokens]

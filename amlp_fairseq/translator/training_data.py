@@ -80,13 +80,13 @@ def marked(path: Path) -> str | None:
 
 
 def check_subword_model(
-    kind: str, model: Path, dictionaries: Mapping[str, Path], data: Path, languages: Sequence[str]
+    kind: str, models: Sequence[Path], dictionaries: Mapping[str, Path], data: Path, languages: Sequence[str]
 ) -> None:
-    """Refuse a subword model that does not write the pieces of the dictionaries.
+    """Refuse a subword model that does not write the pieces of its dictionary.
 
     Args:
         kind: ``sentencepiece`` or ``subword_nmt``.
-        model: its file.
+        models: the files for source and target.
         dictionaries: by language.
         data: the data folder of the training, whose text is cut up anew, if it is at hand.
         languages: source, target.
@@ -94,10 +94,9 @@ def check_subword_model(
     Raises:
         ValueError: naming the model and the dictionary.
     """
-    cut = segmenter(kind, model)
     sets = load_pairs(data, "train", languages) or [(), ()]
-    for language, pairs in zip(languages, sets, strict=True):
-        path = dictionaries[language]
+    for language, model, pairs in zip(languages, models, sets, strict=True):
+        cut, path = segmenter(kind, model), dictionaries[language]
         words = [piece for piece in _symbols(path)[:PIECES] if _is_word(kind, piece)]
         whole = sum(cut(data_utils.post_process(word, kind)) == word for word in words)
         dictionary = Dictionary.load(str(path))

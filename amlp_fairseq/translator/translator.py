@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from amlp_fairseq.common.renamed_options import with_present_names
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.model_folder.config import members, read_config, splits_sentences
-from amlp_fairseq.model_folder.language_tokens import LanguageTokens
+from amlp_fairseq.model_folder.language_tokens import KEY, LanguageTokens
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.translator.backend import Backend, Search, check_counts
@@ -392,7 +392,7 @@ def _check_alike(folders: Sequence[Path]) -> None:
     """Raise ValueError for models that read or write different text; names the second one."""
     first, *others = ((folder, read_config(folder)) for folder in folders)
     for folder, config in others:
-        for name in ("languages", "text"):
-            if config[name] != first[1][name]:
-                found = f"{config[name]} and {first[1][name]}"
+        for name in ("languages", "text", KEY):
+            if config.get(name) != first[1].get(name):
+                found = f"{config.get(name)} and {first[1].get(name)}"
                 raise ValueError(f"{folder} and {first[0]} do not decode as one: their {name} are {found}")

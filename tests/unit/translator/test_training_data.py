@@ -88,7 +88,7 @@ def test_a_subword_model_that_cuts_otherwise(tmp_path: Path) -> None:
 
     def check(size: int) -> None:
         training_data.check_subword_model(
-            "subword_nmt", tmp_path / f"codes{size}", dictionaries, tmp_path, ["en", "de"]
+            "subword_nmt", [tmp_path / f"codes{size}"] * 2, dictionaries, tmp_path, ["en", "de"]
         )
 
     check(40)
