@@ -31,7 +31,7 @@ DECODING: dict[str, tuple[str, str]] = {
     "--max-len-a": ("0", "at most A times the pieces of the source, …"),
     "--max-len-b": ("200", "… and B, are written"),
     "--no-repeat-ngram-size": ("0", "no N words occur twice; 0: they may"),
-    "--decode-dtype": ("", "float32, bfloat16, float16 (CUDA), int8 (x86); otherwise that of the weights"),
+    "--decode-dtype": ("", "float32, bfloat16, float16 (CUDA), int8 (CPU); otherwise that of the weights"),
     "--cuda-graphs": ("off", "replay decoder calls"),
     "--print-alignment": ("", "hard: with pairs of pieces; soft: with the attention"),
     "--replace-unk": ("", "put a word of the source, or its translation in a FILE, in the place of an unknown one"),

@@ -2,14 +2,13 @@
 
 On a CPU, PyTorch's ``linear`` uses the layout in which the weights were trained. For a few rows MKL then reads them
 with one thread and at half the memory bandwidth; oneDNN's blocked layout is read by all threads at full bandwidth, and
-bfloat16 and int8 weights take half and a quarter of the bytes.
+bfloat16 weights take half of the bytes, and int8 weights, whose products are the engine's, a quarter.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import MultiHeadAttention
 from amlp_fairseq.common.host_memory import keep_few_products
+from amlp_fairseq.engine.isa import library
 
 Map = Callable[[Tensor], Tensor]
 
@@ -29,10 +29,8 @@ SMALL = 1 << 17
 
 #: Values of ``--decode-dtype``.
 DECODE_DTYPES = ("float32", "bfloat16", "float16", "int8")
-#: int8 needs PyTorch's engine for x86: no other lets the caller set the scale of the activations.
-_INT8 = ("int8",) if "fbgemm" in torch.backends.quantized.supported_engines else ()
 #: The types with fast arithmetic, by kind of device.
-_FAST_DTYPES = {"cpu": ("float32", "bfloat16", *_INT8), "cuda": ("float32", "bfloat16", "float16")}
+_FAST_DTYPES = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16")}
 
 
 #: Devices on which the whole model is converted, as with ``--fp16``, because every conversion between layers would be a
@@ -78,7 +76,7 @@ def pack(
     """
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     if decode_dtype == "int8":
-        return _pack_int8(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
+        return Int8Map(weight.float(), None if bias is None else bias.float(), relu, nonnegative)
     dtype = weight.dtype if decode_dtype is None else getattr(torch, decode_dtype)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if weight.device.type == "cpu" and dtype in _one_dnn_dtypes():
@@ -169,58 +167,15 @@ def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, bias: Tensor | Non
 
 
 class Int8Map:
-    """A map with int8 weights, see ``pack`` and ``int8_product``."""
+    """A map with int8 weights: the engine's, see ``engine/src/linear.h``. What the engine cannot decode is rounded as what
+    it can."""
 
-    def __init__(self, quantised: Tensor, bias: Tensor | None, relu: bool, step_size: float, zero_point: int) -> None:
-        self.packed = torch.ops.quantized.linear_prepack(quantised, None)
-        self.bias, self.relu, self.step_size, self.zero_point = bias, relu, step_size, zero_point
+    def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> None:
+        added = weight.new_zeros(len(weight)) if bias is None else bias
+        self.linear = library().int8_linear(weight.numpy(), added.numpy(), nonnegative)
+        self.outputs, self.relu = len(weight), relu
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = int8_product(x.float(), self.packed, self.bias, self.step_size, self.zero_point, self.relu)
-        return out.to(x.dtype)
-
-
-def _pack_int8(weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> Map:
-    return Int8Map(_quantise(weight), bias, relu, *_int8_inputs(nonnegative))
-
-
-def _quantise(weight: Tensor) -> Tensor:
-    """Weights (out, in) in int8, with a scale per output."""
-    scales = weight.abs().amax(dim=1).clamp(min=1e-8).double() / 127
-    zeros = torch.zeros(len(weight), dtype=torch.long)
-    with warnings.catch_warnings():  # newer quantisers have no operator that is as fast for few rows
-        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
-        return torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-
-
-def _int8_inputs(nonnegative: bool) -> tuple[float, int]:
-    """Step size and zero point of inputs in -1 … 1, or in 0 … 1 if ``nonnegative``."""
-    largest = 255 if torch.cpu._is_vnni_supported() else 127  # sums of 8 bit products overflow without VNNI
-    zero_point = 0 if nonnegative else largest // 2 + 1
-    return 1 / (largest - zero_point), zero_point
-
-
-Packed: Any = torch.classes.quantized.LinearPackedParamsBase
-
-
-def int8_product(
-    x: Tensor, packed: Packed, bias: Tensor | None, step_size: float, zero_point: int, relu: bool
-) -> Tensor:
-    """The int8 map. Rows of x are divided by their largest absolute value, ``size``, so that all are in -1 … 1 and have
-    the same step size and zero point.
-
-    A row of zeros becomes 0 · ∞, which is quantised to a finite value and finally multiplied by its size, 0.
-    """
-    if zero_point == 0:
-        size = x.amax(-1, keepdim=True)
-        units = x * size.reciprocal()
-    else:
-        units = x.abs()
-        size = units.amax(-1, keepdim=True)
-        torch.mul(x, size.reciprocal(), out=units)
-    out = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(units, step_size, zero_point, packed)
-    if bias is None:
-        out.mul_(size)
-    else:
-        torch.addcmul(bias, out, size, out=out)
-    return out.relu_() if relu else out
+        rows = x.detach().float().contiguous().numpy()
+        out = torch.from_numpy(self.linear.product(rows, self.relu, torch.get_num_threads()))
+        return out.view(*x.shape[:-1], self.outputs).to(x.dtype)

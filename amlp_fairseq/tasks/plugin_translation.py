@@ -26,7 +26,7 @@ class DecodingConfig(FairseqDataclass):
 
     decode_dtype: Optional[ChoiceEnum(DECODE_DTYPES)] = field(  # type: ignore[valid-type]
         default=None,
-        metadata={"help": "type of the weights when decoding; int8: x86 only, float16: CUDA only (default: their own)"},
+        metadata={"help": "type of the weights when decoding; int8: CPU only, float16: CUDA only (default: their own)"},
     )
     cuda_graphs: bool = field(
         default=False,

@@ -74,7 +74,7 @@ def decode_dtype(translator: Translator) -> str:
     int8 = config["weights"] == "int8" and decoding_options.quantisable(
         translator.pytorch().task, translator.pytorch().model
     )
-    return "int8 on x86 processors, float32 on others and on GPUs" if int8 else "float32"
+    return "int8 on CPUs, float32 on GPUs" if int8 else "float32"
 
 
 def decoding(translator: Translator) -> str:

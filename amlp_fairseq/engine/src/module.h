@@ -63,10 +63,12 @@ std::vector<float> floats_of(const FloatArray& array) { return {array.data(), ar
 
 // x (rows, in) to (rows, out).
 FloatArray product(const Linear& linear, const FloatArray& x, bool relu, int64_t threads) {
+  static ThreadPools pools;
   if (x.size() % linear.in) throw std::invalid_argument("inputs for other weights");
   FloatArray y(std::vector<py::ssize_t>{x.size() / linear.in, linear.out});
-  ThreadPool pool(threads);
-  linear.product(pool, x.data(), x.size() / linear.in, y.mutable_data(), relu);
+  float* const out = y.mutable_data();
+  const py::gil_scoped_release unlocked;
+  pools.with(threads, [&](ThreadPool& pool) { linear.product(pool, x.data(), x.size() / linear.in, out, relu); });
   return y;
 }
 
@@ -234,7 +236,8 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
   using namespace amlp;
   module.attr("SOURCES") = AMLP_SOURCES;  // isa.py compares it
   module.attr("INT8_INPUT_STEPS") = kMaxUnit;  // from the zero point to the largest int8 input
-  // Linear maps by themselves, for tests and benchmarks. The last one is there if the engine has bfloat16.
+  // Linear maps by themselves, in int8 also with weights that are still to be rounded. The last one is there if the engine has
+  // bfloat16.
   py::class_<Linear>(module, "Linear", py::module_local())
       .def("product", &product, py::arg("x"), py::arg("relu") = false, py::arg("threads") = 1);
   typedef std::unique_ptr<Linear> Made;
@@ -245,6 +248,12 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
     const std::span units(weight.data(), static_cast<size_t>(weight.size()));
     return std::make_unique<Int8Linear>(units, floats_of(scales), floats_of(bias), nonnegative);
   }, py::arg("weight"), py::arg("scales"), py::arg("bias"), py::arg("nonnegative") = false);
+  module.def("int8_linear", [](const FloatArray& weight, const FloatArray& bias, bool nonnegative) -> Made {
+    Numbers<int8_t> units;
+    std::vector<float> scales;
+    Weights::quantize(floats_of(weight), bias.size(), units, scales);
+    return std::make_unique<Int8Linear>(units, scales, floats_of(bias), nonnegative);
+  }, py::arg("weight"), py::arg("bias"), py::arg("nonnegative") = false);
 #ifdef AMLP_BFLOAT16
   module.def("bfloat16_linear", [](const FloatArray& weight, const FloatArray& bias) -> Made {
     return std::make_unique<Bfloat16Linear>(floats_of(weight), floats_of(bias));

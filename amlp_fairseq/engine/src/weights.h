@@ -129,24 +129,7 @@ class Weights {
     return result;
   }
 
- private:
-  py::dict arrays_;
-  bool int8_, bfloat16_;
-
-  [[noreturn]] static void wrong_size(const std::string& name) {
-    throw std::invalid_argument(name + " has another size than the model");
-  }
-
-  py::object find(const std::string& name) const {
-    if (!has(name)) throw std::invalid_argument("the model has no weights named " + name);
-    return arrays_[name.c_str()];
-  }
-
-  template <typename Number, typename Array>
-  static std::vector<Number> copy(const Array& array) {
-    return {array.data(), array.data() + array.size()};
-  }
-
+  // Round the rows of a matrix to int8; units and scales are added to those that are there.
   static void quantize(const std::vector<float>& matrix, int64_t rows, Numbers<int8_t>& units, std::vector<float>& scales) {
     const int64_t columns = matrix.size() / rows, before = units.size();
     units.resize(before + matrix.size());
@@ -165,6 +148,24 @@ class Weights {
 #pragma omp simd
       for (int64_t i = 0; i < columns; i++) to[i] = static_cast<int32_t>(std::nearbyint(from[i] / scale));
     }
+  }
+
+ private:
+  py::dict arrays_;
+  bool int8_, bfloat16_;
+
+  [[noreturn]] static void wrong_size(const std::string& name) {
+    throw std::invalid_argument(name + " has another size than the model");
+  }
+
+  py::object find(const std::string& name) const {
+    if (!has(name)) throw std::invalid_argument("the model has no weights named " + name);
+    return arrays_[name.c_str()];
+  }
+
+  template <typename Number, typename Array>
+  static std::vector<Number> copy(const Array& array) {
+    return {array.data(), array.data() + array.size()};
   }
 };
 

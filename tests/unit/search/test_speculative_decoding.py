@@ -135,7 +135,6 @@ def test_in_float32_only_near_ties_may_differ() -> None:
     assert compared == 120
 
 
-@pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="int8 needs x86")
 def test_in_int8_the_words_do_not_depend_on_how_many_are_checked() -> None:
     for seed in range(5):
         model = toy.model(TASK, seed)

@@ -182,8 +182,8 @@ def edited(folder: Path, **changes: Any) -> Path:
 def int8_maps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many matrices become int8 when the model is made ready."""
     made: list[Any] = []
-    own = packed_linear._pack_int8
-    monkeypatch.setattr(packed_linear, "_pack_int8", lambda *args: made.append(args) or own(*args))
+    own = packed_linear.Int8Map
+    monkeypatch.setattr(packed_linear, "Int8Map", lambda *args: made.append(args) or own(*args))
     translator.translate(TEXT)
     return len(made)
 
@@ -195,7 +195,7 @@ def test_int8_weights_decode_in_int8(name: str, tmp_path: Path, monkeypatch: pyt
     folder = tmp_path / "out"
     assert int8_maps(Translator(folder, backend="pytorch"), monkeypatch) > 10
     assert int8_maps(Translator(folder, backend="pytorch", decode_dtype="float32"), monkeypatch) == 0
-    assert "| decodes in | int8 on x86 processors, float32 on others" in (folder / "README.md").read_text("utf-8")
+    assert "| decodes in | int8 on CPUs, float32 on GPUs" in (folder / "README.md").read_text("utf-8")
     package(arguments(folder, tmp_path / "again"), ["--decode-dtype", "float32"])
     assert read_config(tmp_path / "again")["weights"] == "int8"
     assert int8_maps(Translator(tmp_path / "again", backend="pytorch"), monkeypatch) == 0
