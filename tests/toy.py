@@ -12,7 +12,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.sequence_scorer import SequenceScorer
 
-from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.isa import fastest
 from amlp_fairseq.models.cmlmc import CMLMCConfig, CMLMCTransformerModel
 from amlp_fairseq.models.interleaved_decoder import IBDecoderConfig, IBDecoderModel
 from amlp_fairseq.tasks.translation_cmlmc import TranslationCMLMCConfig, TranslationCMLMCTask
@@ -26,7 +26,7 @@ SIZES = {
 
 #: Whether the inputs of int8 maps have 255 steps on this processor; otherwise they have 127, and errors are twice as
 #: large.
-VNNI = library().INT8_INPUT_STEPS == 255
+VNNI = fastest().INT8_INPUT_STEPS == 255
 
 
 def dictionary(words: int) -> Dictionary:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from amlp_fairseq.attention.multihead import MultiHeadAttention
 from amlp_fairseq.common.host_memory import keep_few_products
-from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.isa import fastest
 
 Map = Callable[[Tensor], Tensor]
 
@@ -167,12 +167,12 @@ def one_dnn_product(x: Tensor, packed: Tensor, plain: Tensor, bias: Tensor | Non
 
 
 class Int8Map:
-    """A map with int8 weights: the engine's, see ``engine/src/linear.h``. What the engine cannot decode is rounded as what
+    """A map with int8 weights: the engine's, see ``engine/src/linear.h``. What it cannot decode is rounded as what
     it can."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, relu: bool, nonnegative: bool) -> None:
         added = weight.new_zeros(len(weight)) if bias is None else bias
-        self.linear = library().int8_linear(weight.numpy(), added.numpy(), nonnegative)
+        self.linear = fastest().int8_linear(weight.numpy(), added.numpy(), nonnegative)
         self.outputs, self.relu = len(weight), relu
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -109,14 +109,24 @@ def library_isa() -> str:
 
 
 def library() -> ModuleType:
-    """The engine's library for the fastest instruction set of this processor for which there is one.
+    """The engine's library.
 
     Raises:
         ImportError: if there is none, or the engine is turned off.
-        ValueError: if ``AMLP_FAIRSEQ_ISA`` names an instruction set that this processor has not, or for an old library.
+        ValueError: as :func:`fastest`.
     """
     if os.environ.get(BACKEND) == "torch":
         raise ImportError(f"the engine is turned off by {BACKEND}=torch")
+    return fastest()
+
+
+def fastest() -> ModuleType:
+    """The library for the fastest instruction set of this processor for which there is one.
+
+    Raises:
+        ImportError: if there is none.
+        ValueError: if ``AMLP_FAIRSEQ_ISA`` names an instruction set that this processor has not, or for an old library.
+    """
     names = supported()
     if forced := os.environ.get(FORCED):
         if forced not in names:
