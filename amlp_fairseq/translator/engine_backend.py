@@ -116,7 +116,7 @@ TASK_OPTIONS = (
 )
 #: What the values of options are that the engine alone has.
 OWN_VALUES = {
-    "suppress": "a list of texts, not one text,",
+    "suppress": "a list of texts that are not empty",
     "sampling_minp": "a share from 0 to 1",
     "min_alternative_prob": "a probability from 0 to 1",
 }

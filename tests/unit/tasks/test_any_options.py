@@ -61,7 +61,10 @@ def tasks() -> tuple[Any, TranslationTask]:
 
 
 @cache
-def networks(count: int) -> list[Any]:
+def networks(kind: str, count: int) -> list[Any]:
+    """Models of the plugin or of fairseq."""
+    if kind == "stock":
+        return [toy.stock_transformer(tasks()[0], seed=seed, sharpness=2.0) for seed in range(count)]
     return [toy.model(tasks()[0], seed=seed, sharpness=2.0, dropout=0.1) for seed in range(count)]
 
 
@@ -77,18 +80,23 @@ def found(task: Any, models: list[Any], chosen: dict[str, Any], source: list[int
     return [each for each in hypotheses if each["score"] > -torch.inf]
 
 
-@given(chosen=options(), count=st.integers(1, 2), source=st.sampled_from([[4], [9, 5, 5, 11], [3, 6, 17]]))
+@given(
+    chosen=options(),
+    kind=st.sampled_from(["plugin", "stock"]),
+    count=st.integers(1, 2),
+    source=st.sampled_from([[4], [9, 5, 5, 11], [3, 6, 17]]),
+)
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
-def test_the_words_of_stock_fairseq_or_a_line(chosen: dict[str, Any], count: int, source: list[int]) -> None:
+def test_the_words_of_stock_fairseq_or_a_line(chosen: dict[str, Any], kind: str, count: int, source: list[int]) -> None:
     ours, stock = tasks()
     try:
-        hypotheses = found(ours, networks(count), chosen, source)
+        hypotheses = found(ours, networks(kind, count), chosen, source)
     except ValueError as error:
         text = str(error)
         assert "\n" not in text
         assert any(f"--{name.replace('_', '-')}" in text for name in chosen), text
         return
-    expected = found(stock, networks(count), chosen, source)
+    expected = found(stock, networks(kind, count), chosen, source)
     unique = {tuple(each["tokens"].tolist()): each for each in reversed(expected)}  # after a prefix one may stand twice
     assert len(hypotheses) in (len(expected), len(unique))
     for one, other in zip(hypotheses, expected, strict=False):

@@ -104,6 +104,26 @@ def test_fairseq_generate(
     assert hypotheses(capsys.readouterr().out) == found
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["generate"], "--replace-unk needs the words of the source"),
+        (["generate", "--dataset-impl", "raw", "--bpe", "subword_nmt", "--bpe-codes", "codes"], "--bpe subword_nmt"),
+        (["interactive"], "--replace-unk: fairseq-interactive has lost the words"),
+    ],
+)
+def test_commands_without_the_words(
+    folder: Path, words: list[str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, *others = words
+    model = [str(folder.parent), "--path", str(folder.parent / "model.pt"), "--task", "translation", "-s", "en"]
+    monkeypatch.setattr(sys, "argv", ["amlp-fairseq", command, *model, "-t", "de", "--cpu", "--replace-unk", *others])
+    with pytest.raises(SystemExit) as error:
+        cli.main()
+    assert named in str(error.value.code)
+    assert "amlp-fairseq translate --replace-unk" in str(error.value.code)
+
+
 def test_suppressed_texts(folder: Path) -> None:
     options: Any = {"split_sentences": False, "no_repeat_ngram_size": 2}
     translator = Translator(folder, **options)
