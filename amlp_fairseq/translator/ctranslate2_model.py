@@ -118,7 +118,7 @@ def has_shortlist(task: FairseqTask) -> bool:
 OBEYED = frozenset(
     "beam lenpen unnormalized length_penalty max_len_b nbest print_alignment decode_dtype cuda_graphs draft draft_path "
     "draft_file draft_words words_after_end no_seed_provided no_beamable_mm "
-    "shortlist".split()
+    "repetition_penalty shortlist".split()
 )
 #: Further ones where only the likeliest word matters: CTranslate2 divides the probability of words that may not be
 #: written among the others.
@@ -167,6 +167,7 @@ def search_options(translator: Translator) -> dict[str, Any]:
             "max_decoding_length": min(generation.max_len_b, translator.pytorch().model.max_decoder_positions() - 1)
             + 1,
             "no_repeat_ngram_size": generation.no_repeat_ngram_size,
+            "repetition_penalty": float(getattr(task, "repetition_penalty", 1.0)),
             "max_input_length": 0,
             "max_batch_size": translator.max_tokens,
             "batch_type": "tokens",

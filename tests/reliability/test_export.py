@@ -40,16 +40,20 @@ def package(folder: Path, *words: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--length-penalty", "gnmt", "--lenpen", 2), ("--beam", 5, "--unnormalized")], ids=str
+    "words",
+    [
+        *[(), ("--length-penalty", "gnmt", "--lenpen", 2), ("--beam", 5, "--unnormalized")],
+        ("--beam", 5, "--repetition-penalty", 4.0),
+    ],
+    ids=str,
 )
 def test_the_words_of_the_model_folder(words: tuple[object, ...], tmp_path: Path) -> None:
     """By the command that export prints, as it prints it, of data of text."""
     pytest.importorskip("ctranslate2")
     folder = package(tmp_path / "model", "--max-length", 60, *words) if words else MODEL
     expected = Translator(folder).translate(SENTENCES)
-    assert expected != Translator(folder, beam=2, lenpen=1.0, length_penalty="fairseq", unnormalized=False).translate(
-        SENTENCES
-    )  # what CTranslate2 does by itself
+    others: Any = {"lenpen": 1.0, "length_penalty": "fairseq", "unnormalized": False, "repetition_penalty": 1.0}
+    assert expected != Translator(folder, beam=2, **others).translate(SENTENCES)  # what CTranslate2 does by itself
     printed = commands.run("amlp_fairseq.cli.main", "export", "--model", folder, "--out", tmp_path / "out")
     (tmp_path / "text.en").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
     python = f'python() {{ "{sys.executable}" "$@"; }}; {printed.splitlines()[-1].removeprefix("next: ")}'
