@@ -1,12 +1,15 @@
 """The engine beside the same models in PyTorch and in CTranslate2, with random weights, on one CPU thread.
 
-    python -m benchmarks.engine [--parts base multi30k start workers] [--out FILE.json] [--markdown FILE.md]
+    python -m benchmarks.engine [--parts base multi30k students start workers] [--out FILE.json] [--markdown FILE.md]
 
 - base: WMT-base sizes, --batch sentences at once and one: the engine, in int8 also CTranslate2, and with --before an
   earlier state of the package in PyTorch (45f4eb1, the last with the operators of amlp-fairseq compile, which must have
   been compiled there), in processes of their own.
 - multi30k: the three Transformers of docs/which-system.md, in float32 and int8, beam 4 and greedy: latency is of one
   sentence at a time, throughput of all at once; the engine and CTranslate2, which is in a process of its own.
+- students: WMT-base sizes in int8, one sentence at a time, with --threads: decoders of two layers or one, as they are
+  and with a shortlist of 100 random words for each word of a source, and 200 for all. Ratios are speed-ups over
+  transformer-student.
 - start: whole processes of amlp-fairseq translate with one line and at most 20 words of output, by the wall clock, and
   their largest resident set.
 - workers: 1,000 sentences on 2 CPUs: two searches of a thread each, or one of two threads. It needs two CPUs.
@@ -47,7 +50,7 @@ from amlp_fairseq.training.imported import decode_fast
 from amlp_fairseq.translator import Translator, engine_backend
 from amlp_fairseq.translator.ctranslate2_model import convert
 from benchmarks.ctranslate2_engine import Process, Worker
-from benchmarks.harness import MIB, add_files, check_files, rounds, seconds, write
+from benchmarks.harness import MIB, add_files, check_files, rounds, seconds, write, write_tables
 from benchmarks.systems import Workshop
 from benchmarks.tables import fields, table
 
@@ -66,6 +69,7 @@ def folder_of(out: Path, system: str, sizes: dict[str, int], weights: str) -> Pa
     shop.untrained(built.model)
     built.cfg.task.source_lang, built.cfg.task.target_lang = "en", "de"
     state = {"cfg": built.cfg, "model": built.model.state_dict(), "optimizer_history": [{"num_updates": 0}]}
+    state["task_state"] = built.task.state_dict()
     decode_fast(state["cfg"])
     config = {"languages": ["en", "de"], "text": {"post_process": None}, "decoding": {}, "longest_source": None}
     with tempfile.TemporaryDirectory() as scratch:
@@ -192,6 +196,39 @@ def multi30k(args: Namespace, scratch: Path) -> list[Row]:
     return rows
 
 
+STUDENTS = ("transformer-student", "ssru-student", "ssru-tiny", "ibdecoder-sa-student", "ibdecoder-ssru-student")
+
+
+def lexicon(out: Path, lines: list[str], vocabulary: int) -> Path:
+    """A shortlist of random words, for the words of some lines."""
+    chance = random.Random(1)
+    sources = [*sorted({word for line in lines for word in line.split()}), "NULL"]
+    pairs = (f"w{chance.randrange(vocabulary - 4)} {source} 0.01\n" for source in sources for _ in range(100))
+    out.write_text("".join(pairs), encoding="utf-8")
+    return out
+
+
+def students(args: Namespace, scratch: Path) -> list[Row]:
+    lines = sentences(10, 25, BASE["vocabulary"])
+    lists = str(lexicon(scratch / "lex.s2t", lines, BASE["vocabulary"]))
+    loaded = {}
+    for name in STUDENTS:
+        folder = folder_of(scratch / name, name, BASE, "int8")
+        for key, shortlist in ((name, None), (f"{name}, shortlist", lists)):
+            options: Any = {} if shortlist is None else {"shortlist": shortlist}
+            loaded[key] = Translator(folder, backend="engine", inter_threads=1, intra_threads=args.threads, **options)
+    rows = []
+    for beam in (4, 1):
+        calls = {key: partial(words, each, lines, beam, args.length, each=True) for key, each in loaded.items()}
+        times = rounds({key: partial(seconds, call, "cpu") for key, call in calls.items()}, args.repeats)
+        first = times[STUDENTS[0]]
+        for key, found in times.items():
+            ratio = statistics.median(one / other for one, other in zip(first, found, strict=True))
+            milliseconds = 1000 * statistics.median(found) / len(lines)
+            rows.append({"model": key, "beam": beam, "ms": milliseconds, "speed-up": ratio})
+    return rows
+
+
 def process(folder: Path, line: str) -> tuple[float, int]:
     """Wall-clock seconds and the largest resident set, in bytes, of a translation of one line."""
     report = folder.parent / "report.json"
@@ -263,7 +300,7 @@ def tables(result: dict[str, Any]) -> str:
     return text
 
 
-PARTS = {"base": base, "multi30k": multi30k, "start": start, "workers": workers}
+PARTS = {"base": base, "multi30k": multi30k, "students": students, "start": start, "workers": workers}
 
 
 def main() -> None:
@@ -272,6 +309,7 @@ def main() -> None:
     parser.add_argument("--batch", type=positive, default=64, help="sentences of the larger batch of base")
     parser.add_argument("--sentences", type=positive, default=500, help="of multi30k; a tenth of them for latency")
     parser.add_argument("--length", type=positive, default=26, help="words of an output of base; else half as many")
+    parser.add_argument("--threads", type=positive, default=2, help="of students")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="the package before the engine, for base")
     parser.add_argument("--repeats", type=positive, default=5)
     add_files(parser, markdown="the tables")
@@ -287,9 +325,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             result[part] = PARTS[part](args, Path(scratch))
         write(args.out, result)
-    print(tables(result))
-    if args.markdown:
-        args.markdown.write_text(tables(result), encoding="utf-8")
+    write_tables(tables(result), args)
 
 
 if __name__ == "__main__":

@@ -190,6 +190,13 @@ def write(path: Path | None, result: dict[str, Any]) -> None:
             file.write(text + "\n")
 
 
+def write_tables(text: str, args: argparse.Namespace) -> None:
+    """Print tables, and write them to ``--markdown``."""
+    print(text)
+    if args.markdown:
+        args.markdown.write_text(text, encoding="utf-8")
+
+
 def finish(
     result: dict[str, Any],
     args: argparse.Namespace,

@@ -23,7 +23,7 @@ from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.engine.isa import library
 from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.training.environment import environment
-from benchmarks.harness import add_files, check_files, rounds, seconds, write
+from benchmarks.harness import add_files, check_files, rounds, seconds, write, write_tables
 from benchmarks.tables import fields, table
 
 SHAPES = [(512, 512), (512, 2048), (2048, 512), (512, 32_000)]
@@ -100,9 +100,7 @@ def main() -> None:
     rows = [row for precision in precisions for row in measured(precision, args.repeats)]
     result = {"environment": environment("cpu"), "products": rows}
     write(args.out, result)
-    print(tables(result))
-    if args.markdown:
-        args.markdown.write_text(tables(result), encoding="utf-8")
+    write_tables(tables(result), args)
 
 
 if __name__ == "__main__":

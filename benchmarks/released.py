@@ -38,7 +38,7 @@ from amlp_fairseq.training.environment import environment
 from amlp_fairseq.translator.ctranslate2_model import convert
 from benchmarks.ctranslate2_engine import Process
 from benchmarks.engine import compared, ctranslate2_words, limits, sentences, worker_words
-from benchmarks.harness import MIB, add_files, check_files, write
+from benchmarks.harness import MIB, add_files, check_files, write, write_tables
 from benchmarks.tables import fields, table
 
 PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
@@ -173,10 +173,8 @@ def main() -> None:
     add_files(parser, markdown="the tables")
     args = parser.parse_args()
     check_files(parser, args)
-    os.environ |= {
-        "OMP_NUM_THREADS": "1",
-        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",
-    }  # fairseq loads no checkpoint without it
+    # Without the second stock fairseq loads no checkpoint.
+    os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     result: dict[str, Any] = {"environment": environment("cpu"), "translation": [], "load": []}
     for name in args.models:
         with tempfile.TemporaryDirectory() as scratch:
@@ -184,9 +182,7 @@ def main() -> None:
         result["translation"] += rows
         result["load"] += loads
         write(args.out, result)
-    print(tables(result))
-    if args.markdown:
-        args.markdown.write_text(tables(result), encoding="utf-8")
+    write_tables(tables(result), args)
 
 
 if __name__ == "__main__":
