@@ -15,14 +15,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from io import TextIOWrapper
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, parse_translator_arguments
 from amlp_fairseq.common.arguments import command_parser
-from amlp_fairseq.common.lines import lines, refuse_closed_input
+from amlp_fairseq.common.lines import decoded, lines, refuse_closed_input
 from amlp_fairseq.text.sentences import TooLong
 from amlp_fairseq.translator.files import refuse_compressed
 from amlp_fairseq.translator.options import Options
@@ -94,8 +93,8 @@ def tab_separated() -> Iterator[tuple[str, str]]:
         ValueError: for a line without, or with several tabulators; names it.
     """
     refuse_closed_input()
-    for number, line in enumerate(TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n"), 1):
-        source, *target = line.rstrip("\r\n").split("\t")
+    for number, line in enumerate(decoded(sys.stdin.buffer, "standard input"), 1):
+        source, *target = line.split("\t")
         if len(target) != 1:
             raise ValueError(f"line {number} of standard input has {len(target)} tabulators, not one: {line[:80]!r}")
         yield source, target[0]

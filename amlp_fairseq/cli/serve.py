@@ -13,6 +13,7 @@ import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from amlp_fairseq.cli.arguments import add_translator_arguments, parse_translator_arguments
@@ -46,6 +47,12 @@ def seconds(text: str) -> float:
     return value
 
 
+def name_of(model: Path) -> str:
+    """The name of a folder; of an ensemble ``A:B`` those of all."""
+    folders = [model] if model.is_dir() else map(Path, str(model).split(":"))
+    return ":".join(folder.resolve().name for folder in folders)
+
+
 def main() -> None:
     parser = command_parser("serve", __doc__)
     add_translator_arguments(parser, "texts")
@@ -66,7 +73,7 @@ def serve(args: argparse.Namespace, settings: Mapping[str, Any]) -> None:
 
     with server.listen(args.host, args.port) as listener:
         translator = Translator(args.model, **settings)
-        name, (source, target) = args.model.resolve().name, translator.languages
+        name, (source, target) = name_of(args.model), translator.languages
 
         def announce(address: str) -> None:
             print(f"{name} translates {source} to {target} on {address}", flush=True)

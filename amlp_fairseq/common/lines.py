@@ -7,7 +7,7 @@ import gzip
 import logging
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -45,12 +45,24 @@ def _decoded(line: bytes, number: int) -> str:
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a text file, which may be compressed; only a newline ends a line."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         try:
-            for line in file:
-                yield line.rstrip("\r\n")
-        except (EOFError, OSError, UnicodeDecodeError, zlib.error) as error:
+            yield from decoded(file, str(path))
+        except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
+    """The lines of a binary file.
+
+    Raises:
+        ValueError: for bytes that are not UTF-8; names the file and the line.
+    """
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number}: {error}") from None
 
 
 def count_lines(path: Path) -> int:

@@ -14,10 +14,12 @@ from amlp_fairseq.engine import description as descriptions
 from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.lengths import exceeding, most_words
 from amlp_fairseq.engine.order import Order, Prefix, shortest
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
 from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.text.dictionary import BOS, EOS
+from amlp_fairseq.text.sentences import TooLong
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -278,17 +280,20 @@ class Model(EngineModel):
             prefixes: of each source, or none.
 
         Raises:
-            ValueError: if ``min_len`` or a prefix exceeds what the lengths allow.
+            ValueError: if ``min_len`` exceeds what the lengths allow.
+            TooLong: if a prefix does, with the number of its source, from 1.
         """
         with_words = [index for index, source in enumerate(sources) if any(token != EOS for token in source)]
         results = [[Hypothesis([], [0.0], 0.0, 0, [])] for _ in sources]
         if not with_words:
             return results
         for index in with_words:
-            self._check_length(f"--min-len {options.min_len}", options.min_len, sources[index], options)
-            if prefixes:
-                length = shortest(prefixes[index], options.end)
-                self._check_length(f"a prefix of {length} words", length, sources[index], options)
+            most = min(most_words(options, len(sources[index]), self.max_positions), options.max_len)
+            if options.min_len > most:
+                raise ValueError(exceeding(f"--min-len {options.min_len}", most))
+            if prefixes and (length := shortest(prefixes[index], options.end)) > most:
+                name = f"--target-prefix, --target-suffix: a prefix of {length} words"
+                raise TooLong(index + 1, exceeding(name, most))
         arguments, words = ([sources[index] for index in with_words], asdict(options)), _in_library(shortlist)
         if propose is None:
             begun = [prefixes[index] for index in with_words] if prefixes else []
@@ -302,14 +307,6 @@ class Model(EngineModel):
         for index, hypotheses in zip(with_words, found, strict=True):
             results[index] = [Hypothesis.of(each, options.deduplicate) for each in hypotheses]
         return results
-
-    def _check_length(self, name: str, length: int, source: Sequence[int], options: SearchOptions) -> None:
-        longest = min(int(options.max_len_a * len(source) + options.max_len_b), self.max_positions - 1, options.max_len)
-        if length > longest:
-            raise ValueError(
-                f"{name} exceeds the {longest} words that --max-len-a, --max-len-b and --max-target-positions allow "
-                "for a sentence"
-            )
 
     def runs(self, written: Sequence[int]) -> list[list[int]]:
         return self.order.runs(written)

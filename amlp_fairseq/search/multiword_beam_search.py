@@ -19,6 +19,7 @@ from torch import Tensor
 from amlp_fairseq.decoding.inference_model import InferenceModel
 from amlp_fairseq.decoding.inference_model_cache import InferenceModelCache, are_frozen
 from amlp_fairseq.engine.description import UnsupportedError
+from amlp_fairseq.engine.lengths import exceeding, most_words
 from amlp_fairseq.engine.model import Model
 from amlp_fairseq.engine.order import Prefix
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
@@ -215,14 +216,11 @@ class MultiwordBeamSearch:
         Raises:
             ValueError: if ``min_len`` exceeds one of them.
         """
-        longest = self.max_positions() - 1
+        positions = self.max_positions()
         options, lengths = self.options, source.ne(self.pad).sum(dim=1).tolist()
-        limits = [int(min(options.max_len_a * length + options.max_len_b, longest)) for length in lengths]
+        limits = [most_words(options, length, positions) for length in lengths]
         if options.min_len > (shortest := min(limits)):
-            raise ValueError(
-                f"--min-len {options.min_len} exceeds the {shortest} words that --max-len-a, --max-len-b and "
-                "--max-target-positions allow for a sentence"
-            )
+            raise ValueError(exceeding(f"--min-len {options.min_len}", shortest))
         return limits
 
     def unlisted(self, source: Tensor) -> Tensor | None:

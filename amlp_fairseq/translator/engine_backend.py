@@ -28,6 +28,7 @@ from amlp_fairseq.model_folder.config import read_config
 from amlp_fairseq.model_folder.language_tokens import KEY
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
 from amlp_fairseq.text.dictionary import BOS, EOS, PAD
+from amlp_fairseq.text.sentences import TooLong
 from amlp_fairseq.text.unknown_words import read_translations, replaced
 from amlp_fairseq.translator import backend as backends
 from amlp_fairseq.translator.backend import Found, Scored, renumbered
@@ -122,7 +123,7 @@ OWN_VALUES = {
 }
 #: The options without which others have no effect.
 NEEDED = {
-    **dict.fromkeys(("sampling_topk", "sampling_topp", "sampling_minp"), "sampling"),
+    **dict.fromkeys(("sampling_topk", "sampling_topp", "sampling_minp", "seed"), "sampling"),
     "min_alternative_prob": "alternatives",
 }
 #: Values of options that name no draft, no shortlist and no other model.
@@ -321,7 +322,7 @@ class EngineBackend:
             ValueError: for a model that writes all words at a time.
         """
         if not isinstance(self.model, Model):
-            raise ValueError(f"{self.own.folder} writes all words at a time: no words can be given before")
+            raise ValueError(f"--target-prefix: {self.own.folder} writes all words at a time: none can be given before")
         return Prefixes(self.own.target, self.model.order, self.own.config["text"].get("post_process"))
 
     @cached_property
@@ -342,7 +343,8 @@ class EngineBackend:
             raise UnsupportedError(option)
         beam, alone = merged.get("beam", SearchOptions.beam), merged.get("sampling", False)
         for name, other in NEEDED.items():
-            if merged.get(name, -1) > 0 and not merged.get(other, False):
+            given = name in merged if name == "seed" else merged.get(name, -1) > 0
+            if given and not merged.get(other, False):
                 raise ValueError(f"--{name.replace('_', '-')} {merged[name]} needs --{other}")
         if merged.get("alternatives") and merged.get("nbest", 1) > MAX_BEAM:
             raise ValueError(f"--nbest {merged['nbest']}: at most {MAX_BEAM} alternatives are found")
@@ -402,7 +404,10 @@ class EngineSearch:
 
         def found(batch: list[int], threads: int) -> list[list[Hypothesis]]:
             begun = [prefixes[index] for index in batch] if prefixes else []
-            return self._hypotheses([tokens[index] for index in batch], begun, threads)
+            try:
+                return self._hypotheses([tokens[index] for index in batch], begun, threads)
+            except TooLong as error:
+                raise TooLong(batch[error.number - 1] + 1, str(error)) from None
 
         results: dict[int, list[Found]] = {}
         for batch, hypotheses in zip(batches, self._side_by_side(batches, found), strict=True):
@@ -445,11 +450,12 @@ class EngineSearch:
             (self._source(source), begun + backend.own.target.encode(target)[:-1])
             for source, target in zip(sources, targets, strict=True)
         ]
-        for _, target in pairs:
+        for number, (_, target) in enumerate(pairs, 1):
             if len(target) >= backend.model.max_positions:
-                raise ValueError(
+                raise TooLong(
+                    number,
                     f"a translation has {len(target)} pieces, {backend.own.folder} writes at most "
-                    f"{backend.model.max_positions - 1}"
+                    f"{backend.model.max_positions - 1}",
                 )
         batches = _batches([len(source) + len(target) for source, target in pairs], backend.max_tokens)[::-1]
 
@@ -496,7 +502,7 @@ class EngineSearch:
         backend, options, drafter = self.backend, self.options, self.backend.drafter
         if drafter is not None:
             if begun:
-                raise ValueError("words of a translation are given: a draft cannot be, too (--draft none)")
+                raise ValueError("--target-prefix: a draft cannot be given, too (--draft none)")
             drafter = replace(drafter, threads=threads) if isinstance(drafter, EngineDrafter) else drafter
             drafts = drafter.begin(sources)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from amlp_fairseq.common.lines import buffered_read, lines, refuse_closed_input
 from amlp_fairseq.common.logs import above_the_bar
 from amlp_fairseq.text import sentences
+from amlp_fairseq.translator.texts import EmptyText
 from amlp_fairseq.translator.translator import Translation, Translator
 
 #: First bytes of compressed files, and the programs that unpack them.
@@ -50,10 +51,6 @@ class Beside:
             else:
                 texts = batch
                 prefixes, suffixes = (None if file is None else [*islice(file[1], len(texts))] for file in files)
-            for index, text in enumerate(texts):
-                beside = "".join(each[index].strip() for each in (prefixes, suffixes) if each and index < len(each))
-                if beside and not text.strip():
-                    raise ValueError(f"line {number + index + 1} is empty, its prefix or suffix is not: {beside!r}")
             number += len(texts)
             for file, of_texts in zip(files, (prefixes, suffixes), strict=True):
                 if file is not None and of_texts is not None and len(of_texts) < len(texts):
@@ -99,6 +96,8 @@ def translated(
                 yield from zip(texts, found, strict=True)
             except sentences.TooLong as error:
                 raise ValueError(f"line {before + error.number}: {error}") from None
+            except EmptyText as error:
+                raise EmptyText("line", before + error.number, error.given) from None
             before += len(texts)
             update(len(texts))
 

@@ -66,7 +66,8 @@ class PyTorchBackend:
         self.name = name = config["task"]["_name"]
         decoding_options.check({**config["decoding"], **options}, name)
         self.languages: tuple[str, str] = (config["languages"][0], config["languages"][1])
-        self.seed = {**config["decoding"], **options}.get("seed", SEED)
+        self.options = {**config["decoding"], **options}
+        self.seed = _seed(self.options)
         self.models, self.cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
             [str(folder) for folder in folders], arg_overrides=_of_fairseq(options)
         )
@@ -131,7 +132,7 @@ class PyTorchBackend:
         generator = task.build_generator(self.models, cfg)
         for shared in SHARED & vars(generator).keys():
             setattr(generator, shared, getattr(self._own.generator, shared))
-        return PyTorchSearch(self, generator, nbest, cfg, options.get("seed", self.seed))
+        return PyTorchSearch(self, generator, nbest, cfg, _seed({**self.options, **options}))
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class PyTorchSearch:
             ValueError: for a translation of which something is given.
         """
         if any(given):
-            raise ValueError(f"words of a translation are given: {ENGINE_ALONE}")
+            raise ValueError(f"--target-prefix: {ENGINE_ALONE}")
         return [
             [self._found(each, source.split()) for each in found[: self.nbest]]
             for source, found in zip(sources, self.hypotheses(sources), strict=True)
@@ -248,6 +249,17 @@ def _of_fairseq(options: Mapping[str, Any]) -> dict[str, Any]:
         if options.get(name):
             raise ValueError(f"{name}={options[name]!r}: {ENGINE_ALONE}")
     return {name: value for name, value in options.items() if name not in decoding_options.OWN}
+
+
+def _seed(options: Mapping[str, Any]) -> int:
+    """The seed of decoding options.
+
+    Raises:
+        ValueError: for one without anything that is random.
+    """
+    if "seed" in options and not (options.get("sampling") or options.get("retain_dropout")):
+        raise ValueError(f"--seed {options['seed']} needs --sampling")
+    return int(options.get("seed", SEED))
 
 
 def _nbest(generation: DictConfig) -> int:

@@ -97,6 +97,19 @@ class Source:
     cut: bool = False
 
 
+class EmptyText(ValueError):
+    """A text is empty, what its translation must begin or end with is not.
+
+    Attributes:
+        number: of the text, from 1.
+        given: words.
+    """
+
+    def __init__(self, unit: str, number: int, given: str) -> None:
+        super().__init__(f"{unit} {number} is empty, its --target-prefix or --target-suffix is not: {given!r}")
+        self.number, self.given = number, given
+
+
 @dataclass(frozen=True)
 class Texts:
     """Texts of one pair of languages, and their translations.
@@ -213,7 +226,7 @@ class Texts:
         for number, (line, begin, end) in enumerate(zip(sources, begins, ends, strict=True), 1):
             parts = sum(bool(part.pieces) for part in line)
             if not parts and (begin.strip() or end.strip()):
-                raise ValueError(f"text {number} is empty, its target prefix or suffix is not: {begin or end!r}")
+                raise EmptyText("text", number, begin.strip() or end.strip())
             result += self._given_of_text(parts, begin, end)
         return result
 

@@ -231,7 +231,11 @@ class Translator:
         sources = [list(texts.parts(line, number)) for number, line in enumerate(lines, 1)]
         given = texts.given(sources, target_prefixes, target_suffixes)
         parts = [part for line in sources for part in line if part.pieces]
-        found = search([part.pieces for part in parts], given)
+        try:
+            found = search([part.pieces for part in parts], given)
+        except sentences.TooLong as error:  # what is given
+            owners = [number for number, line in enumerate(sources, 1) for part in line if part.pieces]
+            raise sentences.TooLong(owners[error.number - 1], str(error)) from None
         decoded = iter([texts.part(part, translations) for part, translations in zip(parts, found, strict=True)])
         return [
             texts.joined([(part, next(decoded) if part.pieces else None) for part in line], search.nbest)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from amlp_fairseq import Translator
-from amlp_fairseq.cli import score_pairs, translate
+from amlp_fairseq.cli import score_pairs, serve, translate
 from amlp_fairseq.engine.order import Order, shortest
 from amlp_fairseq.model_folder.config import members, read_config
 from amlp_fairseq.text.dictionary import Dictionary
@@ -149,12 +151,13 @@ def test_a_word_begins_after_a_prefix_of_two_directions(model: Path) -> None:
     ("model", "given", "message"),
     [
         (AR, {"target_suffixes": ["a"]}, "words at the end of a translation"),
-        (CMLMC, {"target_prefixes": ["a"]}, "cmlmc writes all words at a time"),
+        (CMLMC, {"target_prefixes": ["a"]}, "^--target-prefix: .*cmlmc writes all words at a time"),
         (AR, {"target_prefixes": ["a", "b"]}, "there are 1 texts, and 2 prefixes"),
-        (AR, {"target_prefixes": ["a " * 400]}, "a prefix of 400 words exceeds the 200 words"),
+        (AR, {"target_prefixes": ["a " * 400]}, "--target-prefix.* a prefix of 400 words exceeds the 200 words"),
         (AR, {"target_prefixes": ["a"], "max_len_b": 0, "min_len": 0}, "a prefix of 1 words exceeds the 0 words"),
         (AR, {"target_prefixes": ["\ud800"]}, "half a surrogate pair"),
         (AR, {"sampling_topk": 3}, "^--sampling-topk 3 needs --sampling"),
+        (AR, {"seed": 0}, "^--seed 0 needs --sampling"),
         (AR, {"sampling": True, "temperature": 0.0}, "^temperature=0.0: a number above 0"),
         (AR, {"sampling": True, "sampling_topk": -5}, "^sampling_topk=-5: a number of words"),
         (AR, {"sampling": True, "sampling_topp": 1.5}, "^sampling_topp=1.5: a share"),
@@ -171,11 +174,13 @@ def test_what_cannot_be_given(model: Path, given: dict[str, Any], message: str) 
 
 
 def test_other_mistakes(translator: Translator) -> None:
-    with pytest.raises(ValueError, match="text 2 is empty, its target prefix or suffix is not: 'a'"):
+    with pytest.raises(ValueError, match="text 2 is empty, its --target-prefix or --target-suffix is not: 'a'"):
         translator.translations(["He", " "], target_prefixes=["", "a"])
     with pytest.raises(TypeError, match="in a list"):
         translator.translations(["He"], target_prefixes="Er")
     pytorch = Translator(AR, backend="pytorch")
+    with pytest.raises(ValueError, match=r"^--seed 3 needs --sampling"):
+        pytorch.translate(["He"], seed=3)
     for of_engine in (
         lambda: pytorch.translations(["He"], target_prefixes=["Er"]),
         lambda: pytorch.translations(["He"], alternatives=True),
@@ -340,8 +345,20 @@ def test_prefixes_on_the_command_line(
         with pytest.raises(ValueError, match=f"--output {prefixes} is the text"):
             run(translate, [*words, option, str(prefixes), "--output", str(prefixes)], "", monkeypatch, capsys)
     assert prefixes.read_text(encoding="utf-8") == before
-    source.write_text("He sleeps.\n\n\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"^line 2 is empty, its prefix or suffix is not: 'Der'"):
+    source.write_text("He sleeps.\n\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^line 2 is empty, its --target-prefix or --target-suffix is not: 'Der'"):
+        run(translate, [*words, "--target-prefix", str(prefixes)], "", monkeypatch, capsys)
+    source.write_text("He sleeps.\nHe reads. He sleeps.\nHe\n", encoding="utf-8")
+    prefixes.write_text(f"Er\nEr liest.\n{'a ' * 400}\n", encoding="utf-8")
+    for size in ("1000", "2"):
+        with pytest.raises(ValueError, match=r"^line 3: --target-prefix.* of 400 words exceeds the 200 words"):
+            run(translate, [*words, "--target-prefix", str(prefixes), "--buffer-size", size], "", monkeypatch, capsys)
+    for packed in (gzip.compress(b"Er\n"), lzma.compress(b"Er\n")):
+        prefixes.write_bytes(packed)
+        with pytest.raises(ValueError, match=r"prefixes\.txt is compressed: unpack it first"):
+            run(translate, [*words, "--target-prefix", str(prefixes)], "", monkeypatch, capsys)
+    prefixes.write_bytes(b"Er\n\xff\n")
+    with pytest.raises(ValueError, match=r"prefixes\.txt, line 2: .*utf-8"):
         run(translate, [*words, "--target-prefix", str(prefixes)], "", monkeypatch, capsys)
     source.write_text('{"text": "He sleeps.\\nHe reads."}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"^line 1: a text with a line feed"):
@@ -375,6 +392,22 @@ def test_score_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
             run(score_pairs, [*words, *files, *more], "", monkeypatch, capsys)
     with pytest.raises(ValueError, match="--source FILE and --target FILE"):
         run(score_pairs, [*words, "--source", str(source)], "", monkeypatch, capsys)
+    target.write_text(f"Er\n{'a ' * 2000}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^line 2: a translation has \d+ pieces"):
+        run(score_pairs, [*words, *files], "", monkeypatch, capsys)
+    target.write_bytes(b"a\nb\xff\n")
+    with pytest.raises(ValueError, match=r"t, line 2: .*utf-8"):
+        run(score_pairs, [*words, *files], "", monkeypatch, capsys)
+    monkeypatch.setattr(sys, "argv", ["amlp-fairseq score-pairs", *words])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\na\tb\xff\n")))
+    with pytest.raises(ValueError, match=r"^standard input, line 2: .*utf-8"):
+        score_pairs.main()
     source.write_text("a\n", encoding="utf-8")
+    target.write_text("a\n\n", encoding="utf-8")
     with pytest.raises(ValueError, match="ends before line 2"):
         run(score_pairs, [*words, *files], "", monkeypatch, capsys)
+
+
+def test_serve_names_all_models() -> None:
+    assert serve.name_of(AR) == "ar"
+    assert serve.name_of(Path(f"{AR}:{IB}/")) == "ar:ibdecoder"
