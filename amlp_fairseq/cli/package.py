@@ -323,7 +323,7 @@ def package(args: argparse.Namespace, words: list[str]) -> str:
         raise ValueError(f"CHECKPOINT {paths[0]} is of --task {task._name}: only models that translate can be packaged")
     found = [folder for folder in [*map(Path, str(task.data).split(":")), run] if folder.is_dir()]
     data = args.data or found or [Path(task.data)]
-    tags = tags_of(args)
+    tags = tags_of(args, imported_languages.task_name(state))
     imported_languages.read_list_of_languages(task, [*(args.data or []), run])
     own = (None, None) if tags else (args.source_lang, args.target_lang)
     languages = imported_languages.languages_of(state, own, data)
@@ -334,7 +334,7 @@ def package(args: argparse.Namespace, words: list[str]) -> str:
     text, subword_models = text_settings(data[0], languages, dictionaries, args)
     longest = args.max_length or longest_source(data, languages, state["cfg"])
     if tags is not None:
-        imported_languages.check_tags(tags, state, dictionaries[languages[0]])
+        imported_languages.check_tags(tags, dictionaries[languages[0]])
         languages = args.source_lang, args.target_lang
         dictionaries = dict(zip(languages, dictionaries.values(), strict=True))
     with tempfile.TemporaryDirectory() as work:
@@ -355,12 +355,18 @@ def codes(text: str) -> list[str]:
     return [code for code in text.split(",") if code]
 
 
-def tags_of(args: argparse.Namespace) -> LanguageTokens | None:
-    """The tokens of languages that the command line says; None if it says none."""
+def tags_of(args: argparse.Namespace, task: str) -> LanguageTokens | None:
+    """The tokens of languages that the command line says; None if it says none.
+
+    Raises:
+        ValueError: for a task that has tokens of its own, and for half of what is needed.
+    """
     if (args.source_tags is None) != (args.langs is None):
         raise ValueError("--source-tags TAGS and --langs CODE,… are given together, or neither is")
     if args.source_tags is None:
         return None
+    if task in imported_languages.MULTILINGUAL:
+        raise ValueError(f"--source-tags: a model of {task} has tokens of languages already, which -s and -t name")
     if None in (args.source_lang, args.target_lang):
         raise ValueError("--source-tags: name two of --langs with --source-lang and --target-lang")
     tags = LanguageTokens.before_sources(args.source_tags.split(), args.langs)

@@ -99,11 +99,8 @@ def read_list_of_languages(task: Any, folders: Sequence[Path]) -> None:
     set_options(task, langs=codes, lang_dict=None)
 
 
-def check_tags(tags: LanguageTokens, state: Mapping[str, Any], dictionary: Path) -> None:
-    """Raise ValueError for tokens that stand before a source (``--source-tags``), if the source dictionary does not
-    have them, or the model has tokens of its own."""
-    if (name := task_name(state)) in MULTILINGUAL:
-        raise ValueError(f"--source-tags: a model of {name} has tokens of languages already, which -s and -t name")
+def check_tags(tags: LanguageTokens, dictionary: Path) -> None:
+    """Raise ValueError for tokens that stand before a source (``--source-tags``), if its dictionary has them not."""
     known = Dictionary.load(str(dictionary))
     for code in tags.codes:
         for piece in tags.encoder_pieces([], code, code):

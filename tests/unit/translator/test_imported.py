@@ -394,6 +394,35 @@ def test_mistakes_are_a_line_and_leave_no_folder(mistake: str, message: str, tra
     assert not trained.with_suffix("").exists()
 
 
+TAGS = {"source_tags": "{target}", "langs": ["w1", "w2"], "source_lang": "w1", "target_lang": "w2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"source_tags": "{source}"}, r"--source-tags TAGS and --langs CODE,… are given together"),
+        ({"langs": ["w1", "w2"]}, r"--source-tags TAGS and --langs CODE,… are given together"),
+        ({"source_tags": "{target}", "langs": ["w1"]}, r"--source-tags: name two of --langs"),
+        (TAGS | {"target_lang": "w9"}, r"--target-lang w9: .*the model has w1, w2"),
+        (TAGS | {"source_tags": "<{target}>"}, r"--source-tags, --langs: .*dict\.en\.txt has no entry '<w1>'"),
+        (TAGS | {"source_tags": "{target"}, r"--source-tags, --langs: .*dict\.en\.txt has no entry '{target'"),
+        ({"target_subword_model": Path("x")}, r"--target-subword-model x goes with --post-process"),
+        ({"moses_no_dash_splits": True}, r"--moses-no-dash-splits goes with --tokenizer moses"),
+    ],
+)
+def test_mistakes_in_tags_and_text(given: dict[str, Any], message: str, trained: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        packaged(trained, **given)
+    assert not trained.with_suffix("").exists()
+
+
+def test_tags_are_of_models_without_tokens(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"--source-tags: a model of translation_multi_simple_epoch has tokens of languages already"
+    ):
+        packaged(multilingual("M2M-100", tmp_path), fixed_dictionary=tmp_path / "dict.en.txt", **TAGS)
+
+
 @pytest.mark.parametrize(("section", "option"), [("common", "seed"), ("checkpoint", "save_dir")])
 def test_checkpoints_of_two_trainings_are_not_averaged(
     section: str, option: str, trained: Path, tmp_path: Path
