@@ -35,6 +35,8 @@ def post_process_prediction(
         result: tuple[Tensor, str, Any] = stock(hypo_tokens, src_str, alignment, None, *others)
         return result
     pieces = tgt_dict.string(hypo_tokens, None, extra_symbols_to_ignore=extra_symbols_to_ignore).split()
+    if tgt_dict.unk_string() in pieces and not pairs(alignment):
+        raise ValueError("--replace-unk: the search of this task has no alignments; amlp-fairseq translate has them")
     found = replaced(pieces, src_str.split(), pairs(alignment), align_dict)
     text = data_utils.post_process(" ".join(found), remove_bpe)
     return tgt_dict.encode_line(text, add_if_not_exist=True), text, alignment

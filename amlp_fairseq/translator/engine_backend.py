@@ -31,7 +31,7 @@ from amlp_fairseq.text.dictionary import BOS, EOS, PAD
 from amlp_fairseq.text.sentences import TooLong
 from amlp_fairseq.text.unknown_words import read_translations, replaced
 from amlp_fairseq.translator import backend as backends
-from amlp_fairseq.translator.backend import Found, Scored, renumbered
+from amlp_fairseq.translator.backend import Found, Scored
 from amlp_fairseq.translator.engine_folder import EngineFolder, Surroundings
 from amlp_fairseq.translator.given import Given, Prefixes, shown
 from amlp_fairseq.translator.suppressed import Suppressor
@@ -544,17 +544,16 @@ class EngineSearch:
         return self._aligned(found, hypothesis, kept, source.split()) if hypothesis.alignment else found
 
     def _aligned(self, found: Found, hypothesis: Hypothesis, kept: list[int], source: list[str]) -> Found:
-        """With what the options say of the alignment of the tokens that are kept."""
-        before = len(self.around.before)
-        tokens = enumerate(self._source(" ".join(source)))
-        words = [place - before for place, token in tokens if token not in (PAD, self.around.end)]
-        of_source = {word: place for word, place in enumerate(words) if 0 <= place < len(source)}
-        alignment = renumbered(hypothesis.alignment, of_source, {place: index for index, place in enumerate(kept)})
+        """With what the options say of the alignment of the tokens that are kept: with words of the source, not with
+        its symbols and tokens of languages."""
+        tokens, before = self.backend.own.source.encode(" ".join(source))[:-1], len(self.around.before)
+        words = [place for place, token in enumerate(tokens) if token not in (PAD, EOS)]
+        rows = [hypothesis.attention[place][before : before + len(source)] for place in kept]
+        alignment = tuple((max(words, key=row.__getitem__), index) for index, row in enumerate(rows) if words)
         if self.translations is not None:
             pieces = replaced(found.pieces.split(), source, alignment, self.translations)
             found = replace(found, pieces=" ".join(pieces))
         if self.alignment == "soft":
-            rows = (hypothesis.attention[place][before : before + len(source)] for place in kept)
             return replace(found, attention=tuple(map(tuple, rows)))
         return replace(found, alignment=alignment) if self.alignment else found
 

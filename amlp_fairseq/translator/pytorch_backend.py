@@ -204,6 +204,11 @@ class PyTorchSearch:
         text = str(dictionary.string(tokens, None, False, ends))
         found = Found(text, score=float(hypothesis["score"]), calls=int(hypothesis["steps"]))
         if hypothesis["alignment"] is None or not len(hypothesis["alignment"]):
+            if text and (self.translations is not None or self.options.print_alignment):
+                option = "replace_unk" if self.translations is not None else "print_alignment"
+                raise ValueError(
+                    f"{option}: fairseq's search for {self.backend.name} has no alignments; {ENGINE_ALONE}"
+                )
             return found
         symbols = {dictionary.bos(), dictionary.eos(), *(ends or ())}
         return self._aligned(found, hypothesis, source, [token not in symbols for token in tokens])

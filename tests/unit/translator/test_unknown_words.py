@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import stock
-from test_imported import DECODING, TRANSFORMER, packaged
+from test_imported import DECODING, MULTILINGUAL, TRANSFORMER, multilingual, packaged
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli import main as cli
@@ -52,6 +52,34 @@ def test_the_word_that_was_typed(folder: Path, expected: list[str], backend: Any
     assert not any("<unk>" in text for each in found for text, _ in each.alternatives)
     soft = translator.translations(SOURCES, replace_unk="", print_alignment="soft")
     assert [each.text for each in soft] == expected
+
+
+@pytest.mark.parametrize("name", sorted(name for name, (*_, tokens) in MULTILINGUAL.items() if tokens))
+def test_tokens_of_languages_are_no_words(name: str, tmp_path: Path) -> None:
+    """Neither those before and after the source nor those before the translation."""
+    folder = packaged(multilingual(name, tmp_path), source_lang="en", target_lang="de")
+    options: Any = {**UNKNOWN, "unkpen": -6.0}
+    translator = Translator(folder, backend="engine", **options)
+    copied, hard = (
+        translator.translations(SOURCES, **each) for each in ({"replace_unk": ""}, {"print_alignment": "hard"})
+    )
+    assert any("<unk>" in each.pieces for each in hard)
+    for one, each in zip(copied, hard, strict=True):
+        sources = [each.source_pieces[source] for source, _ in each.alignment]
+        assert [target for _, target in each.alignment] == [*range(len(each.pieces))]
+        assert [*one.pieces] == [
+            source if piece == "<unk>" else piece for piece, source in zip(each.pieces, sources, strict=True)
+        ]
+        assert "</s>" not in sources
+    pytorch = Translator(folder, backend="pytorch", **options)
+    if name == "mBART":
+        with pytest.raises(
+            ValueError, match="replace_unk: fairseq's search for translation_from_pretrained_bart has no"
+        ):
+            pytorch.translate(SOURCES, replace_unk="")
+        return
+    for one, other in zip(pytorch.translations(SOURCES, print_alignment="hard"), hard, strict=True):
+        assert {*one.alignment} <= {*other.alignment}  # fairseq aligns words with tokens of languages, too
 
 
 def test_the_attention(folder: Path) -> None:
