@@ -282,3 +282,7 @@ def test_indictrans2(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"target_lang SRC: .*eng_Latn, hin_Deva"):
         translator.translate(LINES, target_lang="SRC")
     assert read_config(Path("en-indic"))["languages"] == ["eng_Latn", "hin_Deva"]
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(sys, "argv", ["amlp-fairseq export", "--model", "en-indic", "--out", "ct2"])
+    with pytest.raises(ValueError, match="en-indic has tokens of languages"):
+        module_of("export").main()
