@@ -48,7 +48,7 @@ from amlp_fairseq.training import imported, imported_languages, model_card
 from amlp_fairseq.training.config import corpus_metric, flags, names, read
 from amlp_fairseq.training.data_folder import data_folder, stored_text
 from amlp_fairseq.translator import decoding_options, training_data
-from amlp_fairseq.translator.options import PATHS
+from amlp_fairseq.translator.options import files
 from amlp_fairseq.translator.translator import Translator
 
 #: Settings of text.json that are about how a line is cut up.
@@ -161,9 +161,7 @@ def decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[s
     """Decoding options: those of the recipe's first way of decoding, of the named one, or of a model's folder, and
     those given, with whole paths."""
     parsed = _decoding(run, name, words, task)
-    for option in PATHS & parsed.keys():
-        parsed[option] = parsed[option] and str(Path(parsed[option]).resolve())
-    return parsed
+    return parsed | {name: str(Path(value).resolve()) for name, value in files(parsed).items()}
 
 
 def _decoding(run: Path, name: str | None, words: list[str], task: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ KEYS = (
 )
 #: Types of stored weights.
 WEIGHT_TYPES = ("float32", "bfloat16", "int8")
+#: Values of decoding options that turn off what a folder's own options name.
+DISABLED = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none", "shortlist": "none"}
 #: Error text for several models.
 SEVERAL = "models that decode as one are given as --model A:B"
 

@@ -12,9 +12,8 @@ from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from amlp_fairseq.model_folder.config import DISABLED
 
-#: Option values that disable the auxiliary models, and the shortlist, of a model folder.
-DISABLED = {"rescore_path": "", "draft_path": "", "draft_file": "", "draft": "none", "shortlist": "none"}
 #: Overrides for auxiliary models, which use no others even if their folders name some.
 NO_AUXILIARY_MODELS = dict.fromkeys(DISABLED)
 

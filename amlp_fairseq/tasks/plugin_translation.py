@@ -17,7 +17,7 @@ from amlp_fairseq.compat.internals import GenerationConfig
 from amlp_fairseq.compat.tasks import GuardedTranslationTask
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
 from amlp_fairseq.engine.shortlist import Shortlist
-from amlp_fairseq.tasks.auxiliary_models import DISABLED
+from amlp_fairseq.model_folder.config import DISABLED
 
 
 @dataclass

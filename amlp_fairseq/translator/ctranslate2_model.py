@@ -17,8 +17,7 @@ from fairseq.models.transformer import TransformerModelBase
 from fairseq.tasks import FairseqTask
 
 from amlp_fairseq.compat.internals import TASK_DATACLASS_REGISTRY, GenerationConfig
-from amlp_fairseq.model_folder.config import read_config
-from amlp_fairseq.tasks.auxiliary_models import DISABLED
+from amlp_fairseq.model_folder.config import DISABLED, read_config
 from amlp_fairseq.translator import decoding_options
 from amlp_fairseq.translator.translator import Translator
 

@@ -24,7 +24,7 @@ from amlp_fairseq.engine.model import (
 )
 from amlp_fairseq.engine.order import Prefix, shifted
 from amlp_fairseq.engine.shortlist import FILE, Shortlist
-from amlp_fairseq.model_folder.config import read_config
+from amlp_fairseq.model_folder.config import DISABLED, read_config
 from amlp_fairseq.model_folder.language_tokens import KEY
 from amlp_fairseq.search.drafts import Drafter, SentenceDraft, SourceDrafter, TranslationMemoryDrafter
 from amlp_fairseq.text.dictionary import BOS, EOS, PAD
@@ -126,8 +126,6 @@ NEEDED = {
     **dict.fromkeys(("sampling_topk", "sampling_topp", "sampling_minp", "seed"), "sampling"),
     "min_alternative_prob": "alternatives",
 }
-#: Values of options that name no draft, no shortlist and no other model.
-DISABLED = (None, "", "none")
 #: The default of ``draft_words``.
 DRAFT_WORDS = 8
 
@@ -264,10 +262,10 @@ class EngineBackend:
 
     def _shortlist(self) -> Shortlist | None:
         """That of the options, or else of the folder."""
-        path = self.options.get("shortlist")
-        if path is None and (own := self.own.folder / FILE).is_file():
+        path = self._named("shortlist")
+        if self.options.get("shortlist") is None and (own := self.own.folder / FILE).is_file():
             path = str(own)
-        if path in DISABLED:
+        if path is None:
             return None
         return Shortlist.open(Path(path), self.own.source.symbols, self.own.target.symbols)
 
@@ -280,7 +278,7 @@ class EngineBackend:
         return auxiliary.model
 
     def _drafter(self) -> Drafter | None:
-        given = [name for name in ("draft_path", "draft", "draft_file") if self.options.get(name) not in DISABLED]
+        given = [name for name in ("draft_path", "draft", "draft_file") if self._named(name) is not None]
         if not given:
             return None
         if len(given) > 1 or not self.model.takes_words_back:
@@ -296,9 +294,14 @@ class EngineBackend:
         fastest = kind_of(auxiliary.config).search_options({**of_task, "beam": 1, "iter_decode_max_iter": 0})
         return EngineDrafter(auxiliary.model, fastest, self.shortlist)
 
+    def _named(self, option: str) -> str | None:
+        """The value of an option of ``DISABLED``; None if it is turned off."""
+        value: str | None = self.options.get(option)
+        return None if value == DISABLED[option] else value
+
     def _auxiliary(self, option: str) -> EngineFolder | None:
         """The folder of an option, decoding in the same type; PyTorch says what is wrong with it."""
-        if (path := self.options.get(option)) in DISABLED:
+        if (path := self._named(option)) is None:
             return None
         try:
             return self._member(Path(path))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+from amlp_fairseq.model_folder.config import DISABLED
+from amlp_fairseq.text.unknown_words import COPIES
 
 #: Options whose value is a file or folder, on which translations depend, too.
 PATHS = frozenset({"draft_path", "draft_file", "rescore_path", "shortlist", "replace_unk"})
@@ -63,3 +67,9 @@ class Options(CallOptions, total=False):
     retain_dropout_modules: list[str] | None
     no_seed_provided: bool
     no_beamable_mm: bool
+
+
+def files(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of ``PATHS`` that name a file or folder."""
+    none = {**{name: (value,) for name, value in DISABLED.items()}, "replace_unk": COPIES}
+    return {name: options[name] for name in PATHS & options.keys() if options[name] not in (None, *none[name])}

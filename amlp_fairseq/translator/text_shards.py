@@ -16,9 +16,8 @@ from typing import Any
 from amlp_fairseq.common.files import checksums, remove_parts, resume, writing
 from amlp_fairseq.common.lines import count_lines
 from amlp_fairseq.model_folder.config import CARD, read_config, splits_sentences
-from amlp_fairseq.translator.engine_backend import DISABLED
 from amlp_fairseq.translator.files import as_json, say, translated
-from amlp_fairseq.translator.options import PATHS
+from amlp_fairseq.translator.options import files
 from amlp_fairseq.translator.translator import Translator
 
 #: The file with the settings that a folder's files were translated with.
@@ -61,7 +60,7 @@ class Job:
         options = config["decoding"] | self.settings
         if others.get("split_sentences") is None:
             others["split_sentences"] = splits_sentences(config)
-        helpers = {name: _checksums(Path(options[name])) for name in PATHS if options.get(name) not in DISABLED}
+        helpers = {name: _checksums(Path(value)) for name, value in files(options).items()}
         identity = {"model": _checksums(self.model), "jsonl": self.jsonl, **others, **helpers}
         return dict(json.loads(json.dumps(identity, default=str)))
 

@@ -232,8 +232,8 @@ def test_mistakes(model: Path, tmp_path: Path) -> None:
         ),
         (["--shards", source, "--output", out, "--jsonl"], "was begun with other --jsonl (.settings.json in it): name"),
         (
-            ["--shards", source, "--output", tmp_path / "new", "--draft-path", "nothing"],
-            "translate: nothing does not exist",
+            ["--shards", source, "--output", tmp_path / "new", "--draft-path", "none"],
+            "translate: none does not exist",
         ),
         (["--shards", source, "--output", tmp_path / "new", "--nbest", 9, "--jsonl"], "nbest=9 is more than be"),
     ):

@@ -21,6 +21,7 @@ from amlp_fairseq.cli.package import is_of_documents, package
 from amlp_fairseq.decoding import packed_linear
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.config import read_config
+from amlp_fairseq.text.unknown_words import COPIES
 from amlp_fairseq.translator import decoding_options
 
 MODEL = commands.ROOT / "examples/models/ar"
@@ -158,6 +159,14 @@ def test_another_model_is_found_from_everywhere(model: Path, tmp_path: Path, mon
     package(arguments(tmp_path / "out", tmp_path / "without"), ["--beam", "4", "--draft-path", ""])
     for each in (Translator(tmp_path / "out", beam=4, draft_path=""), Translator(tmp_path / "without")):
         assert each.translate([text]) == Translator(model, beam=4).translate([text])
+
+
+def test_what_names_no_file_is_none(model: Path, tmp_path: Path) -> None:
+    package(arguments(model, tmp_path / "out"), ["--draft", "none", "--shortlist", "none", "--replace-unk"])
+    found = read_config(tmp_path / "out")["decoding"]
+    assert found["draft"] == found["shortlist"] == "none"
+    assert found["replace_unk"] in COPIES
+    assert Translator(tmp_path / "out").translate(["he said"]) == Translator(model).translate(["he said"])
 
 
 def test_a_draft_can_be_turned_off(model: Path, tmp_path: Path) -> None:
