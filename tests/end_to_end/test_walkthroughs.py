@@ -277,7 +277,9 @@ def test_indictrans2(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tamil == expected("tam_Taml")
     in_pytorch = Translator("en-indic", backend="pytorch", print_alignment="hard").translations(LINES)
     for one, two in zip(translator.translations(LINES), in_pytorch, strict=True):
-        assert (one.text, one.alignment) == (two.text, two.alignment)
+        assert one.text == two.text
+        assert [target for _, target in one.alignment] == [*range(len(one.pieces))]
+        assert set(two.alignment) <= set(one.alignment)  # PyTorch drops those with tags
     assert translator.text.encode(LINES[0], side=1).split() == other.encode(LINES[0], out_type=str)
     with pytest.raises(ValueError, match=r"target_lang SRC: .*eng_Latn, hin_Deva"):
         translator.translate(LINES, target_lang="SRC")
