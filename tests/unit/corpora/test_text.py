@@ -52,7 +52,7 @@ def test_sides_that_do_not_fit_are_refused(files: dict[str, bytes], message: str
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.en", b"good\nna\xefve\n", "a.en: 'utf-8' codec can't decode byte 0xef"),
+        ("a.en", b"good\nna\xefve\n", "a.en, line 2: 'utf-8' codec can't decode byte 0xef"),
         ("a.en.gz", gzip.compress(b"a\n" * 9999)[:-20], "a.en.gz: Compressed file ended before"),
         ("a.en.gz", b"a\n", "a.en.gz: Not a gzipped file"),
     ],

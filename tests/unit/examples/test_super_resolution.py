@@ -174,9 +174,9 @@ def test_every_self_attention_trains_and_samples(attention: str, monkeypatch: py
     assert sample.isfinite().all()
 
 
-def test_the_others_are_cross_attentions() -> None:
+def test_the_others_are_cross_attentions_and_a_recurrence() -> None:
     others = ATTENTIONS.keys() - supporting("noncausal self")
-    assert not {pattern for name in others for pattern in ATTENTIONS[name].patterns if pattern.endswith("self")}
+    assert {name for name in others if "causal self" in ATTENTIONS[name].patterns} == {"ssru"}
 
 
 class Knowing(nn.Module):
