@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
 
-from benchmarks import engine
+from benchmarks import engine, products, released
 
 SMALL = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 24, "heads": 2, "vocabulary": 50}
 
@@ -31,7 +33,18 @@ def test_other_words_end_a_comparison() -> None:
         engine.compared(calls, 1, same=True)
 
 
-def test_the_committed_tables_are_those_of_the_committed_numbers() -> None:
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [
+        ("engine", engine.tables),
+        ("students", engine.tables),
+        ("products", products.tables),
+        ("released", released.tables),
+    ],
+)
+def test_the_committed_tables_are_those_of_the_committed_numbers(
+    name: str, tables: Callable[[dict[str, Any]], str]
+) -> None:
     results = commands.ROOT / "docs/results"
-    result = json.loads((results / "benchmark_engine.json").read_text(encoding="utf-8"))
-    assert engine.tables(result) == (results / "benchmark_engine.md").read_text(encoding="utf-8")
+    result = json.loads((results / f"benchmark_{name}.json").read_text(encoding="utf-8"))
+    assert tables(result) == (results / f"benchmark_{name}.md").read_text(encoding="utf-8")
