@@ -136,7 +136,7 @@ class _Service:
 
     async def health(self, request: Request) -> Response:
         ready = self.batcher.alive
-        answer = {**self.facts, "ready": ready, "waiting": self.batcher.waiting}
+        answer = {**self.facts, "ready": ready, "waiting": self.batcher.waiting + self.streams}
         return JSONResponse(answer, 200 if ready else 503)
 
     async def translate(self, request: Request) -> Response:
@@ -195,11 +195,15 @@ class _Service:
             work.cancel()
 
         timer = asyncio.get_running_loop().call_later(self.limits.timeout, too_late)
-        self.streams, found = self.streams + 1, None
+        self.streams, found, before = self.streams + 1, None, ""
         try:
             while (partial := await partials.get()) is not None:
-                found = partial.translation
-                yield _event({"parts": partial.parts} if found is None else {"translation": _answer(found, nbest)})
+                if (found := partial.translation) is not None:
+                    yield _event({"translation": _answer(found, nbest)})
+                    continue
+                new = {} if partial.before == before else {"before": partial.before}
+                before = partial.before
+                yield _event({**new, "parts": partial.parts})
             await asyncio.wait([work])
             if not work.cancelled() and work.exception() is not None:
                 yield _event({"error": FAILED})

@@ -19,6 +19,8 @@ def read_translations(option: str | None) -> dict[str, str] | None:
     Raises:
         ValueError: for a file that is not there, and a line that is none; names it.
     """
+    if not isinstance(option, str | None):
+        raise ValueError(f"replace_unk={option!r}: '' copies words of the source, a file translates them")
     if option is None or option in COPIES:
         return None if option is None else {}
     if not Path(option).is_file():

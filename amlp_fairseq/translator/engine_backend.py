@@ -80,9 +80,10 @@ STEPWISE_OPTIONS: dict[str, Callable[[Any], bool]] = {
     "suppress": lambda value: isinstance(value, list) and all(isinstance(each, str) and each.strip() for each in value),
     **dict.fromkeys(("sampling_minp", "min_alternative_prob"), lambda value: _finite(value) and 0 <= value <= 1),
     **dict.fromkeys(
-        ("rescore_path", "draft_path", "draft_file", "shortlist", "replace_unk"),
+        ("rescore_path", "draft_path", "draft_file", "shortlist"),
         lambda value: isinstance(value, str | None),
     ),
+    "replace_unk": lambda value: True,  # read_translations says what is wrong
     **dict.fromkeys(("no_beamable_mm", "no_seed_provided"), _one_of(False, True)),  # of no effect here
     "draft": _one_of(None, "none", "source"),
     "draft_words": lambda value: _whole(value, 1),
@@ -433,8 +434,8 @@ class EngineSearch:
 
     def _best(self, hypotheses: list[Hypothesis], given: Given, source: str) -> list[Found]:
         if not hypotheses:
-            raise RuntimeError(
-                "a sentence has no translation: the model gives no word a finite probability, or --min-len, "
+            raise ValueError(
+                f"a sentence has no translation ({source}): no word has a finite probability, or --min-len, "
                 "--no-repeat-ngram-size and --suppress leave none"
             )
         return [self._found(each, given, source) for each in hypotheses[: self.nbest]]

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from threading import Event, Thread
-from typing import Generic, TypeVar
+from threading import Event, Thread, current_thread
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Value = TypeVar("Value")
 Tell = Callable[[Value], None]
+
+
+#: The threads of streams that have begun, with what ends them. The engine must not be at work when Python ends.
+_running: dict[Thread, Event] = {}
+
+
+@atexit.register
+def _end_all() -> None:
+    for closed in [*_running.values()]:
+        closed.set()
+    for thread in [*_running]:
+        thread.join()
 
 
 class Closed(Exception):
@@ -29,6 +45,7 @@ class Stream(Iterator[Value], Generic[Value]):
 
     def __next__(self) -> Value:
         if self._thread.ident is None:
+            _running[self._thread] = self._closed
             self._thread.start()
         value = None if self._closed.is_set() else self._values.get()
         if isinstance(value, tuple):
@@ -42,6 +59,12 @@ class Stream(Iterator[Value], Generic[Value]):
         self._values.put(None)  # for one that waits
 
     __del__ = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def _run(
@@ -57,3 +80,5 @@ def _run(
         values.put(None)
     except BaseException as error:
         values.put(error)
+    finally:
+        _running.pop(current_thread(), None)

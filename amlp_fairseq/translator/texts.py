@@ -73,18 +73,20 @@ class Partial:
     """A translation of which some words are written.
 
     Attributes:
-        parts: of the text, between which words are missing. The first one begins it and may be empty, as may the last
-            one, which ends it. One part: all words are written, though some may still be replaced.
-        translation: the whole translation; None until it is complete.
+        before: the text before the sentence that is being written.
+        parts: of that sentence, between which words are missing. The first one begins it and may be empty, as may the
+            last one, which ends it. One part: all words are written, though some may still be replaced.
+        translation: the translation of the whole text; None until it is complete, and then the only part is its text.
     """
 
+    before: str
     parts: tuple[str, ...]
     translation: Translation | None = None
 
     @property
     def text(self) -> str:
-        """The parts, with an ellipsis where words are missing."""
-        return " \u2026 ".join(self.parts).strip()
+        """The text so far, with an ellipsis where words are missing."""
+        return self.before + " \u2026 ".join(self.parts).strip()
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class EmptyText(ValueError):
     def __init__(self, unit: str, number: int, given: str) -> None:
         super().__init__(f"{unit} {number} is empty, its --target-prefix or --target-suffix is not: {given!r}")
         self.number, self.given = number, given
+
+
+#: Stands for a translation that is not there yet.
+_NEXT = "\0"
 
 
 @dataclass(frozen=True)
@@ -200,20 +206,10 @@ class Texts:
                 between = "" if in_word or not writes_spaces(self.pipeline.languages[1]) else " "
         return result
 
-    def partial(self, line: list[Source], done: list[Part | None], runs: Sequence[str]) -> Partial:
-        """The translation of a text whose first parts are done.
-
-        Args:
-            line: all parts.
-            done: the translations of the first ones.
-            runs: pieces of the part after them, see ``Partial.parts``; none if there is nothing of it.
-        """
-        written = [self.pipeline.decode(run) for run in runs]
-        texts = [*(part.text if part else "" for part in done), *written[:1]]
-        more = any(source.pieces for source in line[len(texts) :])
-        missing = [""] if more and (len(written) < 2 or written[-1]) else []
-        spaces = [*(source.space for source in line[: len(done)]), *([""] if written else [])]
-        return Partial((self._text(texts, spaces), *written[1:], *missing))
+    def before(self, line: list[Source], done: list[Part | None]) -> str:
+        """The translations of the first parts of a text, with what stands between them and that of the next one."""
+        texts = [*(part.text if part else "" for part in done), _NEXT]
+        return self._text(texts, [source.space for source in line[: len(texts)]]).partition(_NEXT)[0]
 
     def given(
         self, sources: list[list[Source]], prefixes: Sequence[str] | None, suffixes: Sequence[str] | None

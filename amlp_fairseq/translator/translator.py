@@ -274,15 +274,18 @@ class Translator:
             for source in line:
                 part = None
                 if source.pieces:
-                    found = search.watched(
-                        source.pieces, next(of_parts, Given()), lambda runs: tell(texts.partial(line, done, runs))
-                    )
+                    before = texts.before(line, done)
+
+                    def watch(runs: Sequence[str], before: str = before) -> None:
+                        tell(Partial(before, tuple(map(texts.pipeline.decode, runs))))
+
+                    found = search.watched(source.pieces, next(of_parts, Given()), watch)
                     part = texts.part(source, found)
+                    if any(rest.pieces for rest in line[len(done) + 1 :]):
+                        tell(Partial(before, (part.text,)))
                 done.append(part)
-                if part is not None and any(rest.pieces for rest in line[len(done) :]):
-                    tell(texts.partial(line, done, []))
             complete = texts.joined(list(zip(line, done, strict=True)), search.nbest)
-            tell(Partial((complete.text,), complete))
+            tell(Partial("", (complete.text,), complete))
 
         return Stream(work)
 

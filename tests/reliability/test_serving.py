@@ -367,7 +367,7 @@ class Held:
     def stream(self, text: str, source_lang: str, target_lang: str) -> Stream[Partial]:
         def work(tell: Tell[Partial]) -> None:
             (translation,) = self.translations([text], source_lang, target_lang)
-            tell(Partial((translation.text,), translation))
+            tell(Partial("", (translation.text,), translation))
 
         self.streams.append(text)
         return Stream(work)

@@ -66,7 +66,7 @@ class BeamSearch : public Search {
         if (end < words_ && continuation.score > kNone) {
           Tokens all = written;
           all.insert(all.end(), continuation.tokens.begin(), continuation.tokens.begin() + end);
-          if (suppressed_.occur(all)) {
+          if (suppressed_.occur(all, prefix_of(sentence.index))) {
             continuation.score = kNone;
           } else if (static_cast<int64_t>(all.size()) < sentence.limit && ngrams_.repeats(all)) {
             dropped.push_back({&continuation.score, continuation.score});

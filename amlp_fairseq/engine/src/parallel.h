@@ -124,6 +124,7 @@ class ParallelSession {
       const float logit = std::inner_product(mean.begin(), mean.end(), &decoder_.lengths[length * width], 0.0f);
       if (logit > highest) highest = logit, best = length;
     }
+    if (highest == kNone) throw std::invalid_argument("the model gives no length a finite probability");
     return decoder_.length_offset ? best - *decoder_.length_offset + n : best;
   }
 

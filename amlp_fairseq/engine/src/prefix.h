@@ -35,6 +35,9 @@ class Prefix {
     return true;
   }
 
+  // True if the word of a slot is given, in a prefix that is a chain.
+  bool gives(int64_t slot) const { return slot < size() && states_[slot].size() == 1; }
+
   // The state after words that it allows.
   int32_t after(const std::vector<int32_t>& words) const {
     int32_t state = 0;

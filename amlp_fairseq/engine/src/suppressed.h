@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ngrams.h"
+#include "prefix.h"
 
 namespace amlp {
 
@@ -40,12 +41,20 @@ class Suppressed {
     return result;
   }
 
-  // True if a complete output, in generation order and without end symbol, has one of the texts.
-  bool occur(const Tokens& words) const {
+  // True if a complete output, in generation order and without end symbol, has one of the texts, other than in the words at
+  // its begin or end that the prefix gives.
+  bool occur(const Tokens& words, const Prefix& prefix) const {
     const Tokens written = order_.text(words);
+    const std::vector<int64_t> slots = order_.slots(words.size());
+    const auto given = [&](int64_t slot) { return prefix.gives(slot); };
+    const int64_t first = std::find_if_not(slots.begin(), slots.end(), given) - slots.begin();
+    const auto last = written.end() - (std::find_if_not(slots.rbegin(), slots.rend(), given) - slots.rbegin());
     for (const SuppressedText& text : texts_)
-      for (auto end = written.begin(); end != written.end();)
-        if (read(text, {written.begin(), ++end}, true)[text.length]) return true;
+      for (auto end = written.begin() + first; end != written.end();) {
+        ++end;
+        const bool in_last = end > last && read(text, {last, end}, true)[text.length];
+        if (!in_last && read(text, {written.begin(), end}, true)[text.length]) return true;
+      }
     return false;
   }
 

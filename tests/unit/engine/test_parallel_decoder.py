@@ -210,7 +210,7 @@ def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     del config["checksums"]["model.safetensors"]
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(RuntimeError, match=r"^a sentence has no translation: .*finite"):
+    with pytest.raises(ValueError, match="finite"):
         Translator(folder, backend="engine").translate(["She falls asleep."])
 
 

@@ -14,6 +14,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from test_engine import SOURCES, WORDS, built, near, reference, settings
 
 from amlp_fairseq.engine import isa
+from amlp_fairseq.engine.order import Order
 
 #: The words 5 and 9, 7 after 8 and 12 after 12.
 TEXTS: tuple[tuple[int, ...], ...] = ((5,), (9,), (8, 7), (12, 12))
@@ -71,6 +72,21 @@ def test_no_order_writes_them(order: tuple[int, int, bool], sampling: bool) -> N
     outputs = [each.tokens[:-1] for hypotheses in found for each in hypotheses]
     assert len(outputs) >= len(SOURCES)
     assert [(text, output) for output in outputs for text in texts if has(output, text)] == []
+
+
+def test_given_words_are_written_all_the_same() -> None:
+    """Elsewhere, and where given words meet others, the texts are not."""
+    task = toy.task(WORDS, num_directions=2, words_per_direction=1)
+    engine = built(isa.library(), toy.model(task, seed=1, sharpness=0.1))  # nearly all is as likely
+    first, last = [5, 6], [7, 5, 6]
+    texts = ((5, 6), (7, 5), *((6, token) for token in range(7, 14)))
+    chosen = {**settings(sampling=True, beam=60, min_len=7), "suppressed": chains(texts)}
+    found = engine.search(SOURCES[:1], chosen, 1, [Order(2, 2, False).ends(first, last)])
+    outputs = [each.tokens[:-1] for each in found[0]]
+    assert len(outputs) > 10
+    for output in outputs:
+        assert (output[:2], output[-3:]) == (first, last)
+        assert not any(has(output[1:-2], text) or has(output[1:-1], (6, 7)) for text in texts)
 
 
 def test_all_ways_to_cut_a_text() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import signal
+import subprocess
+import sys
 import threading
+from itertools import groupby
 from typing import Any
 
 import commands
@@ -62,19 +66,23 @@ def test_each_call(model: str, options: Any) -> None:
 
 @pytest.mark.parametrize("model", ["ar", "ibdecoder", "cmlmc"])
 def test_texts(model: str) -> None:
-    """Sentence after sentence; after each all before it is in its place."""
+    """Sentence after sentence; what is before one is in its place, and the same for all its calls."""
     translator = Translator(MODELS / model)
     (expected,) = translator.translations([TEXT])
     *partial, last = translator.stream(TEXT)
-    assert (last.parts, last.translation) == ((expected.text,), expected)
-    lengths = []
-    for done in range(1, len(expected.parts)):
-        texts = [part.text for part in expected.parts[:done]]
-        whole = (f"{texts[0]} {texts[1]}\n" if done == 2 else texts[0], "")
-        lengths.append(max(place for place, each in enumerate(partial) if each.parts == whole))
-    assert lengths == sorted(lengths)
-    for each in partial[lengths[0] + 1 :]:
-        assert each.parts[0].startswith(expected.parts[0].text)
+    assert (last.before, last.parts, last.translation) == ("", (expected.text,), expected)
+    first, second, third = (part.text for part in expected.parts)
+    befores = ["", f"{first} ", f"{first} {second}\n\n\n"]
+    assert [before for before, _ in groupby(partial, lambda each: each.before)] == befores
+    for before, text in zip(befores[:2], (first, second), strict=True):
+        assert [each.parts for each in partial if each.before == before][-1] == (text,)
+    assert expected.text == f"{befores[2]}{third}\n"
+
+
+def test_a_hundred_sentences_take_no_more_memory_each_than_one() -> None:
+    """What is before a sentence is one string for all calls."""
+    partial = [*Translator(MODELS / "ar").stream(f"{SENTENCE} " * 20, beam=1)]
+    assert len({id(each.before) for each in partial}) <= 21 < len(partial)
 
 
 def test_empty_texts() -> None:
@@ -103,7 +111,7 @@ def test_whole_sentences(options: Any) -> None:
     (expected,) = translator.translations([TEXT])
     *partial, last = translator.stream(TEXT)
     first, second, _ = (part.text for part in expected.parts)
-    assert [each.parts for each in partial] == [(first, ""), (f"{first} {second}\n", "")]
+    assert [(each.before, each.parts) for each in partial] == [("", (first,)), (f"{first} ", (second,))]
     assert last.parts == (expected.text,)
 
 
@@ -170,3 +178,21 @@ def test_ends(how: str) -> None:
     gc.collect()
     go_on.set()
     assert ended.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("next(stream)", 0),
+        ("next(stream); stream.close()", 0),
+        ("for partial in stream: break", 0),
+        ("with stream: next(stream); sys.exit(3)", 3),
+        ("next(stream); raise KeyboardInterrupt", -signal.SIGINT),
+    ],
+)
+def test_python_ends_in_the_middle_of_a_stream(code: str, status: int) -> None:
+    """The engine is not at work then: it would end the process with an abort."""
+    begin = f"import sys; from amlp_fairseq import Translator; t = Translator({str(MODELS / 'ar')!r}, beam=20)"
+    program = f"{begin}; stream = t.stream({TEXT * 50!r})\n{code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, "terminate" in done.stderr) == (status, False), done.stderr

@@ -176,6 +176,7 @@ def test_suppressed_texts(folder: Path) -> None:
         ({"min_alternative_prob": 0.1}, "--min-alternative-prob 0.1 needs --alternatives"),
         ({"repetition_penalty": 0.0}, "repetition_penalty=0.0: a number above 0"),
         ({"repetition_penalty": "x"}, "repetition_penalty='x': a number"),
+        ({"replace_unk": True}, "replace_unk=True: '' copies"),
         ({"replace_unk": "/nothing"}, "--replace-unk /nothing: there is no such file"),
         ({"print_alignment": "neither"}, "print_alignment='neither' is not one of hard, soft"),
     ],
