@@ -40,6 +40,7 @@ def test_other_words_end_a_comparison() -> None:
         ("students", engine.tables),
         ("products", products.tables),
         ("released", released.tables),
+        ("released_nllb", released.tables),
     ],
 )
 def test_the_committed_tables_are_those_of_the_committed_numbers(
