@@ -35,7 +35,14 @@ from amlp_fairseq.engine.shortlist import FILE as SHORTLIST
 from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.model_folder import format as model_folder
 from amlp_fairseq.model_folder.as_checkpoint import AVERAGE
-from amlp_fairseq.model_folder.config import CARD, WEIGHT_TYPES, is_model_folder, read_config, splits_sentences
+from amlp_fairseq.model_folder.config import (
+    CARD,
+    DISABLED,
+    WEIGHT_TYPES,
+    is_model_folder,
+    read_config,
+    splits_sentences,
+)
 from amlp_fairseq.model_folder.language_tokens import KEY as TOKENS
 from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.models.description import description_of
@@ -57,8 +64,6 @@ TEXT = TextPipeline.__dataclass_fields__.keys() - {"folder", "languages"}
 WITH_SHORTLIST = ("translation_interleaved", "translation_cmlmc")
 #: ``--post-process`` for lines that are not cut up.
 AS_IT_IS = "none"
-#: ``--shortlist`` for translations of all words.
-NO_SHORTLIST = "none"
 
 
 def remember_dictionaries(state: dict[str, Any], dictionaries: dict[str, Path]) -> None:
@@ -210,7 +215,7 @@ def main() -> None:
         type=Path,
         metavar="FILE",
         help="of amlp-fairseq shortlist, or Marian's lex.s2t: a translation has words of its source's list alone; "
-        f"{NO_SHORTLIST}: of all words (default: as the model folder)",
+        f"{DISABLED['shortlist']}: of all words (default: as the model folder)",
     )
     add_sizes(listed)
     without = parser.add_argument_group("data of fairseq-preprocess, which have no text.json")
@@ -257,7 +262,7 @@ def shortlist_file(args: argparse.Namespace, run: Path, resolved: imported.Resol
     """
     if args.shortlist is None:
         return run / SHORTLIST if (run / SHORTLIST).is_file() else None
-    if str(args.shortlist) == NO_SHORTLIST:
+    if str(args.shortlist) == DISABLED["shortlist"]:
         return None
     task = imported_languages.task_name(resolved.state)
     if resolved.tokens is not None or task not in WITH_SHORTLIST:

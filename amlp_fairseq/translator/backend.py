@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol, TypeAlias
@@ -74,15 +74,6 @@ class Backend(Protocol):
     def search(self, options: Mapping[str, Any], languages: tuple[str, str]) -> Search:
         """The search from one language to another, with decoding options that win over those with which the model was
         loaded."""
-
-
-def renumbered(
-    alignment: Iterable[tuple[int, int]], sources: Mapping[int, int], targets: Mapping[int, int]
-) -> tuple[tuple[int, int], ...]:
-    """The pairs of an alignment by other numbers, without those that have none."""
-    return tuple(
-        (sources[source], targets[target]) for source, target in alignment if source in sources and target in targets
-    )
 
 
 def check_counts(**counts: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from amlp_fairseq.model_folder.format import PLAIN_TASKS
 from amlp_fairseq.model_folder.language_tokens import LanguageTokens
 from amlp_fairseq.text.unknown_words import read_translations, replaced
 from amlp_fairseq.translator import decoding_options
-from amlp_fairseq.translator.backend import Found, Scored, Watch, check_counts, renumbered
+from amlp_fairseq.translator.backend import Found, Scored, Watch, check_counts
 from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
 
@@ -232,7 +232,7 @@ class PyTorchSearch:
                 [place for place, token in enumerate(each) if token not in (dictionary.pad(), dictionary.eos())]
                 for each in (read, tokens)
             )
-            alignment = renumbered(
+            alignment = _renumbered(
                 ((int(pair[0]), int(pair[1])) for pair in hypothesis["alignment"]),
                 {word: place - before for word, place in enumerate(sources) if 0 <= place - before < len(own)},
                 {word: places.index(place) for word, place in enumerate(targets) if place in places},
@@ -242,6 +242,15 @@ class PyTorchSearch:
             found = replace(found, pieces=" ".join(pieces))
         shown = alignment if self.options.print_alignment == "hard" else ()
         return replace(found, alignment=shown, attention=rows)
+
+
+def _renumbered(
+    alignment: Iterable[tuple[int, int]], sources: Mapping[int, int], targets: Mapping[int, int]
+) -> tuple[tuple[int, int], ...]:
+    """The pairs of an alignment by other numbers, without those that have none."""
+    return tuple(
+        (sources[source], targets[target]) for source, target in alignment if source in sources and target in targets
+    )
 
 
 def _of_fairseq(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,10 @@ class Suppressed {
   int64_t count() const { return texts_.size(); }
 
   // The words that must not follow these, in generation order, and `more` of the same step.
-  Tokens banned(Tokens words, const Tokens& more) const {
+  Tokens banned(const Tokens& before, const Tokens& more) const {
     Tokens result;
     if (texts_.empty()) return result;
+    Tokens words = before;
     words.insert(words.end(), more.begin(), more.end());
     const int64_t direction = words.size() % order_.directions;
     const bool forward = order_.reads_forward(direction);
