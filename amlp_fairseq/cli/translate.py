@@ -2,6 +2,7 @@
 one by one.
 
     amlp-fairseq translate --model DIR < in.txt > out.txt
+    amlp-fairseq translate --model DIR --format html --input page.html --output seite.html      (docs/documents.md)
     amlp-fairseq translate --model DIR --jsonl --nbest 3 --beam 5 < in.txt > out.jsonl
     amlp-fairseq translate --model DIR --shards IN_DIR --output OUT_DIR --workers 4      (docs/large-corpora.md)
 
@@ -19,8 +20,18 @@ from pathlib import Path
 from amlp_fairseq.cli.arguments import add_translator_arguments, parse_translator_arguments, refuse_details
 from amlp_fairseq.common.arguments import command_parser, positive
 from amlp_fairseq.common.files import line_by_line
+from amlp_fairseq.text.documents import FORMATS
+from amlp_fairseq.text.inline import KEEP, keeper
 from amlp_fairseq.translator import text_shards
-from amlp_fairseq.translator.files import Beside, about_cuts, as_json, check_files, say, translated
+from amlp_fairseq.translator.files import (
+    Beside,
+    about_cuts,
+    as_json,
+    check_files,
+    say,
+    translated,
+    translated_document,
+)
 from amlp_fairseq.translator.translator import Translator
 
 INSTALL = 'pip install "ray[data]>=2.60,<2.64"'
@@ -63,6 +74,19 @@ def main() -> None:
         action="store_true",
         help='a line is {"text": …}, perhaps with a "prefix" and a "suffix" of its translation',
     )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="translate a document, whose form stays: paragraphs with hard line breaks, lists and tables of a text; "
+        "markup (default: a line for each line)",
+    )
+    parser.add_argument(
+        "--keep",
+        nargs="+",
+        default=[],
+        metavar="REGEX",
+        help="what is not translated in a document, beside addresses, placeholders and flags",
+    )
     args, settings = parse_translator_arguments(parser)
     if not args.jsonl:
         refuse_details(settings, "needs --jsonl: a line of text is the best translation alone")
@@ -70,6 +94,8 @@ def main() -> None:
     if args.jsonl_input and (args.target_prefix or args.target_suffix):
         raise ValueError("--target-prefix and --target-suffix: the lines of --jsonl-input have them")
     if args.shards is not None:
+        if args.format is not None:
+            raise ValueError(f"--shards are lines of text: --format {args.format} needs --input")
         if beside != Beside():
             raise ValueError("--shards are plain text: --target-prefix, --target-suffix and --jsonl-input need --input")
         if args.output is None or args.input is not None:
@@ -85,6 +111,20 @@ def main() -> None:
     for given in (args.target_prefix, args.target_suffix):
         if given is not None:
             check_files(given, args.output)
+    if args.format is not None:
+        if beside != Beside() or args.jsonl:
+            raise ValueError(
+                f"--format {args.format} is a document, not lines: no --jsonl, --target-prefix, --target-suffix"
+            )
+        keeper((*KEEP, *args.keep))
+        with Translator(args.model, **settings) as translator:
+            parts = translated_document(translator, args.input, args.buffer_size, args.format, args.keep)
+            with nullcontext(sys.stdout) if args.output is None else line_by_line(args.output) as output:
+                for part in parts:
+                    output.write(part)
+        return
+    if args.keep:
+        raise ValueError("--keep REGEX needs --format: --format text for plain text")
     translator, told = Translator(args.model, **settings), False
     with nullcontext(sys.stdout) if args.output is None else line_by_line(args.output) as output:
         for number, (line, translation) in enumerate(translated(translator, args.input, args.buffer_size, beside), 1):

@@ -8,6 +8,7 @@ import logging
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -15,17 +16,18 @@ logger = logging.getLogger(__name__)
 
 def buffered_read(input: str, buffer_size: int) -> Iterator[list[str]]:
     """The lines of a file, or of standard input for "-", ``buffer_size`` at a time and stripped."""
-    buffer = []
+    lines = read_lines(input)
+    while buffer := [line.strip() for line in islice(lines, buffer_size)]:
+        yield buffer
+
+
+def read_lines(input: str) -> Iterator[str]:
+    """The lines of a file, or of standard input for "-", with their ends."""
     if input == "-":
         refuse_closed_input()
     with contextlib.nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as file:
         for number, line in enumerate(file, 1):
-            buffer.append(_decoded(line, number).strip())
-            if len(buffer) >= buffer_size:
-                yield buffer
-                buffer = []
-    if buffer:
-        yield buffer
+            yield _decoded(line, number)
 
 
 def refuse_closed_input() -> None:

@@ -333,6 +333,11 @@ class EngineBackend:
     def suppressor(self) -> Suppressor:
         return Suppressor(self.own.target, self.own.config["text"].get("post_process"))
 
+    @property
+    def aligns(self) -> bool:
+        """True if searches have alignments."""
+        return bool(self.model.aligns) and "print_alignment" in self.kind.options
+
     def __str__(self) -> str:
         return f"the engine decodes ({library_isa()}, {self.model.decode_dtype})"
 

@@ -6,15 +6,18 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
-from amlp_fairseq.common.lines import buffered_read, lines, refuse_closed_input
+from amlp_fairseq.common.lines import buffered_read, lines, read_lines, refuse_closed_input
 from amlp_fairseq.common.logs import above_the_bar
 from amlp_fairseq.text import sentences
+from amlp_fairseq.text.documents import Document
+from amlp_fairseq.text.inline import KEEP
+from amlp_fairseq.translator import documents
 from amlp_fairseq.translator.texts import EmptyText
 from amlp_fairseq.translator.translator import Translation, Translator
 
@@ -100,6 +103,28 @@ def translated(
                 raise EmptyText("line", before + error.number, error.given) from None
             before += len(texts)
             update(len(texts))
+
+
+def translated_document(
+    translator: Translator, source: Path | None, buffer: int, format: str, keep: Sequence[str]
+) -> Iterator[str]:
+    """A file, or standard input, as a document, translated: its parts, of plain text about ``buffer`` segments each.
+
+    Raises:
+        ValueError: for a compressed file, another format, and a text that is not of it.
+    """
+    refuse_compressed(source)
+    parts, count = list[Document](), 0
+    with _bar(sys.stderr.isatty() and source is not None) as update:
+        text = read_lines(str(source or "-"))
+        for document in chain(Document.stream(text, format, (*KEEP, *keep)), [None]):
+            if document is not None:
+                parts.append(document)
+                count += 1 + len(document.segments)
+            if document is None or count >= buffer:
+                yield "".join(documents.translated(translator, parts))
+                update(count)
+                parts, count = [], 0
 
 
 @contextmanager

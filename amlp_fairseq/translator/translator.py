@@ -15,8 +15,11 @@ from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.model_folder.config import members, read_config, splits_sentences
 from amlp_fairseq.model_folder.language_tokens import KEY, LanguageTokens
 from amlp_fairseq.text import sentences
+from amlp_fairseq.text.documents import Document
+from amlp_fairseq.text.inline import KEEP
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.translator.backend import Backend, Search, check_counts
+from amlp_fairseq.translator.documents import translated
 from amlp_fairseq.translator.engine_backend import EngineBackend, check_own
 from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
@@ -288,6 +291,41 @@ class Translator:
             tell(Partial("", (complete.text,), complete))
 
         return Stream(work)
+
+    def translate_document(
+        self,
+        text: str,
+        format: str = "text",
+        *,
+        keep: Sequence[str] = (),
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> str:
+        """The translation of a document, whose form stays: every part in its place, its markup around the words that
+        are aligned with its own.
+
+        Args:
+            text: the whole document.
+            format: ``text`` or ``html``.
+            keep: regular expressions of what is not translated, beside addresses and placeholders.
+            others: see :meth:`translations`, which has the same errors.
+
+        Raises:
+            ValueError: for another format, a text that is not of it, and a pattern that is none.
+        """
+        if not isinstance(text, str):
+            raise TypeError("translate_document takes one text")
+        check_text(text, 1)
+        document = Document.read(text, format, (*KEEP, *keep))
+        return translated(self, [document], source_lang=source_lang, target_lang=target_lang, **options)[0]
+
+    @property
+    def aligns(self) -> bool:
+        """True if the search that is used has alignments."""
+        if self._engine is not None:
+            return self._engine.aligns
+        return self.config["task"]["_name"] in ("translation_interleaved", "translation")
 
     @property
     def text(self) -> TextPipeline:
