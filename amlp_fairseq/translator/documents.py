@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any
 
 from amlp_fairseq.text.documents import Document
 from amlp_fairseq.text.inline import linked
 from amlp_fairseq.text.subwords import text_of
 from amlp_fairseq.translator.texts import Part, Translation
-
-if TYPE_CHECKING:
-    from amlp_fairseq.translator.translator import Translator
-
-
-def translated(translator: Translator, documents: Sequence[Document], **options: Any) -> list[str]:
-    """Documents, translated together; ``options`` are those of ``Translator.translations``."""
-    segments = [segment for document in documents for segment in document.segments]
-    if translator.aligns and any(segment.inlines for segment in segments):
-        options["print_alignment"] = "hard"
-    found = iter(translator.translations([segment.text for segment in segments], **options))
-    segmentation = translator.config["text"].get("post_process")
-    return [put(document, [next(found) for _ in document.segments], segmentation) for document in documents]
 
 
 def put(document: Document, translations: Sequence[Translation], segmentation: str | None) -> str:

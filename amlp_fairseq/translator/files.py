@@ -17,7 +17,6 @@ from amlp_fairseq.common.logs import above_the_bar
 from amlp_fairseq.text import sentences
 from amlp_fairseq.text.documents import Document
 from amlp_fairseq.text.inline import KEEP
-from amlp_fairseq.translator import documents
 from amlp_fairseq.translator.texts import EmptyText
 from amlp_fairseq.translator.translator import Translation, Translator
 
@@ -122,7 +121,7 @@ def translated_document(
                 parts.append(document)
                 count += 1 + len(document.segments)
             if document is None or count >= buffer:
-                yield "".join(documents.translated(translator, parts))
+                yield "".join(translator.translate_documents(parts))
                 update(count)
                 parts, count = [], 0
 

@@ -19,7 +19,7 @@ from amlp_fairseq.text.documents import Document
 from amlp_fairseq.text.inline import KEEP
 from amlp_fairseq.text.pipeline import TextPipeline
 from amlp_fairseq.translator.backend import Backend, Search, check_counts
-from amlp_fairseq.translator.documents import translated
+from amlp_fairseq.translator.documents import put
 from amlp_fairseq.translator.engine_backend import EngineBackend, check_own
 from amlp_fairseq.translator.given import Given
 from amlp_fairseq.translator.options import CallOptions
@@ -318,7 +318,24 @@ class Translator:
             raise TypeError("translate_document takes one text")
         check_text(text, 1)
         document = Document.read(text, format, (*KEEP, *keep))
-        return translated(self, [document], source_lang=source_lang, target_lang=target_lang, **options)[0]
+        return self.translate_documents([document], source_lang=source_lang, target_lang=target_lang, **options)[0]
+
+    def translate_documents(
+        self,
+        documents: Sequence[Document],
+        *,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> list[str]:
+        """Documents that are read already, translated together; see :meth:`translate_document`."""
+        segments = [segment for document in documents for segment in document.segments]
+        if self.aligns and any(segment.inlines for segment in segments):
+            options["print_alignment"] = "hard"
+        texts = [segment.text for segment in segments]
+        found = iter(self.translations(texts, source_lang=source_lang, target_lang=target_lang, **options))
+        segmentation = self.config["text"].get("post_process")
+        return [put(document, [next(found) for _ in document.segments], segmentation) for document in documents]
 
     @property
     def aligns(self) -> bool:
