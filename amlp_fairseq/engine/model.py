@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from amlp_fairseq.engine import description as descriptions
-from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.isa import library
 from amlp_fairseq.engine.lengths import exceeding, most_words
 from amlp_fairseq.engine.order import Order, Prefix, shortest
 from amlp_fairseq.engine.repetitions import deduplicate_ngrams
+from amlp_fairseq.engine.safetensors import Tensors
 from amlp_fairseq.engine.shortlist import Shortlist
 from amlp_fairseq.text.dictionary import BOS, EOS
 from amlp_fairseq.text.sentences import TooLong
@@ -208,20 +208,39 @@ class EngineModel(ABC):
         """
         description, path = descriptions.read(config), folder / "model.safetensors"
         library()  # what is wrong with it is no damage of the folder
-        stored = safetensors.load(path)
-        weights: dict[str, Any] = {
-            name: (array, stored[name + _SCALES]) if name + _SCALES in stored else array
-            for name, array in stored.items()
-            if not name.endswith(_SCALES)
-        }
+        tensors = Tensors(path)
         dtype = decode_dtype or ("int8" if config["weights"] == "int8" else "float32")
         try:
-            weights |= {name: weights[other] for name, other in config["shared_weights"].items()}
-            return cls(description, weights, dtype)
+            return cls(description, _StoredWeights(tensors, config["shared_weights"]), dtype)
         except UnsupportedError:
             raise
         except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
+
+
+class _StoredWeights(Mapping[str, Any]):
+    """The weights of a model in its folder, as ``EngineModel`` takes them.
+
+    Args:
+        tensors: of the file.
+        shared: names of tensors, by names of later ones that are the same.
+    """
+
+    def __init__(self, tensors: Tensors, shared: Mapping[str, str]) -> None:
+        self._tensors = tensors
+        self._stored = {name: name for name in tensors if not name.endswith(_SCALES)}
+        self._stored |= {name: self._stored[other] for name, other in shared.items()}
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __getitem__(self, name: str) -> Any:
+        stored = self._stored[name]
+        scales = self._tensors.get(stored + _SCALES)
+        return self._tensors[stored] if scales is None else (self._tensors[stored], scales)
 
 
 class Model(EngineModel):

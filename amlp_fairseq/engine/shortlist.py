@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.isa import library
+from amlp_fairseq.engine.safetensors import Tensors
 from amlp_fairseq.text import lexicon
 from amlp_fairseq.text.dictionary import SPECIAL
 
@@ -76,7 +76,7 @@ class Shortlist:
 
     @classmethod
     def _of_folder(cls, path: Path, sources: int, targets: int) -> Shortlist:
-        stored = safetensors.load(path)
+        stored = Tensors(path)
         try:
             found = cls(stored["starts"], stored["words"], stored["always"], targets)
         except (KeyError, ValueError, TypeError, IndexError) as error:

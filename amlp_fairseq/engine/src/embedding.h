@@ -73,20 +73,18 @@ class Positions {
 
 // A matrix (V, C) in float32, or in int8 with a scale for each row.
 struct Table {
-  int64_t width;
-  Floats numbers;
-  Numbers<int8_t> units;
+  int64_t rows, width;
+  std::shared_ptr<const float> numbers;
+  std::shared_ptr<const int8_t> units;
   std::vector<float> scales;
-
-  int64_t rows() const { return (units.empty() ? numbers.size() : units.size()) / width; }
 
   // A row times a factor.
   void read(int64_t row, float factor, float* to) const {
     const int64_t begin = row * width;
-    if (units.empty())
-      for (int64_t c = 0; c < width; c++) to[c] = factor * numbers[begin + c];
+    if (units == nullptr)
+      for (int64_t c = 0; c < width; c++) to[c] = factor * numbers.get()[begin + c];
     else
-      for (int64_t c = 0; c < width; c++) to[c] = factor * (units[begin + c] * scales[row]);
+      for (int64_t c = 0; c < width; c++) to[c] = factor * (units.get()[begin + c] * scales[row]);
   }
 };
 

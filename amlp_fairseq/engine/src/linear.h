@@ -124,6 +124,7 @@ void multiply(const float* x, int64_t x_stride, int64_t rows, int64_t in, const 
 template <int64_t Group, typename From, typename Number>
 void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, int64_t out_stride, Number* to,
                   int64_t groups = 0) {
+  constexpr int64_t kTile = 16;  // groups of a panel that stay in the first cache until they are written
   groups = std::max(groups, (in + Group - 1) / Group);
   const Blocks blocks(out);
   for (int64_t block = 0; block < blocks.count; block++) {
@@ -133,17 +134,21 @@ void write_panels(const From* from, int64_t in, int64_t out, int64_t in_stride, 
         for (int64_t i = 0; i < in; i++, to += width) copy_numbers(from + i * in_stride + first, width, to);
         continue;
       }
-    for (int64_t o = first; o < first + width; o++)
-      for (int64_t g = 0; g < groups; g++) {
-        Number* const group = to + (g * width + o - first) * Group;
-        const From* const numbers = from + g * Group * in_stride + o * out_stride;
-        if constexpr (std::is_same_v<From, Number>)
-          if (in_stride == 1 && o < out && (g + 1) * Group <= in) {
-            std::memcpy(group, numbers, Group * sizeof(Number));
-            continue;
-          }
-        for (int64_t i = 0; i < Group; i++)
-          group[i] = o < out && g * Group + i < in ? Number(numbers[i * in_stride]) : Number(0);
+    for (int64_t begin = 0; begin < groups; begin += kTile)
+      for (int64_t o = first; o < first + width; o++) {
+        const From* numbers = from + begin * Group * in_stride + o * out_stride;
+        Number* group = to + (begin * width + o - first) * Group;
+        if (in_stride == 1 && o < out && (begin + kTile) * Group <= in) {
+          for (int64_t g = 0; g < kTile; g++, numbers += Group, group += width * Group)
+            if constexpr (std::is_same_v<From, Number>)
+              std::memcpy(group, numbers, Group * sizeof(Number));
+            else
+              for (int64_t i = 0; i < Group; i++) group[i] = Number(numbers[i]);
+          continue;
+        }
+        for (int64_t g = begin; g < std::min(begin + kTile, groups); g++, numbers += Group * in_stride, group += width * Group)
+          for (int64_t i = 0; i < Group; i++)
+            group[i] = o < out && g * Group + i < in ? Number(numbers[i * in_stride]) : Number(0);
       }
     to += width * groups * Group;
   }
@@ -233,7 +238,7 @@ class FloatLinear : public Linear {
  public:
   // weight: W (out, in).
   // bias: b (out,).
-  FloatLinear(const std::vector<float>& weight, const std::vector<float>& bias)
+  FloatLinear(std::span<const float> weight, const std::vector<float>& bias)
       : Linear(weight.size() / bias.size(), bias.size()), panels_(make_panels(weight.data(), in, out, 1, in)),
         biases_(padded(bias)) {}
 
@@ -475,7 +480,7 @@ class Bfloat16Linear : public Linear {
  public:
   // weight: W (out, in).
   // bias: b (out,).
-  Bfloat16Linear(const std::vector<float>& weight, const std::vector<float>& bias)
+  Bfloat16Linear(std::span<const float> weight, const std::vector<float>& bias)
       : Linear(weight.size() / bias.size(), bias.size()), row_numbers_((2 * in + kInputBytes - 1) / kInputBytes * kInputBytes / 2),
         panels_(whole_vectors(out) * row_numbers_), biases_(padded(bias)) {
     write_panels<2>(weight.data(), in, out, 1, in, panels_.data(), row_numbers_ / 2);

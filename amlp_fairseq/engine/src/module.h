@@ -59,6 +59,11 @@ void check(const std::vector<Tokens>& texts, int64_t vocabulary) {
 typedef py::array_t<int64_t, py::array::c_style | py::array::forcecast> Int64Array;
 typedef py::array_t<int32_t, py::array::c_style | py::array::forcecast> Int32Array;
 
+template <typename Number, int Flags>
+std::span<const Number> numbers_of(const py::array_t<Number, Flags>& array) {
+  return {array.data(), static_cast<size_t>(array.size())};
+}
+
 std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
 
 // x (rows, in) to (rows, out).
@@ -93,7 +98,7 @@ FloatArray cached_attention(const FloatArray& q, const FloatArray& kv) {
 
 class Engine {
  public:
-  Engine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
+  Engine(const py::dict& description, const py::object& arrays, bool int8, bool bfloat16)
       : Engine(description, Weights(arrays, int8, bfloat16)) {}
 
   // The models of several engines, which stay in memory as long as this one does.
@@ -185,7 +190,7 @@ class Engine {
         symbols_{get<int32_t>(description, "pad"), get<int32_t>(description, "eos"), get<int32_t>(description, "unk")},
         order_(order_of(get<py::dict>(description, "order"))),
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
-        source_vocab_(models_[0]->encoder.embedding.table.rows()) {
+        source_vocab_(models_[0]->encoder.embedding.table.rows) {
     for (const int32_t symbol : {symbols_.pad, symbols_.eos, symbols_.unk})
       if (symbol >= words()) throw std::invalid_argument("symbols outside the vocabulary");
   }
@@ -194,7 +199,7 @@ class Engine {
 // A model whose decoder writes all words at a time.
 class ParallelEngine {
  public:
-  ParallelEngine(const py::dict& description, const py::dict& arrays, bool int8, bool bfloat16)
+  ParallelEngine(const py::dict& description, const py::object& arrays, bool int8, bool bfloat16)
       : ParallelEngine(description, Weights(arrays, int8, bfloat16)) {}
 
   // watch: or null.
@@ -202,7 +207,7 @@ class ParallelEngine {
   std::vector<Hypothesis> refine(const std::vector<Tokens>& sources, const py::dict& options, int64_t threads,
                                  const Watch& watch, const Shortlist* shortlist) const {
     check(sources, source_vocab_);
-    if (shortlist != nullptr) shortlist->check(source_vocab_, decoder_.embedding.table.rows());
+    if (shortlist != nullptr) shortlist->check(source_vocab_, decoder_.embedding.table.rows);
     const RefinementOptions chosen{get<int64_t>(options, "max_iter"), get<int64_t>(options, "beam"),
                                    get<int64_t>(options, "words"), get<bool>(options, "adaptive")};
     const Refinement refinement(encoder_, decoder_, symbols_, max_tokens_, chosen, shortlist);
@@ -223,8 +228,8 @@ class ParallelEngine {
         symbols_{get<int32_t>(description, "bos"), get<int32_t>(description, "pad"), get<int32_t>(description, "eos"),
                  get<int32_t>(description, "unk")},
         max_tokens_(get<int64_t>(get<py::dict>(description, "decoder"), "max_positions")),
-        source_vocab_(encoder_.embedding.table.rows()) {
-    check({{symbols_.bos, symbols_.pad, symbols_.eos, symbols_.unk}}, decoder_.embedding.table.rows());
+        source_vocab_(encoder_.embedding.table.rows) {
+    check({{symbols_.bos, symbols_.pad, symbols_.eos, symbols_.unk}}, decoder_.embedding.table.rows);
     if (max_tokens_ < 2) throw std::invalid_argument("a decoder without positions");
   }
 };
@@ -242,21 +247,20 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
       .def("product", &product, py::arg("x"), py::arg("relu") = false, py::arg("threads") = 1);
   typedef std::unique_ptr<Linear> Made;
   module.def("float32_linear", [](const FloatArray& weight, const FloatArray& bias) -> Made {
-    return std::make_unique<FloatLinear>(floats_of(weight), floats_of(bias));
+    return std::make_unique<FloatLinear>(numbers_of(weight), floats_of(bias));
   });
   module.def("int8_linear", [](const Int8Array& weight, const FloatArray& scales, const FloatArray& bias, bool nonnegative) -> Made {
-    const std::span units(weight.data(), static_cast<size_t>(weight.size()));
-    return std::make_unique<Int8Linear>(units, floats_of(scales), floats_of(bias), nonnegative);
+    return std::make_unique<Int8Linear>(numbers_of(weight), floats_of(scales), floats_of(bias), nonnegative);
   }, py::arg("weight"), py::arg("scales"), py::arg("bias"), py::arg("nonnegative") = false);
   module.def("int8_linear", [](const FloatArray& weight, const FloatArray& bias, bool nonnegative) -> Made {
     Numbers<int8_t> units;
     std::vector<float> scales;
-    Weights::quantize(floats_of(weight), bias.size(), units, scales);
+    Weights::quantize(weight.data(), weight.size() / std::max<int64_t>(bias.size(), 1), bias.size(), 1, units, scales);
     return std::make_unique<Int8Linear>(units, scales, floats_of(bias), nonnegative);
   }, py::arg("weight"), py::arg("bias"), py::arg("nonnegative") = false);
 #ifdef AMLP_BFLOAT16
   module.def("bfloat16_linear", [](const FloatArray& weight, const FloatArray& bias) -> Made {
-    return std::make_unique<Bfloat16Linear>(floats_of(weight), floats_of(bias));
+    return std::make_unique<Bfloat16Linear>(numbers_of(weight), floats_of(bias));
   });
 #endif
   define_probes(module);
@@ -286,7 +290,7 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
                               {always.data(), always.data() + always.size()}, vocabulary);
            }), py::arg("starts"), py::arg("words"), py::arg("always"), py::arg("vocabulary"));
   py::class_<Engine>(module, "Engine", py::module_local())
-      .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
+      .def(py::init<const py::dict&, const py::object&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
       .def(py::init<const std::vector<const Engine*>&>(), py::arg("members"))
       .def("search", &Engine::search, py::arg("sources"), py::arg("options"), py::arg("threads"),
@@ -296,7 +300,7 @@ PYBIND11_MODULE(AMLP_MODULE, module) {
            py::arg("words"), py::arg("threads"), py::arg("shortlist") = nullptr)
       .def("score", &Engine::score, py::arg("sources"), py::arg("texts"), py::arg("options"), py::arg("threads"));
   py::class_<ParallelEngine>(module, "ParallelEngine", py::module_local())
-      .def(py::init<const py::dict&, const py::dict&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
+      .def(py::init<const py::dict&, const py::object&, bool, bool>(), py::arg("description"), py::arg("weights"), py::arg("int8"),
            py::arg("bfloat16") = false)
       .def("refine", &ParallelEngine::refine, py::arg("sources"), py::arg("options"), py::arg("threads"),
            py::arg("watch") = py::none(), py::arg("shortlist") = nullptr);

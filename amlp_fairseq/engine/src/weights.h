@@ -21,31 +21,30 @@ typedef py::array_t<int8_t, py::array::c_style> Int8Array;
 // The weights of a model by name: float32 arrays, or pairs of an int8 matrix and the scales of its rows.
 class Weights {
  public:
-  Weights(py::dict arrays, bool int8, bool bfloat16 = false) : arrays_(std::move(arrays)), int8_(int8), bfloat16_(bfloat16) {}
+  // arrays: of Python, with `in` and `[]`. Each is asked for when it is needed and, but for tables, not kept.
+  Weights(py::object arrays, bool int8, bool bfloat16 = false) : arrays_(std::move(arrays)), int8_(int8), bfloat16_(bfloat16) {}
 
   std::vector<float> floats(const std::string& name) const {
-    const py::object value = find(name);
-    if (!py::isinstance<py::tuple>(value)) return copy<float>(py::cast<FloatArray>(value));
-    const auto [matrix, scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
-    const int64_t rows = scales.size(), columns = matrix.size() / std::max<int64_t>(rows, 1);
-    std::vector<float> result(matrix.size());
-    for (int64_t i = 0; i < rows * columns; i++) result[i] = matrix.data()[i] * scales.data()[i / columns];
-    return result;
+    const FloatArray array = float_array(find(name));
+    return {array.data(), array.data() + array.size()};
   }
 
+  // It keeps the array of Python, so that it is deleted where Python's lock is held.
   Table table(const std::string& name, int64_t rows, int64_t width) const {
-    Table result{width, {}, {}, {}};
+    Table result{rows, width, {}, {}, {}};
     const py::object value = find(name);
+    const auto keep = [&]<typename Array>(const Array& array, auto& numbers) {
+      if (array.size() != rows * width) wrong_size(name);
+      numbers = {array.data(), [array](const void*) {}};
+    };
     if (py::isinstance<py::tuple>(value)) {
       const auto [matrix, scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
-      result.units.assign(matrix.data(), matrix.data() + matrix.size());
+      keep(matrix, result.units);
       result.scales = copy<float>(scales);
       if (static_cast<int64_t>(result.scales.size()) != rows) wrong_size(name);
     } else {
-      const FloatArray matrix = py::cast<FloatArray>(value);
-      result.numbers.assign(matrix.data(), matrix.data() + matrix.size());
+      keep(py::cast<FloatArray>(value), result.numbers);
     }
-    if (result.rows() != rows || (result.units.size() + result.numbers.size()) % width) wrong_size(name);
     return result;
   }
 
@@ -57,29 +56,33 @@ class Weights {
   // nonnegative: no input is below 0.
   std::unique_ptr<Linear> linear(const std::vector<std::string>& names, int64_t in, int64_t out, float scale = 1,
                                  bool nonnegative = false) const {
-    std::vector<float> biases, weights, scales;
+    std::vector<float> biases, scales;
+    Floats weights;
     Numbers<int8_t> units;
-    Int8Array only;                  // the matrix, if there is one map that is stored in int8
-    std::span<const int8_t> stored;  // all of them
+    py::object only;  // the matrix, if there is one map, in the type in which it is stored
+    std::span<const float> numbers;
+    std::span<const int8_t> stored;
     for (size_t i = 0; i < names.size(); i++) {
       const float factor = i == 0 ? scale : 1;
       const py::object value = find(names[i] + ".weight");
       if (int8_ && py::isinstance<py::tuple>(value)) {
         const auto [matrix, row_scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
         if (names.size() == 1)
-          only = matrix, stored = {only.data(), static_cast<size_t>(only.size())};
+          only = matrix, stored = {matrix.data(), static_cast<size_t>(matrix.size())};
         else
           units.insert(units.end(), matrix.data(), matrix.data() + matrix.size());
         for (const float row_scale : copy<float>(row_scales)) scales.push_back(row_scale * factor);
       } else {
-        std::vector<float> matrix = floats(names[i] + ".weight");
-        for (float& weight : matrix) weight *= factor;
+        const FloatArray matrix = float_array(value);
         const int64_t rows = py::len(has(names[i] + ".bias") ? find(names[i] + ".bias") : value);
         if (rows == 0 || matrix.size() % rows) throw std::invalid_argument(names[i] + " has weights and biases of another size");
         if (int8_)
-          quantize(matrix, rows, units, scales);
+          quantize(matrix.data(), matrix.size() / rows, rows, factor, units, scales);
+        else if (names.size() == 1 && factor == 1)
+          only = matrix, numbers = {matrix.data(), static_cast<size_t>(matrix.size())};
         else
-          weights.insert(weights.end(), matrix.begin(), matrix.end());
+          std::transform(matrix.data(), matrix.data() + matrix.size(), std::back_inserter(weights),
+                         [=](float weight) { return weight * factor; });
       }
       if (has(names[i] + ".bias")) {
         for (const float bias : floats(names[i] + ".bias")) biases.push_back(bias * factor);
@@ -88,14 +91,15 @@ class Weights {
       }
     }
     if (!units.empty()) stored = units;
-    const int64_t size = int8_ ? stored.size() : weights.size(), rows = int8_ ? scales.size() : biases.size();
+    if (!weights.empty()) numbers = weights;
+    const int64_t size = int8_ ? stored.size() : numbers.size(), rows = int8_ ? scales.size() : biases.size();
     if (rows != out || static_cast<int64_t>(biases.size()) != out || size != in * out)
       wrong_size(names[0]);
     if (int8_) return std::make_unique<Int8Linear>(stored, scales, biases, nonnegative);
 #ifdef AMLP_BFLOAT16
-    if (bfloat16_) return std::make_unique<Bfloat16Linear>(weights, biases);
+    if (bfloat16_) return std::make_unique<Bfloat16Linear>(numbers, biases);
 #endif
-    return std::make_unique<FloatLinear>(weights, biases);
+    return std::make_unique<FloatLinear>(numbers, biases);
   }
 
   // As `linear`, of one name, in parts of at most so many outputs.
@@ -129,12 +133,13 @@ class Weights {
     return result;
   }
 
-  // Round the rows of a matrix to int8; units and scales are added to those that are there.
-  static void quantize(const std::vector<float>& matrix, int64_t rows, Numbers<int8_t>& units, std::vector<float>& scales) {
-    const int64_t columns = matrix.size() / rows, before = units.size();
-    units.resize(before + matrix.size());
+  // Round the rows of a matrix (rows, columns) to int8; units, and scales times a factor, are added to those that are there.
+  static void quantize(const float* matrix, int64_t columns, int64_t rows, float factor, Numbers<int8_t>& units,
+                       std::vector<float>& scales) {
+    const int64_t before = units.size();
+    units.resize(before + rows * columns);
     for (int64_t row = 0; row < rows; row++) {
-      const float* const from = &matrix[row * columns];
+      const float* const from = matrix + row * columns;
       int8_t* const to = &units[before + row * columns];
       float size = 1e-8f, wrong = 0;  // NaN if a weight is not finite, and then all outputs are NaN
 #pragma omp simd reduction(max : size) reduction(+ : wrong)
@@ -143,7 +148,7 @@ class Weights {
         wrong += from[i] * 0;
       }
       const float scale = size / 127 + wrong;
-      scales.push_back(scale);
+      scales.push_back(scale * factor);
       if (wrong != 0) continue;
 #pragma omp simd
       for (int64_t i = 0; i < columns; i++) to[i] = static_cast<int32_t>(std::nearbyint(from[i] / scale));
@@ -151,7 +156,7 @@ class Weights {
   }
 
  private:
-  py::dict arrays_;
+  py::object arrays_;
   bool int8_, bfloat16_;
 
   [[noreturn]] static void wrong_size(const std::string& name) {
@@ -161,6 +166,17 @@ class Weights {
   py::object find(const std::string& name) const {
     if (!has(name)) throw std::invalid_argument("the model has no weights named " + name);
     return arrays_[name.c_str()];
+  }
+
+  // An array in float32.
+  static FloatArray float_array(const py::object& value) {
+    if (!py::isinstance<py::tuple>(value)) return py::cast<FloatArray>(value);
+    const auto [matrix, scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
+    const int64_t rows = scales.size(), columns = matrix.size() / std::max<int64_t>(rows, 1);
+    FloatArray result(matrix.size());
+    float* const to = result.mutable_data();
+    for (int64_t i = 0; i < rows * columns; i++) to[i] = matrix.data()[i] * scales.data()[i / columns];
+    return result;
   }
 
   template <typename Number, typename Array>

@@ -23,9 +23,10 @@ from fairseq.data import Dictionary as FairseqDictionary
 from safetensors.torch import save_file
 
 from amlp_fairseq import Translator
-from amlp_fairseq.engine import isa, safetensors
+from amlp_fairseq.engine import isa
 from amlp_fairseq.engine.description import UnsupportedError
 from amlp_fairseq.engine.model import SearchOptions
+from amlp_fairseq.engine.safetensors import Tensors
 from amlp_fairseq.models.description import describe
 from amlp_fairseq.search.multiword_beam_search import MultiwordBeamSearch
 from amlp_fairseq.search.options import SearchOptions as PyTorchOptions
@@ -274,7 +275,7 @@ def test_weights_are_those_of_the_file(tmp_path: Path) -> None:
         "empty": torch.empty(0, 4),
     }
     save_file(tensors, tmp_path / "x")
-    found = safetensors.load(tmp_path / "x")
+    found = Tensors(tmp_path / "x")
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert found[name].tolist() == tensor.tolist()
@@ -303,7 +304,7 @@ HEADERS: list[bytes] = [
 def test_damaged_weights(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(ValueError, match=f"^{tmp_path / 'x'} is damaged: "):
-        safetensors.load(tmp_path / "x")
+        Tensors(tmp_path / "x")
 
 
 def test_weights_of_another_size_or_missing(library: ModuleType) -> None:

@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from amlp_fairseq import Translator
-from amlp_fairseq.engine import safetensors
 from amlp_fairseq.engine.model import Model, ParallelModel, RefinementOptions, SearchOptions
+from amlp_fairseq.engine.safetensors import Tensors
 
 MODELS = commands.ROOT / "examples/models"
 NAMES = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
@@ -155,7 +155,7 @@ def test_headers_of_safetensors_at_random(tmp_path: Path) -> None:
         (tmp_path / "x").write_bytes(changed)
         message = f"{tmp_path / 'x'} is damaged: "
         try:
-            safetensors.load(tmp_path / "x")
+            Tensors(tmp_path / "x")
         except ValueError as error:
             message = str(error)
         assert message.startswith(f"{tmp_path / 'x'} is damaged: ")
