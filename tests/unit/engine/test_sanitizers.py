@@ -19,7 +19,14 @@ FLAGS = (
     "-D_GLIBCXX_ASSERTIONS -ffp-contract=off"  # the last: checks between operations decide which ones are contracted
 )
 #: Tests of how libraries are found, of what needs more than this one, and of memory, of which the sanitizer keeps some.
-ELSEWHERE = "sanitizers", "fastest_library", "needs_no_pytorch", "without_a_description", "no_memory_is_lost"
+ELSEWHERE = (
+    "sanitizers",
+    "fastest_library",
+    "needs_no_pytorch",
+    "without_a_description",
+    "memory_is_lost",
+    "in_memory_once",
+)
 
 
 def run(*command: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
