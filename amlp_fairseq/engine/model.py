@@ -237,6 +237,9 @@ class _StoredWeights(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
     def __getitem__(self, name: str) -> Any:
         stored = self._stored[name]
         scales = self._tensors.get(stored + _SCALES)
