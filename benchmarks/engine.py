@@ -1,6 +1,6 @@
 """The engine beside the same models in PyTorch and in CTranslate2, with random weights, on one CPU thread.
 
-    python -m benchmarks.engine [--parts base multi30k students start workers] [--out FILE.json] [--markdown FILE.md]
+    python -m benchmarks.engine [--parts PART …] [--out FILE.json] [--markdown FILE.md]
 
 - base: WMT-base sizes, --batch sentences at once and one: the engine, in int8 also CTranslate2, and with --before an
   earlier state of the package in PyTorch (45f4eb1, the last with the operators of amlp-fairseq compile, which must have
@@ -10,6 +10,9 @@
 - students: WMT-base sizes in int8, one sentence at a time, with --threads: decoders of two layers or one, as they are
   and with a shortlist of 100 random words for each word of a source, and 200 for all. Ratios are speed-ups over
   transformer-student.
+- depths: WMT-base widths in int8, one sentence at a time, with --threads: layers of encoder and decoder, and the size
+  of the vocabulary. The output has the target's embeddings, the source its own. Outputs have as many pieces of either
+  vocabulary, where the same text would have more of the smaller one.
 - start: whole processes of amlp-fairseq translate with one line and at most 20 words of output, by the wall clock, and
   their largest resident set.
 - workers: 1,000 sentences on 2 CPUs: two searches of a thread each, or one of two threads. It needs two CPUs.
@@ -229,6 +232,31 @@ def students(args: Namespace, scratch: Path) -> list[Row]:
     return rows
 
 
+VOCABULARIES = 8000, 32000
+DEPTHS = {
+    **{"transformer": "6-6", "transformer-student": "6-2", "transformer-deep": "12-1"},
+    **{"ssru-student": "6-2, SSRU", "ssru-tiny": "6-1, SSRU"},
+}
+
+
+def depths(args: Namespace, scratch: Path) -> list[Row]:
+    loaded, rows = {}, {}
+    for vocabulary in VOCABULARIES:
+        lines = sentences(10, 25, vocabulary)
+        for name, layers in DEPTHS.items():
+            folder = folder_of(scratch / f"{name}-{vocabulary}", name, {**BASE, "vocabulary": vocabulary}, "int8")
+            model = Translator(folder, backend="engine", inter_threads=1, intra_threads=args.threads)
+            loaded[vocabulary, layers] = model, lines
+            size = (folder / "model.safetensors").stat().st_size / 1e6
+            rows[vocabulary, layers] = {"vocabulary": vocabulary, "layers": layers, "MB": size}
+    for beam in (4, 1):
+        calls = {key: partial(words, *each, beam, args.length, each=True) for key, each in loaded.items()}
+        times = rounds({key: partial(seconds, call, "cpu") for key, call in calls.items()}, args.repeats)
+        for key, found in times.items():
+            rows[key][f"beam {beam}, ms"] = 1000 * statistics.median(found) / len(loaded[key][1])
+    return list(rows.values())
+
+
 def process(folder: Path, line: str) -> tuple[float, int]:
     """Wall-clock seconds and the largest resident set, in bytes, of a translation of one line."""
     report = folder.parent / "report.json"
@@ -300,7 +328,10 @@ def tables(result: dict[str, Any]) -> str:
     return text
 
 
-PARTS = {"base": base, "multi30k": multi30k, "students": students, "start": start, "workers": workers}
+PARTS = {
+    **{"base": base, "multi30k": multi30k, "students": students, "depths": depths},
+    **{"start": start, "workers": workers},
+}
 
 
 def main() -> None:
@@ -309,7 +340,7 @@ def main() -> None:
     parser.add_argument("--batch", type=positive, default=64, help="sentences of the larger batch of base")
     parser.add_argument("--sentences", type=positive, default=500, help="of multi30k; a tenth of them for latency")
     parser.add_argument("--length", type=positive, default=26, help="words of an output of base; else half as many")
-    parser.add_argument("--threads", type=positive, default=2, help="of students")
+    parser.add_argument("--threads", type=positive, default=2, help="of students and depths")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="the package before the engine, for base")
     parser.add_argument("--repeats", type=positive, default=5)
     add_files(parser, markdown="the tables")

@@ -26,6 +26,17 @@ def test_systems_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(row["engine/before"] > 0 and row["engine/ctranslate2"] > 0 for row in rows if row["precision"] == "int8")
 
 
+def test_depths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BASE", SMALL)
+    monkeypatch.setattr(engine, "VOCABULARIES", (30, 60))
+    monkeypatch.setattr(engine, "DEPTHS", {"transformer-deep": "12-1", "ssru-tiny": "6-1, SSRU"})
+    rows = engine.depths(Namespace(length=5, repeats=1, threads=1), tmp_path)
+    assert [(row["vocabulary"], row["layers"]) for row in rows] == [
+        (size, layers) for size in (30, 60) for layers in ("12-1", "6-1, SSRU")
+    ]
+    assert all(row["MB"] > 0 and row["beam 4, ms"] > 0 and row["beam 1, ms"] > 0 for row in rows)
+
+
 def test_other_words_end_a_comparison() -> None:
     calls = {"engine": lambda: [["a"]], "pytorch": lambda: [["b"]]}
     assert engine.compared(calls, 1, same=False)["engine/pytorch"] > 0
