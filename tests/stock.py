@@ -103,6 +103,5 @@ def package_arguments(checkpoint: Path, out: Path, **given: Any) -> argparse.Nam
     """The arguments of ``amlp-fairseq package``, where only those that are given are not at their defaults."""
     names = ["weights", "data", "decoding", "max_length", "tokenizer", "post_process", "subword_model", "user_dir"]
     names += ["source_lang", "target_lang", "fixed_dictionary", "shortlist", "target_subword_model", "source_tags"]
-    names += ["langs", "moses_no_dash_splits"]
-    sizes = {"frequent": 100, "best": 100}
-    return argparse.Namespace(**{"checkpoints": [checkpoint], "out": out, **dict.fromkeys(names), **sizes, **given})
+    names += ["langs", "moses_no_dash_splits", "frequent", "best"]
+    return argparse.Namespace(**{"checkpoints": [checkpoint], "out": out, **dict.fromkeys(names), **given})

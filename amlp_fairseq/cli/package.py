@@ -258,8 +258,11 @@ def shortlist_file(args: argparse.Namespace, run: Path, resolved: imported.Resol
     """The file of the shortlist that goes into the folder: made of the one that is given, or that of a model's folder.
 
     Raises:
-        ValueError: for a model whose search has none, and for a file of other dictionaries.
+        ValueError: for a model whose search has none, for a file of other dictionaries, and for sizes without a file.
     """
+    sizes = {name: vars(args)[name] for name in ("frequent", "best") if vars(args)[name] is not None}
+    if sizes and (args.shortlist is None or str(args.shortlist) == DISABLED["shortlist"]):
+        raise ValueError(f"--{', --'.join(sizes)}: of which lists? --shortlist FILE names the file that has them")
     if args.shortlist is None:
         return run / SHORTLIST if (run / SHORTLIST).is_file() else None
     if str(args.shortlist) == DISABLED["shortlist"]:
@@ -270,7 +273,7 @@ def shortlist_file(args: argparse.Namespace, run: Path, resolved: imported.Resol
         raise ValueError(f"--shortlist {args.shortlist}: {kind} decodes without")
     source, target = (TextDictionary(path).symbols for path in resolved.dictionaries.values())
     made = work / SHORTLIST
-    Shortlist.open(args.shortlist, source, target, args.frequent, args.best).save(made)
+    Shortlist.open(args.shortlist, source, target, **sizes).save(made)
     return made
 
 

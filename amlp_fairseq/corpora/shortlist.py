@@ -104,12 +104,8 @@ def frequent_words(
 
 def add_sizes(parser: argparse._ActionsContainer) -> None:
     """``--frequent`` and ``--best``."""
-    parser.add_argument(
-        "--frequent", type=positive, default=FREQUENT, metavar="N", help="words of every list (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--best", type=positive, default=BEST, metavar="N", help="translations of a source word (default: %(default)s)"
-    )
+    parser.add_argument("--frequent", type=positive, metavar="N", help=f"words of every list (default: {FREQUENT})")
+    parser.add_argument("--best", type=positive, metavar="N", help=f"translations of a source word (default: {BEST})")
 
 
 def main() -> None:
@@ -119,6 +115,7 @@ def main() -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the file to write, lex.s2t or lex.s2t.gz"
     )
     add_sizes(parser)
+    parser.set_defaults(frequent=FREQUENT, best=BEST)
     parser.add_argument(
         "--aligner",
         choices=[*ALIGNERS],

@@ -44,8 +44,8 @@ MISSING = {
 
 #: The environment variable that names an instruction set, for tests and reports of bugs.
 FORCED = "AMLP_FAIRSEQ_ISA"
-#: The environment variable that turns the engine off where it is ``torch``; see ``ops/backend.py``, too.
-BACKEND = "AMLP_FAIRSEQ_BACKEND"
+#: The environment variable that turns the engine off where it is ``torch``; see ``ops/backend.py``, too. Its values.
+BACKEND, BACKENDS = "AMLP_FAIRSEQ_BACKEND", ("auto", "torch", "triton")
 
 
 def processor_flags() -> set[str]:
@@ -113,9 +113,11 @@ def library() -> ModuleType:
 
     Raises:
         ImportError: if there is none, or the engine is turned off.
-        ValueError: as :func:`fastest`.
+        ValueError: as :func:`fastest`, and for another value of the environment variable.
     """
-    if os.environ.get(BACKEND) == "torch":
+    if (backend := os.environ.get(BACKEND, "auto")) not in BACKENDS:
+        raise ValueError(f"{BACKEND}={backend}: choose one of {', '.join(BACKENDS)}")
+    if backend == "torch":
         raise ImportError(f"the engine is turned off by {BACKEND}=torch")
     return fastest()
 

@@ -12,7 +12,7 @@ import torch
 from amlp_fairseq.common.versions import installed
 from amlp_fairseq.engine import isa
 
-BACKENDS = ("auto", "torch", "triton")
+BACKENDS = isa.BACKENDS
 #: Environment variable with the meaning of ``auto``, one of ``BACKENDS``.
 VARIABLE = isa.BACKEND
 #: Minimum compute capability of NVIDIA GPUs for the kernels: Ampere.

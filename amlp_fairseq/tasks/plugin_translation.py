@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.commands import keep_lines_whole
@@ -102,7 +103,7 @@ class PluginTranslationTask(GuardedTranslationTask):
         """
         self.refuse_unsupported(args)
         if prefix_allowed_tokens_fn is not None or (extra_gen_cls_kwargs or {}).get("lm_model") is not None:
-            raise ValueError(f"{type(self).__name__} does not support prefix_allowed_tokens_fn or a language model")
+            raise ValueError(f"{self.option()} has neither prefix_allowed_tokens_fn nor a language model")
 
     @classmethod
     def refuse_unsupported(cls, args: GenerationConfig | Namespace) -> None:
@@ -113,4 +114,9 @@ class PluginTranslationTask(GuardedTranslationTask):
             if name not in cls.HONOURED_GENERATION_OPTIONS and value != option.default:
                 refused.append(f"--{name.replace('_', '-')} {value}{cls.INSTEAD.get(name, '')}")
         if refused:
-            raise ValueError(f"{cls.__name__} does not support {', '.join(refused)}")
+            raise ValueError(f"{cls.option()} does not have {', '.join(refused)}")
+
+    @classmethod
+    def option(cls) -> str:
+        """The task's option of ``fairseq-train``, for messages."""
+        return next(f"--task {name}" for name, task in TASK_REGISTRY.items() if task is cls)

@@ -237,14 +237,14 @@ UNSUPPORTED = {
 @pytest.mark.parametrize("option", UNSUPPORTED)
 def test_unsupported_options_are_named(folder: Path, option: str) -> None:
     cfg = parsed(folder, *UNSUPPORTED[option])
-    with pytest.raises(ValueError, match=f"TranslationCMLMCTask does not support {option}$"):
+    with pytest.raises(ValueError, match=f"--task translation_cmlmc does not have {option}$"):
         tasks.setup_task(cfg.task).build_generator([], cfg.generation)
 
 
 def test_unsupported_options_stop_the_command(folder: Path) -> None:
     arguments = [word for option in list(UNSUPPORTED)[:7] for word in UNSUPPORTED[option]]
     last = generate(folder, folder / "nat" / LAST, *arguments, "--beam", 1, check=False).splitlines()[-1]
-    assert "TranslationCMLMCTask does not support" in last
+    assert "--task translation_cmlmc does not have" in last
     for option in list(UNSUPPORTED)[:7]:
         assert option in last
 

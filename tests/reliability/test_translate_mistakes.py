@@ -47,7 +47,7 @@ def said(*words: object, text: str = "") -> str:
         (["--bean", "3"], "--bean is unknown; did you mean --beam? (all options: amlp-fairseq translate --help)"),
         (["--num-workers", "2"], "--num-workers is not an option of decoding (amlp-fairseq options "),
         (["--print-step"], "--print-step is not an option of decoding (amlp-fairseq options translation_interleaved "),
-        (["--iter-decode-max-iter", "3"], "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
+        (["--iter-decode-max-iter", "3"], "--task translation_interleaved does not have --iter-decode-max-iter 3"),
         (["--nbest", "2"], "--nbest 2 needs --jsonl: "),
         (["--print-alignment"], "--print-alignment needs --jsonl: "),
         (["--nbest", "9", "--jsonl"], "nbest=9 is more than beam=4 finds: raise beam, or lower nbest"),

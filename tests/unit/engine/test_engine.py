@@ -47,6 +47,12 @@ def test_the_fastest_library_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
             load()
 
 
+def test_a_backend_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(isa.BACKEND, "bogus")
+    with pytest.raises(ValueError, match=r"AMLP_FAIRSEQ_BACKEND=bogus.*torch"):
+        Translator(MODELS / "ar")
+
+
 def test_a_library_of_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is refused, with what to run, and not taken for a damaged folder or left out; wheels have no sources."""
     name = isa.library_isa()

@@ -169,6 +169,11 @@ def test_what_names_no_file_is_none(model: Path, tmp_path: Path) -> None:
     assert Translator(tmp_path / "out").translate(["he said"]) == Translator(model).translate(["he said"])
 
 
+def test_sizes_of_no_shortlist(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^--best: .*--shortlist"):
+        package(arguments(model, tmp_path / "out", best=50), [])
+
+
 def test_a_draft_can_be_turned_off(model: Path, tmp_path: Path) -> None:
     package(arguments(model, tmp_path / "out"), ["--beam", "1", "--draft", "source"])
     found = Translator(tmp_path / "out", beam=4, draft="none").translate(["he said"])

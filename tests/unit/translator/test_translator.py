@@ -157,7 +157,7 @@ def test_options_of_a_call_use_the_same_weights(monkeypatch: pytest.MonkeyPatch)
         ({"nbest": 5}, "nbest=5 is more than beam=4 finds"),
         ({"lenpen": "1"}, "lenpen='1': a number is needed"),
         ({"print_alignment": "pairs"}, "print_alignment='pairs' is not one of hard, soft"),
-        ({"iter_decode_max_iter": 3}, "TranslationInterleavedTask does not support --iter-decode-max-iter 3"),
+        ({"iter_decode_max_iter": 3}, "--task translation_interleaved does not have --iter-decode-max-iter 3"),
     ],
 )
 def test_mistakes_in_options_of_a_call(options: Any, message: str, translator: Translator) -> None:
