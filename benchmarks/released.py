@@ -1,6 +1,6 @@
 """Models of the sizes that people have: the engine beside stock fairseq and CTranslate2, on one CPU thread.
 
-    python -m benchmarks.released [--models NAME …] [--layers N] [--out FILE.json] [--markdown FILE.md]
+    python -m benchmarks.released [--models NAME …] [--parts translation load] [--out FILE.json] [--markdown FILE.md]
 
 Random weights, of checkpoints that stock fairseq has written, as amlp-fairseq package and CTranslate2's converter for
 fairseq take them; each engine in a process of its own. Sizes: fairseq's WMT19 models, M2M-100 with 418M parameters and
@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ MODELS: dict[str, tuple[int, int, int, list[str]]] = {
     "NLLB-200 600M": (256_206, 12, 4096, PRE_NORM),
 }
 PRECISIONS = ("float32", "int8")
+PARTS = ("translation", "load")
 
 
 def checkpoint(folder: Path, vocabulary: int, layers: int, width: int, more: list[str]) -> Path:
@@ -137,11 +138,12 @@ def load(engine: Engine, scratch: Path) -> Row:
     return {"seconds": facts["seconds"], "peak MiB": facts["peak_bytes"] / MIB}
 
 
-def measured(args: argparse.Namespace, name: str, scratch: Path) -> tuple[list[Row], list[Row]]:
-    """Times of translations, and of loading."""
-    found, rows = engines(scratch, name, args.layers), []
-    lines = sentences(args.batch, 25, MODELS[name][0])
-    loads = [{"model": name, "engine": key, **load(engine, scratch)} for key, engine in found.items()]
+def loads(found: Mapping[str, Engine], name: str, scratch: Path) -> list[Row]:
+    return [{"model": name, "engine": key, **load(engine, scratch)} for key, engine in found.items()]
+
+
+def translations(args: argparse.Namespace, found: Mapping[str, Engine], name: str) -> list[Row]:
+    rows, lines = [], sentences(args.batch, 25, MODELS[name][0])
     for precision in PRECISIONS:
         chosen = {key.split(",")[0]: engine for key, engine in found.items() if key.endswith(("fairseq", precision))}
         started = {key: partial(engine.words, Process(*engine.arguments)) for key, engine in chosen.items()}
@@ -151,21 +153,23 @@ def measured(args: argparse.Namespace, name: str, scratch: Path) -> tuple[list[R
                 same = precision == "float32" and beam == 1
                 row = compared(calls, args.repeats, same)
                 rows.append({"model": name, "precision": precision, "beam": beam, "sentences": count, **row})
-    return rows, loads
+    return rows
 
 
 def tables(result: dict[str, Any]) -> str:
     """The numbers of a result in Markdown."""
     facts = result["environment"]
     text = f"{facts['device']}, {facts['isa']}; commit {facts['commit']}, {facts['date']}\n"
-    for part in ("translation", "load"):
-        text += f"\n## {part}\n\n{table(result[part], fields(result[part][0]))}\n"
+    for part in PARTS:
+        if rows := result.get(part):
+            text += f"\n## {part}\n\n{table(rows, fields(rows[0]))}\n"
     return text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--layers", type=positive, metavar="N", help="at most so many of each side")
     parser.add_argument("--batch", type=positive, default=32, help="sentences of the larger batch")
     parser.add_argument("--length", type=positive, default=20, help="words of an output")
@@ -175,12 +179,14 @@ def main() -> None:
     check_files(parser, args)
     # Without the second stock fairseq loads no checkpoint.
     os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
-    result: dict[str, Any] = {"environment": environment("cpu"), "translation": [], "load": []}
+    result: dict[str, Any] = {"environment": environment("cpu"), **{part: [] for part in args.parts}}
     for name in args.models:
         with tempfile.TemporaryDirectory() as scratch:
-            rows, loads = measured(args, name, Path(scratch))
-        result["translation"] += rows
-        result["load"] += loads
+            found = engines(Path(scratch), name, args.layers)
+            if "load" in args.parts:
+                result["load"] += loads(found, name, Path(scratch))
+            if "translation" in args.parts:
+                result["translation"] += translations(args, found, name)
         write(args.out, result)
     write_tables(tables(result), args)
 
