@@ -10,6 +10,8 @@ from pybind11.setup_helpers import Pybind11Extension
 from setuptools import find_packages, setup
 from setuptools.command.build_ext import build_ext
 
+#: GCC 12 warns of its own headers for AVX-512; Clang does not know the warning.
+QUIET = ["-Wno-unknown-warning-option", "-Wno-maybe-uninitialized"]
 CONFIGS = [f"amlp_fairseq.configs{part}" for part in ("", ".rows", ".data", ".scale")]
 ENGINE = Path("amlp_fairseq/engine")
 ISA = runpy.run_path(str(ENGINE / "isa.py"))
@@ -39,7 +41,7 @@ setup(
             [str(ENGINE / "src" / f"{name}.cpp")],
             depends=sorted(map(str, ENGINE.glob("src/*"))),  # source distributions have those of other processors, too
             cxx_std=20,
-            extra_compile_args=[*ISA["FLAGS"], *options, f"-DAMLP_SOURCES={ISA['sources']()}"],
+            extra_compile_args=[*ISA["FLAGS"], *QUIET, *options, f"-DAMLP_SOURCES={ISA['sources']()}"],
             optional=True,
         )
         for name, (options, _) in ISA["ISAS"].items()
