@@ -85,7 +85,7 @@ def main() -> None:
         nargs="+",
         default=[],
         metavar="REGEX",
-        help="what is not translated in a document, beside addresses, placeholders and flags",
+        help="regular expressions of what a document keeps, beside addresses, placeholders and flags",
     )
     args, settings = parse_translator_arguments(parser)
     if not args.jsonl:

@@ -400,7 +400,7 @@ class _Placed:
 
     def _spans(self, elements: Sequence[Inline], begin: int, end: int, low: int, high: int) -> list[tuple[int, int]]:
         """The words of each element: the run in which most are aligned with its own, and fewest are not."""
-        found: list[tuple[int, int]] = []
+        found: dict[int, tuple[int, int]] = {}
         owners = [self._owner(elements, self.words[word]) for word in range(low, high)]
         free = [True] * (high - low)
         for index, element in enumerate(elements):
@@ -419,13 +419,17 @@ class _Placed:
                 gap = self._place(element.begin, begin, end, low, high)
                 nearest = self._nearest(free, owners, gap - low)
                 if nearest is None:
-                    found.append((self._outside(gap, element, elements, found),) * 2)
                     continue
                 best = 1, nearest, nearest + 1
             first, last = self._without_marks(element, low + best[1], low + best[2])
             free[first - low : last - low] = [False] * (last - first)
-            found.append((first, last))
-        return found
+            found[index] = first, last
+        filled, spans = [elements[index] for index in found], [*found.values()]
+        for index in range(len(elements)):
+            if index not in found:  # no word is left: it stands between the others
+                gap = self._place(elements[index].begin, begin, end, low, high)
+                found[index] = (self._outside(gap, elements[index], filled, spans),) * 2
+        return [found[index] for index in range(len(elements))]
 
     def _without_marks(self, element: Inline, first: int, last: int) -> tuple[int, int]:
         """A run of words without marks at its ends, where the element has none: the dot after it."""

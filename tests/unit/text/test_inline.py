@@ -187,3 +187,11 @@ def test_any_characters(source: str) -> None:
     assert all(character in source for character in rest)
     if not any(map(str.isalpha, source)):
         assert rest == source
+
+
+def test_an_element_without_words_stands_beside_the_others() -> None:
+    """All words are aligned with the second element, in the middle of which the first would stand."""
+    document = Document.read("a <b>a a </b><i>a a</i>", "html")
+    (segment,) = document.segments
+    found = segment.put("A A", [7, None, 6])
+    assert found == "<b></b><i>A A</i>"
