@@ -2,7 +2,7 @@
 one by one.
 
     amlp-fairseq translate --model DIR < in.txt > out.txt
-    amlp-fairseq translate --model DIR --format html --input page.html --output seite.html      (docs/documents.md)
+    amlp-fairseq translate --model DIR --format html --input page.html --output seite.html
     amlp-fairseq translate --model DIR --jsonl --nbest 3 --beam 5 < in.txt > out.jsonl
     amlp-fairseq translate --model DIR --shards IN_DIR --output OUT_DIR --workers 4      (docs/large-corpora.md)
 
