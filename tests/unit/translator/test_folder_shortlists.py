@@ -14,7 +14,7 @@ import stock
 
 from amlp_fairseq import Translator
 from amlp_fairseq.cli.package import package
-from amlp_fairseq.engine import safetensors
+from amlp_fairseq.engine.safetensors import Tensors
 from amlp_fairseq.engine.shortlist import FILE, Shortlist
 from amlp_fairseq.text import lexicon
 from amlp_fairseq.text.dictionary import Dictionary
@@ -165,7 +165,7 @@ def test_packaging_again(folders: dict[str, Path], tmp_path: Path) -> None:
     assert not (tmp_path / "free" / FILE).exists()
     shorter = stock.package_arguments(folders["ar"], tmp_path / "b", shortlist=folders["lexicon"], frequent=1, best=1)
     package(shorter, [])
-    sizes = [len(safetensors.load(folder / FILE)["words"]) for folder in (tmp_path / "b", folders["ar"])]
+    sizes = [len(Tensors(folder / FILE)["words"]) for folder in (tmp_path / "b", folders["ar"])]
     assert sizes[0] < sizes[1]
 
     changed = shutil.copytree(folders["ar"], tmp_path / "changed")
