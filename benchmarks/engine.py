@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ from amlp_fairseq.translator.ctranslate2_model import convert
 from benchmarks.ctranslate2_engine import Process, Worker
 from benchmarks.harness import MIB, add_files, check_files, rounds, seconds, write, write_tables
 from benchmarks.systems import Workshop
-from benchmarks.tables import fields, table
+from benchmarks.tables import tables_of
 
 BASE = {"layers": 6, "embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "vocabulary": 32000}
 MULTI30K = {"layers": 4, "embed_dim": 128, "ffn_embed_dim": 256, "heads": 4, "vocabulary": 3960}
@@ -202,18 +202,18 @@ def multi30k(args: Namespace, scratch: Path) -> list[Row]:
 STUDENTS = ("transformer-student", "ssru-student", "ssru-tiny", "ibdecoder-sa-student", "ibdecoder-ssru-student")
 
 
-def lexicon(out: Path, lines: list[str], vocabulary: int) -> Path:
-    """A shortlist of random words, for the words of some lines."""
-    chance = random.Random(1)
+def lexicon(out: Path, lines: list[str], draw: Callable[[], Iterable[str]]) -> Path:
+    """A shortlist, for the words of some lines, of those that are drawn for each of them."""
     sources = [*sorted({word for line in lines for word in line.split()}), "NULL"]
-    pairs = (f"w{chance.randrange(vocabulary - 4)} {source} 0.01\n" for source in sources for _ in range(100))
+    pairs = (f"{word} {source} 0.01\n" for source in sources for word in draw())
     out.write_text("".join(pairs), encoding="utf-8")
     return out
 
 
 def students(args: Namespace, scratch: Path) -> list[Row]:
     lines = sentences(10, 25, BASE["vocabulary"])
-    lists = str(lexicon(scratch / "lex.s2t", lines, BASE["vocabulary"]))
+    chance, number = random.Random(1), BASE["vocabulary"] - 4
+    lists = str(lexicon(scratch / "lex.s2t", lines, lambda: (f"w{chance.randrange(number)}" for _ in range(100))))
     loaded = {}
     for name in STUDENTS:
         folder = folder_of(scratch / name, name, BASE, "int8")
@@ -320,12 +320,7 @@ def workers(args: Namespace, scratch: Path) -> list[Row]:
 
 def tables(result: dict[str, Any]) -> str:
     """The numbers of a result in Markdown."""
-    facts = result["environment"]
-    text = f"{facts['device']}, {facts['isa']}; commit {facts['commit']}, {facts['date']}\n"
-    for part in PARTS:
-        if rows := result.get(part):
-            text += f"\n## {part}\n\n{table(rows, fields(rows[0]))}\n"
-    return text
+    return tables_of(result, PARTS)
 
 
 PARTS = {

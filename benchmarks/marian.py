@@ -43,7 +43,7 @@ from amlp_fairseq.common.arguments import positive
 from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.training.environment import environment
 from amlp_fairseq.translator import Translator, engine_backend
-from benchmarks.engine import BASE, folder_of, words
+from benchmarks.engine import BASE, folder_of, lexicon, words
 from benchmarks.harness import add_files, check_files, rounds, seconds, write, write_tables
 from benchmarks.tables import fields, table
 
@@ -137,28 +137,24 @@ def write_inputs(scratch: Path, count: int) -> tuple[dict[int, Path], Path]:
     for batch, path in files.items():
         some = lines if batch > 1 else lines[: max(1, count // 4)]
         path.write_text("".join(f"{line}\n" for line in some), encoding="utf-8")
-    lexicon = scratch / "lex.s2t"
-    sources = [*sorted({word for line in lines for word in line.split()}), "NULL"]
-    targets = {source: sorted(set(zipf(chance, 200)))[:100] for source in sources}
-    lexicon.write_text("".join(f"{word} {of} 0.01\n" for of in sources for word in targets[of]), encoding="utf-8")
-    return files, lexicon
+    return files, lexicon(scratch / "lex.s2t", lines, lambda: sorted(set(zipf(chance, 200)))[:100])
 
 
 def measured(args: argparse.Namespace, scratch: Path) -> list[Row]:
     marian, rows = Marian(args.checkout, scratch), []
-    files, lexicon = write_inputs(scratch, args.sentences)
+    files, lists = write_inputs(scratch, args.sentences)
     cpus = sorted(os.sched_getaffinity(0))
     for name in MODELS:
         model, folder = marian.model(name, files[64]), folder_of(scratch / name, name, BASE, "int8")
         for threads, shortlist, beam in product(args.threads, (False, True), (4, 1)):
-            more: Any = {"shortlist": str(lexicon)} if shortlist else {}
+            more: Any = {"shortlist": str(lists)} if shortlist else {}
             own = Translator(folder, backend="engine", inter_threads=threads, intra_threads=1, **more)
             for batch, path in files.items():
                 engine_backend.MAX_SENTENCES = batch
                 lines = path.read_text(encoding="utf-8").splitlines()
                 call = partial(words, own, lines, beam, LENGTH + 1)
                 options = marian.search(model, beam, batch, threads)
-                options += ["--shortlist", lexicon, "200", "100", "0"] * shortlist
+                options += ["--shortlist", lists, "200", "100", "0"] * shortlist
                 used = set(cpus[:threads])
                 os.sched_setaffinity(0, used)
                 call()
@@ -191,10 +187,8 @@ def main() -> None:
     if not (args.checkout / "build/marian-decoder").is_file():
         parser.error(f"{args.checkout}: there is no build/marian-decoder (see --help)")
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"environment": environment("cpu"), "options": {}}
-    result["options"] = {
-        name: value for name, value in vars(args).items() if name not in ("out", "markdown", "checkout")
-    }
+    options = {name: value for name, value in vars(args).items() if name not in ("out", "markdown", "checkout")}
+    result: dict[str, Any] = {"environment": environment("cpu"), "options": options}
     git = ["git", "-C", str(args.checkout), "rev-parse", "HEAD"]
     result["marian"] = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     with tempfile.TemporaryDirectory() as scratch:

@@ -39,7 +39,7 @@ from amlp_fairseq.translator.ctranslate2_model import convert
 from benchmarks.ctranslate2_engine import Process
 from benchmarks.engine import compared, ctranslate2_words, limits, sentences, worker_words
 from benchmarks.harness import MIB, add_files, check_files, write, write_tables
-from benchmarks.tables import fields, table
+from benchmarks.tables import tables_of
 
 PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
 #: Words of the vocabulary, layers of each side, width of the feed-forward blocks, and options. All are 1024 wide.
@@ -158,12 +158,7 @@ def translations(args: argparse.Namespace, found: Mapping[str, Engine], name: st
 
 def tables(result: dict[str, Any]) -> str:
     """The numbers of a result in Markdown."""
-    facts = result["environment"]
-    text = f"{facts['device']}, {facts['isa']}; commit {facts['commit']}, {facts['date']}\n"
-    for part in PARTS:
-        if rows := result.get(part):
-            text += f"\n## {part}\n\n{table(rows, fields(rows[0]))}\n"
-    return text
+    return tables_of(result, PARTS)
 
 
 def main() -> None:

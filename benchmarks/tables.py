@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from amlp_fairseq.evaluation.decoding_times import Row
 from amlp_fairseq.training.results import markdown
@@ -25,3 +26,13 @@ def table(rows: Iterable[Row], columns: Sequence[Column]) -> str:
 def fields(names: Iterable[str]) -> list[Column]:
     """Columns with the names of their fields as titles."""
     return [(name, name) for name in names]
+
+
+def tables_of(result: Mapping[str, Any], parts: Iterable[str]) -> str:
+    """A line on the machine, and a table for each of these parts that a result has."""
+    facts = result["environment"]
+    text = f"{facts['device']}, {facts['isa']}; commit {facts['commit']}, {facts['date']}\n"
+    for part in parts:
+        if rows := result.get(part):
+            text += f"\n## {part}\n\n{table(rows, fields(rows[0]))}\n"
+    return text

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Tensors(Mapping[str, Array]):
 
     def __init__(self, path: Path) -> None:
         self._file, size = path.open("rb"), path.stat().st_size
+        finalize(self, self._file.close)
         try:
             self._start = 8 + int.from_bytes(self._file.read(8), "little")
             if self._start > size:

@@ -156,8 +156,8 @@ def pieces(
 
 
 def _split(tokens: Iterable[Token], keep: tuple[str, ...], escape: Callable[[str], str]) -> Iterator[Token]:
-    """Tokens, of which a text is spaces alone, has none at its ends, or is kept. Texts that follow each other are one
-    first, so that a thing to keep is found across character references."""
+    """The tokens, with each text cut into spaces, words, and what is kept. Neighbouring texts are joined first, so that
+    what is kept is found across character references."""
     run: list[Token] = []
     for token in (*tokens, None):
         if token is not None and token.kind == "text":
@@ -483,7 +483,7 @@ class _Placed:
     @staticmethod
     def _outside(place: int, inline: Inline, elements: Sequence[Inline], spans: Sequence[tuple[int, int]]) -> int:
         """A place that is not within an element beside: before it, or after it, as in the source."""
-        for element, (first, last) in zip(elements, spans, strict=False):
+        for element, (first, last) in zip(elements, spans, strict=True):
             if first < place < last or (place in (first, last) and first < last):
                 if inline.end <= element.begin and place <= last:
                     place = first if first < place else place

@@ -59,13 +59,6 @@ void check(const std::vector<Tokens>& texts, int64_t vocabulary) {
 typedef py::array_t<int64_t, py::array::c_style | py::array::forcecast> Int64Array;
 typedef py::array_t<int32_t, py::array::c_style | py::array::forcecast> Int32Array;
 
-template <typename Number, int Flags>
-std::span<const Number> numbers_of(const py::array_t<Number, Flags>& array) {
-  return {array.data(), static_cast<size_t>(array.size())};
-}
-
-std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
-
 // x (rows, in) to (rows, out).
 FloatArray product(const Linear& linear, const FloatArray& x, bool relu, int64_t threads) {
   static ThreadPools pools;

@@ -18,16 +18,20 @@ namespace py = pybind11;
 typedef py::array_t<float, py::array::c_style | py::array::forcecast> FloatArray;
 typedef py::array_t<int8_t, py::array::c_style> Int8Array;
 
+template <typename Number, int Flags>
+std::span<const Number> numbers_of(const py::array_t<Number, Flags>& array) {
+  return {array.data(), static_cast<size_t>(array.size())};
+}
+
+std::vector<float> floats_of(const FloatArray& array) { return {array.data(), array.data() + array.size()}; }
+
 // The weights of a model by name: float32 arrays, or pairs of an int8 matrix and the scales of its rows.
 class Weights {
  public:
   // arrays: of Python, with `in` and `[]`. Each is asked for when it is needed and, but for tables, not kept.
   Weights(py::object arrays, bool int8, bool bfloat16 = false) : arrays_(std::move(arrays)), int8_(int8), bfloat16_(bfloat16) {}
 
-  std::vector<float> floats(const std::string& name) const {
-    const FloatArray array = float_array(find(name));
-    return {array.data(), array.data() + array.size()};
-  }
+  std::vector<float> floats(const std::string& name) const { return floats_of(float_array(find(name))); }
 
   // It keeps the array of Python, so that it is deleted where Python's lock is held.
   Table table(const std::string& name, int64_t rows, int64_t width) const {
@@ -40,7 +44,7 @@ class Weights {
     if (py::isinstance<py::tuple>(value)) {
       const auto [matrix, scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
       keep(matrix, result.units);
-      result.scales = copy<float>(scales);
+      result.scales = floats_of(scales);
       if (static_cast<int64_t>(result.scales.size()) != rows) wrong_size(name);
     } else {
       keep(py::cast<FloatArray>(value), result.numbers);
@@ -65,30 +69,30 @@ class Weights {
     for (size_t i = 0; i < names.size(); i++) {
       const float factor = i == 0 ? scale : 1;
       const py::object value = find(names[i] + ".weight");
+      const py::object bias = has(names[i] + ".bias") ? find(names[i] + ".bias") : py::none();
       if (int8_ && py::isinstance<py::tuple>(value)) {
         const auto [matrix, row_scales] = py::cast<std::pair<Int8Array, FloatArray>>(value);
         if (names.size() == 1)
-          only = matrix, stored = {matrix.data(), static_cast<size_t>(matrix.size())};
+          only = matrix, stored = numbers_of(matrix);
         else
           units.insert(units.end(), matrix.data(), matrix.data() + matrix.size());
-        for (const float row_scale : copy<float>(row_scales)) scales.push_back(row_scale * factor);
+        for (const float row_scale : numbers_of(row_scales)) scales.push_back(row_scale * factor);
       } else {
         const FloatArray matrix = float_array(value);
-        const int64_t rows = py::len(has(names[i] + ".bias") ? find(names[i] + ".bias") : value);
+        const int64_t rows = py::len(bias.is_none() ? value : bias);
         if (rows == 0 || matrix.size() % rows) throw std::invalid_argument(names[i] + " has weights and biases of another size");
         if (int8_)
           quantize(matrix.data(), matrix.size() / rows, rows, factor, units, scales);
         else if (names.size() == 1 && factor == 1)
-          only = matrix, numbers = {matrix.data(), static_cast<size_t>(matrix.size())};
+          only = matrix, numbers = numbers_of(matrix);
         else
           std::transform(matrix.data(), matrix.data() + matrix.size(), std::back_inserter(weights),
                          [=](float weight) { return weight * factor; });
       }
-      if (has(names[i] + ".bias")) {
-        for (const float bias : floats(names[i] + ".bias")) biases.push_back(bias * factor);
-      } else {
+      if (bias.is_none())
         biases.resize(int8_ ? scales.size() : biases.size() + py::len(value), 0);
-      }
+      else
+        for (const float number : floats_of(float_array(bias))) biases.push_back(number * factor);
     }
     if (!units.empty()) stored = units;
     if (!weights.empty()) numbers = weights;
@@ -105,18 +109,16 @@ class Weights {
   // As `linear`, of one name, in parts of at most so many outputs.
   std::vector<std::unique_ptr<Linear>> parts(const std::string& name, int64_t in, int64_t out, int64_t size) const {
     std::vector<std::unique_ptr<Linear>> result;
+    py::dict whole;
+    for (const std::string& each : {name + ".weight", name + ".bias"})
+      if (has(each)) whole[each.c_str()] = find(each);
     for (int64_t begin = 0; begin < out; begin += size) {
       const int64_t end = std::min(begin + size, out);
       const py::slice rows(begin, end == out ? std::numeric_limits<py::ssize_t>::max() : end, 1);
       py::dict part;
-      for (const std::string suffix : {".weight", ".bias"}) {
-        if (!has(name + suffix)) continue;
-        const py::object value = find(name + suffix);
-        if (py::isinstance<py::tuple>(value))
-          part[(name + suffix).c_str()] = py::make_tuple(value[py::int_(0)][rows], value[py::int_(1)][rows]);
-        else
-          part[(name + suffix).c_str()] = value[rows];
-      }
+      for (const auto& [key, value] : whole)
+        part[key] = py::isinstance<py::tuple>(value) ? py::make_tuple(value[py::int_(0)][rows], value[py::int_(1)][rows])
+                                                     : py::object(value[rows]);
       result.push_back(Weights(part, int8_, bfloat16_).linear({name}, in, end - begin));
     }
     return result;
@@ -177,11 +179,6 @@ class Weights {
     float* const to = result.mutable_data();
     for (int64_t i = 0; i < rows * columns; i++) to[i] = matrix.data()[i] * scales.data()[i / columns];
     return result;
-  }
-
-  template <typename Number, typename Array>
-  static std::vector<Number> copy(const Array& array) {
-    return {array.data(), array.data() + array.size()};
   }
 };
 
