@@ -10,11 +10,10 @@ from typing import Any, Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationConfig
 
 from amlp_fairseq.compat.commands import keep_lines_whole
-from amlp_fairseq.compat.internals import GenerationConfig
+from amlp_fairseq.compat.internals import TASK_REGISTRY, GenerationConfig
 from amlp_fairseq.compat.tasks import GuardedTranslationTask
 from amlp_fairseq.decoding.packed_linear import DECODE_DTYPES
 from amlp_fairseq.engine.shortlist import Shortlist
