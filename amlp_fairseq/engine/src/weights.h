@@ -135,7 +135,7 @@ class Weights {
     return result;
   }
 
-  // Round the rows of a matrix (rows, columns) to int8; units, and scales times a factor, are added to those that are there.
+  // Round the rows of a matrix (rows, columns), times a factor, to int8; units and scales are added to those that are there.
   static void quantize(const float* matrix, int64_t columns, int64_t rows, float factor, Numbers<int8_t>& units,
                        std::vector<float>& scales) {
     const int64_t before = units.size();
@@ -146,14 +146,14 @@ class Weights {
       float size = 1e-8f, wrong = 0;  // NaN if a weight is not finite, and then all outputs are NaN
 #pragma omp simd reduction(max : size) reduction(+ : wrong)
       for (int64_t i = 0; i < columns; i++) {
-        size = std::max(size, std::abs(from[i]));
+        size = std::max(size, std::abs(from[i] * factor));
         wrong += from[i] * 0;
       }
       const float scale = size / 127 + wrong;
-      scales.push_back(scale * factor);
+      scales.push_back(scale);
       if (wrong != 0) continue;
 #pragma omp simd
-      for (int64_t i = 0; i < columns; i++) to[i] = static_cast<int32_t>(std::nearbyint(from[i] / scale));
+      for (int64_t i = 0; i < columns; i++) to[i] = static_cast<int32_t>(std::nearbyint(from[i] * factor / scale));
     }
   }
 
